@@ -2,17 +2,17 @@ package guest
 
 import (
 	"crypto/sha256"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"slices"
 	"unicode/utf8"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // ErrNotELF is returned for a file that does not start as an ELF file does.
-var ErrNotELF = elffile.ErrNotELF
+var ErrNotELF = elf.ErrNotELF
 
 // ImageError is returned for an ELF file that cannot be a guest.
 type ImageError struct {
@@ -23,7 +23,7 @@ type ImageError struct {
 
 // Error names the part, the reason and the remedy.
 func (e *ImageError) Error() string {
-	return (&elffile.Error{Part: e.Part, Reason: e.Reason, Fix: e.Fix}).Error()
+	return (&elf.Error{Part: e.Part, Reason: e.Reason, Fix: e.Fix}).Error()
 }
 
 // damaged returns the error for a file that breaks the format.
@@ -36,7 +36,7 @@ const howToBuild = "build the guest as a static x86-64 executable (-m64 -static 
 
 // imageError turns an error about the file into one about the image.
 func imageError(err error) error {
-	var e *elffile.Error
+	var e *elf.Error
 	switch {
 	case errors.Is(err, ErrNotELF):
 		return fmt.Errorf("read guest image: %w", err)
@@ -55,7 +55,7 @@ func ParseELF(b []byte) (*Image, error) {
 	if len(b) > MaxImageFile {
 		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), MaxImageFile), "strip its debug information"}
 	}
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err != nil {
 		if errors.Is(err, ErrNotELF) {
 			err = notELF(b)
@@ -96,12 +96,12 @@ func ParseELF(b []byte) (*Image, error) {
 }
 
 // checkType refuses what is not a linked executable at fixed addresses.
-func checkType(f *elffile.File) error {
-	switch t := elf.Type(f.Header.Type); t {
-	case elf.ET_EXEC:
-	case elf.ET_DYN:
+func checkType(f *elf.File) error {
+	switch t := debugelf.Type(f.Header.Type); t {
+	case debugelf.ET_EXEC:
+	case debugelf.ET_DYN:
 		return &ImageError{"header", "position-independent executable or shared object", "it needs relocating, which nothing here does: link with -static -no-pie"}
-	case elf.ET_REL:
+	case debugelf.ET_REL:
 		return &ImageError{"header", "object file", "link it first"}
 	default:
 		return &ImageError{"header", fmt.Sprintf("type %v, not an executable", t), howToBuild}
@@ -119,8 +119,8 @@ func (img *Image) readSections() error {
 		s := &img.file.Sections[i]
 		name := s.Name
 		// Thread-local .tbss has an address but no memory there.
-		tbss := s.Has(elf.SHF_TLS) && s.Is(elf.SHT_NOBITS)
-		if !s.Has(elf.SHF_ALLOC) || s.Size == 0 || tbss {
+		tbss := s.Has(debugelf.SHF_TLS) && s.Is(debugelf.SHT_NOBITS)
+		if !s.Has(debugelf.SHF_ALLOC) || s.Size == 0 || tbss {
 			continue
 		}
 		if !utf8.ValidString(name) {
@@ -130,7 +130,7 @@ func (img *Image) readSections() error {
 		if seg == nil || s.Size > seg.MemSize-uint64(GVA(s.Addr)-seg.VAddr) {
 			return &ImageError{fmt.Sprintf("section %d (%s)", i, name), fmt.Sprintf("%d bytes at %v are in no PT_LOAD segment", s.Size, GVA(s.Addr)), "put it into a segment in the linker script"}
 		}
-		img.Sections = append(img.Sections, Section{Name: name, Addr: GVA(s.Addr), Size: s.Size, W: s.Has(elf.SHF_WRITE), X: s.Has(elf.SHF_EXECINSTR)})
+		img.Sections = append(img.Sections, Section{Name: name, Addr: GVA(s.Addr), Size: s.Size, W: s.Has(debugelf.SHF_WRITE), X: s.Has(debugelf.SHF_EXECINSTR)})
 	}
 	slices.SortStableFunc(img.Sections, func(a, b Section) int { return cmpAddr(a.Addr, b.Addr) })
 	for i := 1; i < len(img.Sections); i++ {

@@ -1,15 +1,15 @@
 package guest
 
 import (
-	"debug/elf"
+	debugelf "debug/elf"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // readSymbols reads the symbol table, if the file has one.
 func (img *Image) readSymbols() error {
-	all, err := img.file.Symbols(elf.SHT_SYMTAB, MaxImageSymbols)
+	all, err := img.file.Symbols(debugelf.SHT_SYMTAB, MaxImageSymbols)
 	if err != nil {
 		return imageError(err)
 	}
@@ -42,31 +42,31 @@ func (img *Image) room(s *Symbol) (segment, section uint64) {
 
 // symbol returns the symbol that an entry of the table is, if it is the name of a
 // place in memory.
-func (img *Image) symbol(es *elffile.Symbol) (Symbol, bool) {
+func (img *Image) symbol(es *elf.Symbol) (Symbol, bool) {
 	sym := Symbol{Addr: GVA(es.Value), Size: es.Size, Global: es.Global()}
-	var sec *elffile.Section
+	var sec *elf.Section
 	switch {
-	case es.Name == "" || es.Section == elf.SHN_UNDEF || es.Section == elf.SHN_COMMON:
+	case es.Name == "" || es.Section == debugelf.SHN_UNDEF || es.Section == debugelf.SHN_COMMON:
 		return sym, false
-	case es.Section < elf.SHN_LORESERVE:
+	case es.Section < debugelf.SHN_LORESERVE:
 		sec = &img.file.Sections[es.Section]
-		if !sec.Has(elf.SHF_ALLOC) {
+		if !sec.Has(debugelf.SHF_ALLOC) {
 			return sym, false
 		}
 		sym.Section = sec.Name
-	case es.Section == elf.SHN_XINDEX:
+	case es.Section == debugelf.SHN_XINDEX:
 		if m := img.section(sym.Addr); m != nil {
 			sym.Section = m.Name
 		}
 	}
 	switch es.Type() {
-	case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+	case debugelf.STT_FUNC, debugelf.STT_GNU_IFUNC:
 		sym.Kind = SymFunc
-	case elf.STT_OBJECT:
+	case debugelf.STT_OBJECT:
 		sym.Kind = SymData
-	case elf.STT_NOTYPE:
+	case debugelf.STT_NOTYPE:
 		sym.Label = true
-		if sec != nil && sec.Has(elf.SHF_EXECINSTR) {
+		if sec != nil && sec.Has(debugelf.SHF_EXECINSTR) {
 			sym.Kind = SymFunc
 		} else if sec != nil {
 			sym.Kind = SymData

@@ -6,7 +6,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // PFUser is the program header flag, in the range reserved for operating
@@ -61,7 +61,7 @@ type Image struct {
 	*SymbolTable
 	*Blacklist
 
-	file    *elffile.File
+	file    *elf.File
 	text    []textRange // ascending, disjoint
 	objects []*Symbol   // of data, in text; ascending
 	largest uint64      // bytes of the largest of these
@@ -75,7 +75,7 @@ type Image struct {
 // LoadFile reads and parses the ELF file at path, a regular file. Files above
 // MaxImageFile are refused before they are read.
 func LoadFile(path string) (*Image, error) {
-	b, err := elffile.ReadFile(path, MaxImageFile)
+	b, err := elf.ReadFile(path, MaxImageFile)
 	if err != nil {
 		return nil, fmt.Errorf("load guest image %w", err)
 	}

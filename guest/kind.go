@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // Files that users take for guests, by what they are.
@@ -16,7 +16,7 @@ const (
 
 // kindOf returns what an ELF file is if it is not a guest, or nil. A file that is a guest for us in addition to being a
 // multiboot image has the symbol gp_foreign_bp.
-func kindOf(f *elffile.File, b []byte) error {
+func kindOf(f *elf.File, b []byte) error {
 	switch {
 	case IsUserModeLinux(b):
 		return &ImageError{"file", "user-mode Linux, which is a program of its host and no kernel for a virtual machine", "use a kernel that is built for x86 hardware, with --kernel FILE"}
@@ -35,7 +35,7 @@ func kindOf(f *elffile.File, b []byte) error {
 func IsUserModeLinux(b []byte) bool { return bytes.Contains(b, []byte("User Mode Linux v%s")) }
 
 // linuxProgram reports whether there is a note that names Linux as the operating system (LSB, "ABI note tag").
-func linuxProgram(f *elffile.File) bool {
+func linuxProgram(f *elf.File) bool {
 	i := f.Index(".note.ABI-tag")
 	if i <= 0 {
 		return false

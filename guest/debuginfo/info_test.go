@@ -2,7 +2,7 @@ package debuginfo
 
 import (
 	"bytes"
-	"debug/elf"
+	debugelf "debug/elf"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -12,16 +12,16 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/dies"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // guest is the built-in guest's.
-func guest(t testing.TB) (*Info, *elffile.File) {
+func guest(t testing.TB) (*Info, *elf.File) {
 	t.Helper()
-	f, err := elffile.Parse(builtin.ELF())
+	f, err := elf.Parse(builtin.ELF())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,14 +46,14 @@ func lines(t *testing.T, file string) []string {
 // opening brace some lines below.
 func TestFunctions(t *testing.T) {
 	i, f := guest(t)
-	symbols, err := f.Symbols(elf.SHT_SYMTAB, 10000)
+	symbols, err := f.Symbols(debugelf.SHT_SYMTAB, 10000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := 0
 	for _, s := range symbols {
 		file, _, ok := i.Line(s.Value)
-		if s.Type() != elf.STT_FUNC || !ok || !strings.HasSuffix(file, ".c") {
+		if s.Type() != debugelf.STT_FUNC || !ok || !strings.HasSuffix(file, ".c") {
 			continue
 		}
 		text := lines(t, file)
@@ -80,7 +80,7 @@ func TestFunctions(t *testing.T) {
 // is code of its lines; the compiler mixes them with others.
 func TestInlined(t *testing.T) {
 	i, f := guest(t)
-	symbols, err := f.Symbols(elf.SHT_SYMTAB, 10000)
+	symbols, err := f.Symbols(debugelf.SHT_SYMTAB, 10000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestInlined(t *testing.T) {
 			if near {
 				found++
 			}
-			if slices.ContainsFunc(symbols, func(s elffile.Symbol) bool { return s.Name == name && s.Value == addr }) {
+			if slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == name && s.Value == addr }) {
 				t.Errorf("%s at %#x is the function itself", name, addr)
 			}
 		}
@@ -153,7 +153,7 @@ func TestMissing(t *testing.T) {
 
 // FuzzInfo: damaged sections cost an error.
 func FuzzInfo(f *testing.F) {
-	file, err := elffile.Parse(builtin.ELF())
+	file, err := elf.Parse(builtin.ELF())
 	if err != nil {
 		f.Fatal(err)
 	}

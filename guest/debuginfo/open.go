@@ -1,7 +1,7 @@
 package debuginfo
 
 import (
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/dies"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // maxFile is how many bytes a file has at most. Debian's kernels have up to 1 GB with
@@ -58,7 +58,7 @@ func literal(path string) string {
 // check returns why the file at path does not serve, of which it looks only at the headers. With named
 // it must have its build ID in it.
 func check(path, buildID string, named bool) error {
-	b, unmap, err := elffile.MapFile(path, maxFile)
+	b, unmap, err := elf.MapFile(path, maxFile)
 	if err != nil {
 		return fmt.Errorf("read debug information of %w", err)
 	}
@@ -87,8 +87,8 @@ func checkHeaders(b []byte, buildID string, named bool) (err error) {
 var errOther = errors.New("it is that of another build")
 
 // parseFor reads the headers of the file of a program with this build ID.
-func parseFor(b []byte, buildID string) (*elffile.File, error) {
-	f, err := elffile.Parse(b)
+func parseFor(b []byte, buildID string) (*elf.File, error) {
+	f, err := elf.Parse(b)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func Beside(path string) (paths []string, err error) {
 		return nil, fmt.Errorf("read debug information of %w", err)
 	}
 	defer guard(&err)()
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err == nil && f.Index(".gnu_debugaltlink") < 0 && f.Index(".debug_sup") < 0 && f.IndexDebug(".debug_addr") < 0 {
 		return nil, nil // none is named
 	}
@@ -163,7 +163,7 @@ type opened struct {
 }
 
 func (o *opened) mapFile(path string) ([]byte, error) {
-	b, unmap, err := elffile.MapFile(path, maxFile)
+	b, unmap, err := elf.MapFile(path, maxFile)
 	if err == nil {
 		o.unmap = append(o.unmap, unmap)
 	}
@@ -182,7 +182,7 @@ func (o *opened) open(path string) (*dies.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -190,7 +190,7 @@ func (o *opened) open(path string) (*dies.File, error) {
 }
 
 // file gives the sections of a file.
-func (o *opened) file(f *elffile.File, path string) *dies.File {
+func (o *opened) file(f *elf.File, path string) *dies.File {
 	data := func(n int) ([]byte, error) {
 		if !f.IsCompressed(n) {
 			return f.Data(n, MaxSection)
@@ -257,11 +257,11 @@ func (o *opened) parse(b []byte, path, buildID string) (_ *Info, err error) {
 	if err != nil {
 		return nil, err
 	}
-	symbols, err := f.Symbols(elf.SHT_SYMTAB, maxSymbols)
+	symbols, err := f.Symbols(debugelf.SHT_SYMTAB, maxSymbols)
 	if err != nil {
 		return nil, err
 	}
-	if n := slices.IndexFunc(symbols, func(s elffile.Symbol) bool { return s.Name == anchor }); n >= 0 {
+	if n := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == anchor }); n >= 0 {
 		i.anchor = symbols[n].Value
 	}
 	return i, nil

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // addExports reads the names that a kernel exports to modules: sections __ksymtab and
@@ -14,7 +14,7 @@ import (
 // CONFIG_KALLSYMS_ALL, and compares the others, whose number it returns: the two tables
 // know nothing of each other, so that a kallsyms layout that was misread is noticed.
 func (k *Kernel) addExports() (checked int, err error) {
-	var more []elffile.Name
+	var more []elf.Name
 	for i := range k.mem.Sections {
 		t := &k.mem.Sections[i]
 		if t.Name != "__ksymtab" && t.Name != "__ksymtab_gpl" {
@@ -31,7 +31,7 @@ func (k *Kernel) addExports() (checked int, err error) {
 			case other:
 				return checked, fmt.Errorf("%s says that %s is at %#x", t.Name, name, addr)
 			default:
-				more = append(more, elffile.Name{Name: name, Addr: addr, Func: k.isText(addr), Global: true})
+				more = append(more, elf.Name{Name: name, Addr: addr, Func: k.isText(addr), Global: true})
 			}
 		}
 	}

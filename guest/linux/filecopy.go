@@ -3,7 +3,7 @@ package linux
 import (
 	"bytes"
 	"cmp"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"path"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // A file that the guest has only in part in its memory, or not at all, is known by a copy
@@ -45,7 +45,7 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 	if why := v.Why(); why != "" {
 		return fail(errors.New(why))
 	}
-	file, err := elffile.Parse(b)
+	file, err := elf.Parse(b)
 	if err != nil {
 		return fail(err)
 	}
@@ -74,11 +74,11 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 
 // isDebug reports whether a file is about code that it does not have (objcopy
 // --only-keep-debug).
-func isDebug(file *elffile.File) bool {
+func isDebug(file *elf.File) bool {
 	some := false
 	for i := range file.Sections {
-		if s := &file.Sections[i]; s.Has(elf.SHF_EXECINSTR) {
-			if !s.Is(elf.SHT_NOBITS) {
+		if s := &file.Sections[i]; s.Has(debugelf.SHF_EXECINSTR) {
+			if !s.Is(debugelf.SHT_NOBITS) {
 				return false
 			}
 			some = true
@@ -88,7 +88,7 @@ func isDebug(file *elffile.File) bool {
 }
 
 // giveNames takes the names of separate debug information. Callers hold the files' mu.
-func (v *View) giveNames(name string, file *elffile.File) (*userFile, error) {
+func (v *View) giveNames(name string, file *elf.File) (*userFile, error) {
 	f, err := v.opened(name)
 	if err != nil {
 		return nil, fmt.Errorf("this is debug information, which needs the program, too: %w: run it once, or give a copy of it first", err)

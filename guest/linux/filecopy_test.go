@@ -2,14 +2,14 @@ package linux
 
 import (
 	"bytes"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 func unused(guest.Range) bool { return false }
@@ -132,8 +132,8 @@ func TestFileCopyAwaited(t *testing.T) {
 // TestFileDebug: a stripped file has the names of separate debug information with its build ID.
 func TestFileDebug(t *testing.T) {
 	// setType makes a section one of another type.
-	setType := func(b []byte, name string, to elf.SectionType) {
-		f, err := elffile.Parse(b)
+	setType := func(b []byte, name string, to debugelf.SectionType) {
+		f, err := elf.Parse(b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,17 +142,17 @@ func TestFileDebug(t *testing.T) {
 	build := func(names bool, id string) []byte {
 		const headers, note = 64 + 2*56, ".note.gnu.build-id"
 		f := elfbuild.File{Segments: []elfbuild.Segment{
-			{Section: note, VAddr: 0x400000 + headers, Flags: elf.PF_R, Data: append([]byte("\x04\x00\x00\x00\x04\x00\x00\x00\x03\x00\x00\x00GNU\x00"), id...)},
-			{Section: ".text", VAddr: 0x400000 + headers + 20, Flags: elf.PF_R | elf.PF_X, Data: bytes.Repeat([]byte{0xc3}, 0x1100)}}}
+			{Section: note, VAddr: 0x400000 + headers, Flags: debugelf.PF_R, Data: append([]byte("\x04\x00\x00\x00\x04\x00\x00\x00\x03\x00\x00\x00GNU\x00"), id...)},
+			{Section: ".text", VAddr: 0x400000 + headers + 20, Flags: debugelf.PF_R | debugelf.PF_X, Data: bytes.Repeat([]byte{0xc3}, 0x1100)}}}
 		if names {
-			f.Symbols = []elfbuild.Symbol{{Name: "inner", Addr: 0x401000, Size: 4, Type: elf.STT_FUNC}}
+			f.Symbols = []elfbuild.Symbol{{Name: "inner", Addr: 0x401000, Size: 4, Type: debugelf.STT_FUNC}}
 		}
 		b := f.Bytes()
-		setType(b, note, elf.SHT_NOTE)
+		setType(b, note, debugelf.SHT_NOTE)
 		return b
 	}
 	debug := func(b []byte) []byte {
-		setType(b, ".text", elf.SHT_NOBITS)
+		setType(b, ".text", debugelf.SHT_NOBITS)
 		return b
 	}
 	file := build(false, "abcd")

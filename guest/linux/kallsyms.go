@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // kallsyms returns the names that a kernel carries for itself, or nil when the
@@ -19,7 +19,7 @@ import (
 // (with seqs_of_names behind markers or at the end, since 6.2 and in stable
 // versions of before). Each begins at a multiple of 8, in 7.2 of 4, and there offsets
 // count from their own places. A kernel has more than 256 symbols.
-func kallsyms(mem *elffile.Memory) []elffile.Name {
+func kallsyms(mem *elf.Memory) []elf.Name {
 	for i := range mem.Sections {
 		s := &mem.Sections[i]
 		if s.X || len(s.Data) < 1<<10 {
@@ -250,8 +250,8 @@ func (k *kallsymsTables) percpu() bool {
 }
 
 // symbols expands the names.
-func (k *kallsymsTables) symbols() []elffile.Name {
-	out := make([]elffile.Name, 0, k.num)
+func (k *kallsymsTables) symbols() []elf.Name {
+	out := make([]elf.Name, 0, k.num)
 	var b strings.Builder
 	at := k.names
 	for n := range k.num {
@@ -276,8 +276,8 @@ func (k *kallsymsTables) symbols() []elffile.Name {
 
 // letterName is the name that nm would give this letter: T and W are functions, other
 // letters data, capitals are global.
-func letterName(letter byte, name string, addr uint64) elffile.Name {
-	return elffile.Name{Name: name, Addr: addr, Func: strings.IndexByte("tTwW", letter) >= 0, Global: letter < 'a'}
+func letterName(letter byte, name string, addr uint64) elf.Name {
+	return elf.Name{Name: name, Addr: addr, Func: strings.IndexByte("tTwW", letter) >= 0, Global: letter < 'a'}
 }
 
 func (k *kallsymsTables) align(n int) int { return (n + k.unit - 1) &^ (k.unit - 1) }

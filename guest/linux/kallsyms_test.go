@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
@@ -13,7 +13,7 @@ func TestKallsyms(t *testing.T) {
 		for _, n := range []int{257, 511, 512, 513, 1000} {
 			const types = "TtdDWwrAb"
 			want := kerneltest.Names(l, kerneltest.Base, n)
-			mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: kerneltest.Base + 1<<24, Data: kerneltest.Kallsyms(l, kerneltest.Base+1<<24, kerneltest.Base, want, types)}}}
+			mem := &elf.Memory{Sections: []elf.Part{{Name: ".rodata", Addr: kerneltest.Base + 1<<24, Data: kerneltest.Kallsyms(l, kerneltest.Base+1<<24, kerneltest.Base, want, types)}}}
 			got := kallsyms(mem)
 			if len(got) != len(want) {
 				t.Errorf("%s, %d symbols: got %d", l.Name, n, len(got))
@@ -41,7 +41,7 @@ func TestKallsymsDamaged(t *testing.T) {
 			if at < len(b) {
 				b[at] ^= 0x55
 			}
-			mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: 1 << 40, Data: b}}}
+			mem := &elf.Memory{Sections: []elf.Part{{Name: ".rodata", Addr: 1 << 40, Data: b}}}
 			if len(kallsyms(mem)) == 0 {
 				none++
 			}
@@ -57,7 +57,7 @@ func FuzzKallsyms(f *testing.F) {
 		f.Add(kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 260), "Tt"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: 1 << 40, Data: b}}}
+		mem := &elf.Memory{Sections: []elf.Part{{Name: ".rodata", Addr: 1 << 40, Data: b}}}
 		if got := kallsyms(mem); len(got) > len(b) {
 			t.Errorf("%d symbols from %d bytes", len(got), len(b))
 		}

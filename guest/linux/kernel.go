@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // MaxImage is the size in bytes of the largest kernel that is read, packed and
@@ -27,7 +27,7 @@ type Kernel struct {
 	ID      guest.ID
 
 	nameless bool // it has at most the names of what it exports
-	mem      *elffile.Memory
+	mem      *elf.Memory
 	program  program // for what Parse has made
 	bugEntry int     // bytes of a struct bug_entry; 0: the table tells
 
@@ -39,7 +39,7 @@ type Kernel struct {
 // New looks at mem as a kernel. Where it has no names yet they are read from the
 // kernel's own tables and set. The result is nil for what is no Linux; the error
 // says that its tables contradict each other.
-func New(mem *elffile.Memory) (*Kernel, error) {
+func New(mem *elf.Memory) (*Kernel, error) {
 	k := &Kernel{mem: mem}
 	k.Version = k.banner()
 	if len(mem.Names) != 0 {
@@ -66,7 +66,7 @@ func New(mem *elffile.Memory) (*Kernel, error) {
 
 // setNames sets names that nm gave their letters: it takes what is in an executable
 // section for text, as the .data of Linux 7 is.
-func (k *Kernel) setNames(names []elffile.Name) {
+func (k *Kernel) setNames(names []elf.Name) {
 	for i := range names {
 		names[i].Func = names[i].Func && k.isText(names[i].Addr)
 	}
@@ -141,7 +141,7 @@ var bounds = map[string][2]string{
 
 // table returns the table that has that name as a section, by the section, by the symbols
 // around it, or by its shape.
-func (k *Kernel) table(name string) elffile.Part {
+func (k *Kernel) table(name string) elf.Part {
 	b := bounds[name]
 	if _, _, ok := k.mem.Between(b[0], b[1]); !ok && k.mem.Section(name) == nil {
 		return k.shaped(name)
@@ -157,7 +157,7 @@ func (k *Kernel) isText(addr uint64) bool {
 }
 
 // relative is the address that the 32-bit offset at n leads to.
-func relative(t *elffile.Part, n int) uint64 {
+func relative(t *elf.Part, n int) uint64 {
 	return t.Addr + uint64(n) + uint64(int64(int32(le32(t.Data[n:]))))
 }
 

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // program is what a kernel is loaded from.
@@ -29,7 +29,7 @@ type segment struct {
 
 // Load reads the kernel at path, a bzImage or a vmlinux.
 func Load(path string) (*Kernel, error) {
-	b, err := elffile.ReadFile(path, MaxImage)
+	b, err := elf.ReadFile(path, MaxImage)
 	if err != nil {
 		return nil, fmt.Errorf("load kernel %w", err)
 	}
@@ -49,7 +49,7 @@ func Parse(b []byte) (*Kernel, error) {
 	if guest.IsUserModeLinux(b) {
 		return nil, fmt.Errorf("%w for a virtual machine: user-mode Linux is a program of its host; use a kernel that is built for x86 hardware", ErrNotKernel)
 	}
-	if !bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
+	if !bytes.HasPrefix(b, []byte(debugelf.ELFMAG)) {
 		var err error
 		if p.header, err = readSetupHeader(b); err != nil {
 			return nil, err
@@ -58,9 +58,9 @@ func Parse(b []byte) (*Kernel, error) {
 			return nil, err
 		}
 	}
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err != nil {
-		if e := (*elffile.Error)(nil); errors.As(err, &e) && e.Foreign {
+		if e := (*elf.Error)(nil); errors.As(err, &e) && e.Foreign {
 			err = fmt.Errorf("%w: want a kernel for x86-64", err)
 		}
 		return nil, err
@@ -69,7 +69,7 @@ func Parse(b []byte) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := mem.ReadNames(f, elf.SHT_SYMTAB, MaxNames); err != nil {
+	if _, err := mem.ReadNames(f, debugelf.SHT_SYMTAB, MaxNames); err != nil {
 		return nil, err
 	}
 	k, err := New(mem)
@@ -89,10 +89,10 @@ func Parse(b []byte) (*Kernel, error) {
 }
 
 // load reads the segments and the relocations behind them.
-func (p *program) load(f *elffile.File, b []byte) error {
+func (p *program) load(f *elf.File, b []byte) error {
 	for i := range f.Progs {
 		s := &f.Progs[i]
-		if elf.ProgType(s.Type) != elf.PT_LOAD || s.Memsz == 0 {
+		if debugelf.ProgType(s.Type) != debugelf.PT_LOAD || s.Memsz == 0 {
 			continue
 		}
 		data := f.Bytes(s.Off, s.Filesz)

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // maxModule bounds the bytes of one of a module's ranges, and the bytes that are read of
@@ -84,7 +84,7 @@ func (m *Modules) findTables(f *finder) {
 // more.
 func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
 	limit := min(maxModule, *left)
-	r := moduleReader{read: read, module: x, mem: &elffile.Memory{}, left: limit}
+	r := moduleReader{read: read, module: x, mem: &elf.Memory{}, left: limit}
 	defer func() { *left -= limit - r.left }()
 	for _, t := range m.tables {
 		at, n := read.known(x.Addr, t.f.at), read.known(x.Addr, t.f.number)
@@ -163,7 +163,7 @@ func (m *Modules) Types(x Module, kernel *Types, read Read) (*Types, error) {
 type moduleReader struct {
 	read   Read
 	module Module
-	mem    *elffile.Memory
+	mem    *elf.Memory
 	left   uint64 // bytes that may be read
 	err    error
 }
@@ -210,16 +210,16 @@ func (r *moduleReader) add(name string, addr guest.GVA, n uint64, text bool) {
 	}
 	r.err = err
 	s := &r.mem.Sections
-	i, _ := slices.BinarySearchFunc(*s, uint64(addr), func(p elffile.Part, at uint64) int { return cmp.Compare(p.Addr, at) })
+	i, _ := slices.BinarySearchFunc(*s, uint64(addr), func(p elf.Part, at uint64) int { return cmp.Compare(p.Addr, at) })
 	if i > 0 && (*s)[i-1].Addr+uint64(len((*s)[i-1].Data)) > uint64(addr) || i < len(*s) && (*s)[i].Addr < uint64(addr)+n {
 		return
 	}
-	*s = slices.Insert(*s, i, elffile.Part{Name: name, Addr: uint64(addr), Data: b, X: text})
+	*s = slices.Insert(*s, i, elf.Part{Name: name, Addr: uint64(addr), Data: b, X: text})
 }
 
 // readNames reads a module's kallsyms (struct mod_kallsyms): Elf64_Sym, 24 bytes each,
 // and their strings.
-func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
+func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 	in, err := r.read.follow(r.module.Addr, m.symbols.in)
 	if errors.Is(err, errNull) {
 		return nil, nil
@@ -245,7 +245,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
 	r.left -= min(r.left, num*nameCost)
 	// Names are parts of it, so that many of one long name cost no more.
 	all := string(text)
-	var names []elffile.Name
+	var names []elf.Name
 	for ; len(syms) > 0; syms = syms[24:] {
 		name, section, at := le32(syms), uint16(syms[6])|uint16(syms[7])<<8, le64(syms[8:])
 		if uint64(name) >= uint64(len(text)) || section == 0 {
@@ -257,7 +257,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
 			continue
 		}
 		p := r.mem.At(at)
-		names = append(names, elffile.Name{Name: all[name:][:n], Addr: at, Size: le64(syms[16:]), Func: p != nil && p.X})
+		names = append(names, elf.Name{Name: all[name:][:n], Addr: at, Size: le64(syms[16:]), Func: p != nil && p.X})
 	}
 	return names, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // moduleTypes are the structures that modules are read from, as they were until 6.3 or
@@ -124,18 +124,18 @@ func TestModules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var sections []elffile.Part
+		var sections []elf.Part
 		for _, p := range k.mem.Sections {
 			if p.X && p.Data[0] != byte(p.Addr) {
 				t.Errorf("text %s at %#x begins with %#x", p.Name, p.Addr, p.Data[0])
 			}
-			sections = append(sections, elffile.Part{Name: p.Name, Addr: uint64(len(p.Data))<<48 | p.Addr&0xffff, X: p.X})
+			sections = append(sections, elf.Part{Name: p.Name, Addr: uint64(len(p.Data))<<48 | p.Addr&0xffff, X: p.X})
 		}
-		if want := []elffile.Part{{Name: ".text", Addr: 0x0040_0000_0000_2000, X: true}, {Name: ".noinstr.text", Addr: 0x0010_0000_0000_2040, X: true},
+		if want := []elf.Part{{Name: ".text", Addr: 0x0040_0000_0000_2000, X: true}, {Name: ".noinstr.text", Addr: 0x0010_0000_0000_2040, X: true},
 			{Name: ".text", Addr: 0x00b0_0000_0000_2050, X: true}, {Name: "__mcount_loc", Addr: 0x0010_0000_0000_2100}, {Name: "__ex_table", Addr: 0x000c_0000_0000_2110}, {Name: "__bug_table", Addr: 0x0010_0000_0000_2120}}; !reflect.DeepEqual(sections, want) {
 			t.Errorf("got  %+v\nwant %+v", sections, want)
 		}
-		if want := []elffile.Name{{Name: "fn", Addr: uint64(textAt + 0x20), Size: 7, Func: true}, {Name: "var", Addr: uint64(dataAt), Size: 8}}; !slices.Equal(k.mem.Names, want) {
+		if want := []elf.Name{{Name: "fn", Addr: uint64(textAt + 0x20), Size: 7, Func: true}, {Name: "var", Addr: uint64(dataAt), Size: 8}}; !slices.Equal(k.mem.Names, want) {
 			t.Errorf("got  %+v\nwant %+v", k.mem.Names, want)
 		}
 		s, err := k.Sites()

@@ -6,14 +6,14 @@ import (
 	"math"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // ORC is the table by which a kernel, or a module, finds the caller of each of its
 // instructions (Linux, Documentation/arch/x86/orc-unwinder.rst). It does not change,
 // and may be used from any thread.
 type ORC struct {
-	ips, entries elffile.Part
+	ips, entries elf.Part
 	kinds        *[8]orcKind // of the type field
 	numbers      *[16]uint16 // of registers, as those here; nil: they are the same
 }

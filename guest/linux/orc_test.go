@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // orcRow is an entry of a table, by its own address.
@@ -21,15 +21,15 @@ type orcRow struct {
 // orcTable is a kernel of nothing but a table.
 func orcTable(rows ...orcRow) *Kernel {
 	const ipsAt, entriesAt = 0xffffffff82000000, 0xffffffff83000000
-	ips := elffile.Part{Name: ".orc_unwind_ip", Addr: ipsAt}
-	entries := elffile.Part{Name: ".orc_unwind", Addr: entriesAt}
+	ips := elf.Part{Name: ".orc_unwind_ip", Addr: ipsAt}
+	entries := elf.Part{Name: ".orc_unwind", Addr: entriesAt}
 	for i, r := range rows {
 		ips.Data = le.AppendUint32(ips.Data, uint32(r.ip-(ipsAt+4*uint64(i))))
 		for _, x := range []uint16{uint16(r.sp), uint16(r.bp), r.regs | r.typ<<8 | r.endMark<<10} {
 			entries.Data = le.AppendUint16(entries.Data, x)
 		}
 	}
-	return &Kernel{mem: &elffile.Memory{Sections: []elffile.Part{ips, entries}}}
+	return &Kernel{mem: &elf.Memory{Sections: []elf.Part{ips, entries}}}
 }
 
 // TestORC has each register and type, in each layout.
@@ -135,8 +135,8 @@ func TestORCDamaged(t *testing.T) {
 	for name, k := range map[string]*Kernel{
 		"ORC table: entry 1 is not in order":                                  orcTable(row, before),
 		"ORC tables of a layout that is not known: most entries are no calls": orcTable(odd, row, odd),
-		"ORC tables of 4 and 12 bytes do not belong together":                 {mem: &elffile.Memory{Sections: []elffile.Part{orcTable(row).mem.Sections[0], orcTable(row, row).mem.Sections[1]}}},
-		"the kernel has no ORC tables (CONFIG_UNWINDER_ORC)":                  {mem: &elffile.Memory{}},
+		"ORC tables of 4 and 12 bytes do not belong together":                 {mem: &elf.Memory{Sections: []elf.Part{orcTable(row).mem.Sections[0], orcTable(row, row).mem.Sections[1]}}},
+		"the kernel has no ORC tables (CONFIG_UNWINDER_ORC)":                  {mem: &elf.Memory{}},
 	} {
 		if _, err := k.ORC(); err == nil || err.Error() != name {
 			t.Errorf("%v, want %s", err, name)
@@ -151,7 +151,7 @@ func TestORCDamaged(t *testing.T) {
 func FuzzORC(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 4, 0, 0, 0}, []byte{8, 0, 0, 0, 5, 0, 8, 0, 0xf0, 0xff, 0x15, 0}, uint64(0x1004), []byte{1, 2, 3, 4, 5, 6, 7, 8})
 	f.Fuzz(func(t *testing.T, ips, entries []byte, pc uint64, stack []byte) {
-		k := &Kernel{mem: &elffile.Memory{Sections: []elffile.Part{{Name: ".orc_unwind_ip", Addr: 0x1000, Data: ips}, {Name: ".orc_unwind", Addr: 0x9000, Data: entries}}}}
+		k := &Kernel{mem: &elf.Memory{Sections: []elf.Part{{Name: ".orc_unwind_ip", Addr: 0x1000, Data: ips}, {Name: ".orc_unwind", Addr: 0x9000, Data: entries}}}}
 		o, err := k.ORC()
 		if err != nil {
 			return

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // piece is code that came in one piece, the kernel or a module, where it runs. It does
@@ -96,7 +96,7 @@ func (p *piece) slid(addr uint64) guest.GVA {
 }
 
 // symbol makes a symbol of a name.
-func (p *piece) symbol(n *elffile.Name) guest.Symbol {
+func (p *piece) symbol(n *elf.Name) guest.Symbol {
 	s := guest.Symbol{Name: n.Name, Addr: p.slid(n.Addr), Size: n.Size, Kind: guest.SymData, Global: n.Global}
 	if n.Func {
 		s.Kind = guest.SymFunc

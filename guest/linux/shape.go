@@ -1,14 +1,14 @@
 package linux
 
 import (
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // shape is how a table is found that has no symbols around it, in a kernel without
 // CONFIG_KALLSYMS_ALL: as the longest run of what can be its entries.
 type shape struct {
 	size, align int
-	entry       func(k *Kernel, t *elffile.Part, at int) bool
+	entry       func(k *Kernel, t *elf.Part, at int) bool
 	// user is a function that only a kernel with such a table has; member one that is in it.
 	user, member string
 	off          string // what is not known without it
@@ -18,19 +18,19 @@ type shape struct {
 const minRun = 8
 
 var shapes = map[string]shape{
-	MCount: {8, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+	MCount: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		a := le64(t.Data[at:])
 		return (at < 8 || a != le64(t.Data[at-8:])) && k.patchable(a, 0xe8, 0xe8) == 5
 	}, "ftrace_init", "", "the entries of functions"},
-	JumpTable: {16, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+	JumpTable: {16, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		to := relative(t, at+4)
 		return k.patchable(relative(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
 	}, "jump_label_init", "", "static branches"},
-	StaticCallSites: {8, 4, func(k *Kernel, t *elffile.Part, at int) bool {
+	StaticCallSites: {8, 4, func(k *Kernel, t *elf.Part, at int) bool {
 		b := k.mem.Bytes(relative(t, at), 2)
 		return b != nil && (b[0] == 0xe8 || b[0] == 0xe9 || b[0] == 0x0f && b[1]&0xf0 == 0x80) && k.isText(relative(t, at)) && k.isData(relative(t, at+4)&^3)
 	}, "static_call_init", "", "static calls"},
-	Blacklist: {8, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+	Blacklist: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		i := k.mem.NamesFrom(le64(t.Data[at:]))
 		return i < len(k.mem.Names) && k.mem.Names[i].Addr == le64(t.Data[at:]) && k.mem.Names[i].Func
 	}, "register_kprobe", "notify_die", "what must not be probed"},
@@ -60,10 +60,10 @@ func (k *Kernel) isData(a uint64) bool {
 }
 
 // shaped finds the table of that name by its shape.
-func (k *Kernel) shaped(name string) (table elffile.Part) {
+func (k *Kernel) shaped(name string) (table elf.Part) {
 	s, ok := shapes[name]
 	if _, hi := k.program.extent(); !ok || hi == 0 {
-		return elffile.Part{}
+		return elf.Part{}
 	}
 	member, _ := k.mem.Lookup(s.member)
 	for i := range k.mem.Sections {
@@ -78,7 +78,7 @@ func (k *Kernel) shaped(name string) (table elffile.Part) {
 				end += s.size
 			}
 			if n := end - at; n >= minRun*s.size && n > len(table.Data) && (s.member == "" || has) {
-				table = elffile.Part{Name: name, Addr: t.Addr + uint64(at), Data: t.Data[at:end]}
+				table = elf.Part{Name: name, Addr: t.Addr + uint64(at), Data: t.Data[at:end]}
 			}
 			at = max(end, at+s.align)
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
@@ -56,9 +56,9 @@ func tabled(t testing.TB, n int, names ...string) *Kernel {
 		t.Fatal(err)
 	}
 	if len(names) != 0 {
-		var all []elffile.Name
+		var all []elf.Name
 		for i := range 64 {
-			all = append(all, elffile.Name{Name: fmt.Sprintf("fn%d", i), Addr: fn(i), Func: true})
+			all = append(all, elf.Name{Name: fmt.Sprintf("fn%d", i), Addr: fn(i), Func: true})
 		}
 		for i, name := range names {
 			all[i+31].Name = name

@@ -7,8 +7,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // The tables of what a kernel, or a module, patches of itself, by their sections.
@@ -95,7 +95,7 @@ func (k *Kernel) Sites() (*Sites, error) {
 	r := &siteReader{Sites: &Sites{}, k: k}
 	for _, t := range []struct {
 		name string
-		read func(t *elffile.Part)
+		read func(t *elf.Part)
 	}{
 		{MCount, r.mcount}, {JumpTable, r.jumps}, {StaticCallSites, r.staticCalls}, {Bugs, r.bugs}, {Exceptions, r.exceptionTable},
 		{Alternatives, r.alternatives}, {LockPrefixes, r.locks}, {Paravirt, r.paravirt},
@@ -214,7 +214,7 @@ func (r *siteReader) fail(format string, args ...any) {
 }
 
 // entries calls f with each of the entries of size bytes of a table.
-func (r *siteReader) entries(t *elffile.Part, size int, f func(at int)) {
+func (r *siteReader) entries(t *elf.Part, size int, f func(at int)) {
 	if len(t.Data)%size != 0 {
 		r.fail("%d bytes are no whole number of entries of %d", len(t.Data), size)
 	}
@@ -225,7 +225,7 @@ func (r *siteReader) entries(t *elffile.Part, size int, f func(at int)) {
 
 // place is the code that the 32-bit offset at n leads to, 0 where that is none: then the
 // entry is of text that was left out of the image.
-func (r *siteReader) place(t *elffile.Part, n int) uint64 {
+func (r *siteReader) place(t *elf.Part, n int) uint64 {
 	a := relative(t, n)
 	if !r.k.isText(a) {
 		return 0
@@ -235,7 +235,7 @@ func (r *siteReader) place(t *elffile.Part, n int) uint64 {
 
 // mcount reads the addresses of the calls of the tracer. An entry that was left out has
 // address 0.
-func (r *siteReader) mcount(t *elffile.Part) {
+func (r *siteReader) mcount(t *elf.Part) {
 	r.entries(t, 8, func(at int) {
 		if a := le64(t.Data[at:]); r.k.isText(a) {
 			r.add(a, x86.JmpLen, Ftrace)
@@ -245,7 +245,7 @@ func (r *siteReader) mcount(t *elffile.Part) {
 
 // jumps reads struct jump_entry: offsets to the code and to where it may go on, and a
 // key of 8 bytes.
-func (r *siteReader) jumps(t *elffile.Part) {
+func (r *siteReader) jumps(t *elf.Part) {
 	r.entries(t, 16, func(at int) {
 		a, to := r.place(t, at), relative(t, at+4)
 		if a == 0 {
@@ -262,7 +262,7 @@ func (r *siteReader) jumps(t *elffile.Part) {
 }
 
 // staticCalls reads struct static_call_site: offsets to the code and to a key.
-func (r *siteReader) staticCalls(t *elffile.Part) {
+func (r *siteReader) staticCalls(t *elf.Part) {
 	r.entries(t, 8, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, r.length(a), StaticCall)
@@ -271,7 +271,7 @@ func (r *siteReader) staticCalls(t *elffile.Part) {
 }
 
 // constants reads offsets to numbers of size bytes in instructions.
-func (r *siteReader) constants(t *elffile.Part, size uint64) {
+func (r *siteReader) constants(t *elf.Part, size uint64) {
 	r.entries(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, size, Constant)
@@ -280,8 +280,8 @@ func (r *siteReader) constants(t *elffile.Part, size uint64) {
 }
 
 // branches reads offsets to branches.
-func (r *siteReader) branches(what Patch) func(t *elffile.Part) {
-	return func(t *elffile.Part) {
+func (r *siteReader) branches(what Patch) func(t *elf.Part) {
+	return func(t *elf.Part) {
 		r.entries(t, 4, func(at int) {
 			if a := r.place(t, at); a != 0 {
 				r.add(a, r.length(a), what)
@@ -304,7 +304,7 @@ func (r *siteReader) length(a uint64) uint64 {
 }
 
 // locks reads offsets to lock prefixes. The table is padded with zeros to a page.
-func (r *siteReader) locks(t *elffile.Part) {
+func (r *siteReader) locks(t *elf.Part) {
 	r.entries(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 && le32(t.Data[at:]) != 0 {
 			r.add(a, 1, LockPrefix)
@@ -313,7 +313,7 @@ func (r *siteReader) locks(t *elffile.Part) {
 }
 
 // seals reads offsets to endbr64 instructions.
-func (r *siteReader) seals(t *elffile.Part) {
+func (r *siteReader) seals(t *elf.Part) {
 	r.entries(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, uint64(len(x86.Endbr64)), EndbrSeal)
@@ -323,7 +323,7 @@ func (r *siteReader) seals(t *elffile.Part) {
 
 // paravirt reads struct paravirt_patch_site (until Linux 6.8): an address, a type and a
 // length.
-func (r *siteReader) paravirt(t *elffile.Part) {
+func (r *siteReader) paravirt(t *elf.Part) {
 	// The last entry may lack its padding.
 	data := *t
 	data.Data = append(slices.Clip(t.Data), make([]byte, -len(t.Data)&15)...)
@@ -336,7 +336,7 @@ func (r *siteReader) paravirt(t *elffile.Part) {
 
 // exceptionTable reads struct exception_table_entry: offsets to the instruction and to
 // where it goes on, and a type.
-func (r *siteReader) exceptionTable(t *elffile.Part) {
+func (r *siteReader) exceptionTable(t *elf.Part) {
 	r.entries(t, 12, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.exceptions = append(r.exceptions, a)
@@ -348,7 +348,7 @@ func (r *siteReader) exceptionTable(t *elffile.Part) {
 // bugs reads struct bug_entry, whose size depends on the version and on
 // CONFIG_DEBUG_BUGVERBOSE: it begins with the offset to the instruction, a ud2, a ud1,
 // or a call.
-func (r *siteReader) bugs(t *elffile.Part) {
+func (r *siteReader) bugs(t *elf.Part) {
 	size := r.k.bugEntry
 	if size == 0 {
 		size = r.stride(t, []int{12, 8, 16}, func(at int) bool { return r.place(t, at) != 0 })
@@ -366,7 +366,7 @@ func (r *siteReader) bugs(t *elffile.Part) {
 // alternatives reads struct alt_instr: offsets to the code and to what may replace it,
 // a CPU feature, and the lengths of both. The feature has 2 bytes until Linux 6.2, and
 // 4 since; until 5.12 a third length follows.
-func (r *siteReader) alternatives(t *elffile.Part) {
+func (r *siteReader) alternatives(t *elf.Part) {
 	ok := func(lengths int) func(at int) bool {
 		return func(at int) bool {
 			n, m := uint64(t.Data[at+lengths]), uint64(t.Data[at+lengths+1])
@@ -409,7 +409,7 @@ func (r *siteReader) replacement(from, m, a, n uint64) {
 
 // stride returns the size of a table's entries of which all are good, 0 with an error
 // where there is none, and where the table is empty without one.
-func (r *siteReader) stride(t *elffile.Part, sizes []int, good func(at int) bool) int {
+func (r *siteReader) stride(t *elf.Part, sizes []int, good func(at int) bool) int {
 	if len(t.Data) == 0 {
 		return 0
 	}

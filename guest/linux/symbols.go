@@ -2,12 +2,12 @@ package linux
 
 import (
 	"bytes"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"strconv"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // maxSymbolFile is the size in bytes of the largest file of symbols that is read: a
@@ -18,7 +18,7 @@ const maxSymbolFile = 2 << 30
 // instead of those that it has itself. Errors say what the file is instead, or that it is
 // of another kernel. It must be called before the kernel is used otherwise.
 func (k *Kernel) ReadSymbols(path string) error {
-	b, err := elffile.ReadFile(path, maxSymbolFile)
+	b, err := elf.ReadFile(path, maxSymbolFile)
 	if err != nil {
 		return fmt.Errorf("read symbols %w", err)
 	}
@@ -29,16 +29,16 @@ func (k *Kernel) ReadSymbols(path string) error {
 }
 
 func (k *Kernel) readSymbols(b []byte) error {
-	file := &Kernel{mem: &elffile.Memory{Sections: k.mem.Sections}}
-	if bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
-		f, err := elffile.Parse(b)
+	file := &Kernel{mem: &elf.Memory{Sections: k.mem.Sections}}
+	if bytes.HasPrefix(b, []byte(debugelf.ELFMAG)) {
+		f, err := elf.Parse(b)
 		if err != nil {
 			return err
 		}
 		if id := f.BuildID(); id != "" && k.ID.BuildID != "" && id != k.ID.BuildID {
 			return fmt.Errorf("it is of another build: its build ID is %s, the kernel's %s", id, k.ID.BuildID)
 		}
-		if _, err := file.mem.ReadNames(f, elf.SHT_SYMTAB, MaxNames); err != nil {
+		if _, err := file.mem.ReadNames(f, debugelf.SHT_SYMTAB, MaxNames); err != nil {
 			return err
 		}
 	} else {
@@ -96,7 +96,7 @@ func (k *Kernel) confirm(entry uint64) (checked int, err error) {
 // readSystemMap reads what nm writes: an address of 16 digits, a letter and a name, one
 // to a line. Lines of another form are left out: Debian's packages have a System.map
 // that says where the real one is.
-func readSystemMap(b []byte) (names []elffile.Name, err error) {
+func readSystemMap(b []byte) (names []elf.Name, err error) {
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)
 		if len(f) != 3 || len(f[0]) != 16 || len(f[1]) != 1 || len(f[2]) > maxName {

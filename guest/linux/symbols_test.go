@@ -2,38 +2,38 @@ package linux
 
 import (
 	"bytes"
-	"debug/elf"
+	debugelf "debug/elf"
 	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
 // note is a build ID.
 func note(id string) kerneltest.Section {
 	b := words(4, uint32(len(id)), 3)
-	return kerneltest.Section{Name: ".notes", Type: elf.SHT_NOTE, Data: append(append(b, "GNU\x00"...), id...)}
+	return kerneltest.Section{Name: ".notes", Type: debugelf.SHT_NOTE, Data: append(append(b, "GNU\x00"...), id...)}
 }
 
 // nameless makes the small kernel forget its names, as one that was built without
 // CONFIG_KALLSYMS.
-func nameless(t testing.TB) (*Kernel, []elffile.Name) {
+func nameless(t testing.TB) (*Kernel, []elf.Name) {
 	t.Helper()
 	k, err := Parse(kerneltest.Kernel(kerneltest.Layouts[3], note("ours")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := k.mem.Names
-	k.mem = &elffile.Memory{Sections: k.mem.Sections}
+	k.mem = &elf.Memory{Sections: k.mem.Sections}
 	k.Embeds, k.Checked = false, 0
 	return k, names
 }
 
 // systemMap writes names as nm does.
-func systemMap(names []elffile.Name) []byte {
+func systemMap(names []elf.Name) []byte {
 	var b bytes.Buffer
 	for _, n := range names {
 		letter := byte('d')
@@ -73,13 +73,13 @@ func TestReadSymbols(t *testing.T) {
 	var table, text []byte
 	table, text = append(table, make([]byte, 24)...), append(text, 0)
 	for _, n := range names {
-		sym := elf.Sym64{Name: uint32(len(text)), Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC), Shndx: 1, Value: n.Addr, Size: 3}
+		sym := debugelf.Sym64{Name: uint32(len(text)), Info: debugelf.ST_INFO(debugelf.STB_GLOBAL, debugelf.STT_FUNC), Shndx: 1, Value: n.Addr, Size: 3}
 		table, _ = binary.Append(table, binary.LittleEndian, sym)
 		text = append(append(text, n.Name...), 0)
 	}
 	vmlinux := func(id string) []byte {
 		return kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: []byte{0xc3}, X: true}, note(id),
-			kerneltest.Section{Name: ".symtab", Type: elf.SHT_SYMTAB, Link: 4, Data: table}, kerneltest.Section{Name: ".strtab", Type: elf.SHT_STRTAB, Data: text})
+			kerneltest.Section{Name: ".symtab", Type: debugelf.SHT_SYMTAB, Link: 4, Data: table}, kerneltest.Section{Name: ".strtab", Type: debugelf.SHT_STRTAB, Data: text})
 	}
 	if err := k.readSymbols(vmlinux("ours")); err != nil || len(k.mem.Names) != len(names) || k.mem.Names[0].Size != 3 {
 		t.Errorf("vmlinux: %d names, %v", len(k.mem.Names), err)

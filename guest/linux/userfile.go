@@ -2,7 +2,7 @@ package linux
 
 import (
 	"cmp"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // Code of programs has no address of its own in a View: each process has it somewhere
@@ -202,12 +202,12 @@ func (f *userFile) has(off, n uint64) bool {
 // parse reads where the file's code is, and its names as far as the guest has them in
 // memory.
 func (f *userFile) parse() error {
-	var h elf.Header64
+	var h debugelf.Header64
 	const headers = 4096 // what linkers put at the beginning is in the first page
 	if n := min(uint64(len(f.data)), headers); !f.has(0, n) {
 		return ErrNoPage
 	}
-	file, err := elffile.Parse(f.data)
+	file, err := elf.Parse(f.data)
 	if err != nil {
 		// Without what it may have at its end: section headers.
 		b := slices.Clone(f.data[:min(len(f.data), headers)])
@@ -217,7 +217,7 @@ func (f *userFile) parse() error {
 		clear(b[40:48]) // e_shoff
 		clear(b[58:64]) // e_shentsize, e_shnum, e_shstrndx
 		whole := append(b, f.data[len(b):]...)
-		if file, err = elffile.Parse(whole); err != nil {
+		if file, err = elf.Parse(whole); err != nil {
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (f *userFile) parse() error {
 		return errors.New("its program headers are not at its beginning")
 	}
 	for _, p := range file.Progs {
-		if elf.ProgType(p.Type) == elf.PT_LOAD && elf.ProgFlag(p.Flags)&elf.PF_X != 0 && p.Off < uint64(len(f.data)) {
+		if debugelf.ProgType(p.Type) == debugelf.PT_LOAD && debugelf.ProgFlag(p.Flags)&debugelf.PF_X != 0 && p.Off < uint64(len(f.data)) {
 			size := min(p.Filesz, uint64(len(f.data))-p.Off)
 			f.segments = append(f.segments, fileSegment{p.Vaddr, p.Off, size})
 			f.text = append(f.text, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+size)})
@@ -236,7 +236,7 @@ func (f *userFile) parse() error {
 		return errors.New("it has no code")
 	}
 	for _, p := range file.Progs {
-		if elf.ProgType(p.Type) == elf.PT_LOAD && elf.ProgFlag(p.Flags)&elf.PF_W == 0 && p.Vaddr-p.Off == f.segments[0].addr-f.segments[0].off && p.Off < uint64(len(f.data)) {
+		if debugelf.ProgType(p.Type) == debugelf.PT_LOAD && debugelf.ProgFlag(p.Flags)&debugelf.PF_W == 0 && p.Vaddr-p.Off == f.segments[0].addr-f.segments[0].off && p.Off < uint64(len(f.data)) {
 			f.constant = append(f.constant, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+min(p.Filesz, uint64(len(f.data))-p.Off))})
 		}
 	}
@@ -253,11 +253,11 @@ func (f *userFile) parse() error {
 
 // namesOf returns the functions of file, which is f or has its debug information. has says
 // which parts of it are there.
-func (f *userFile) namesOf(file *elffile.File, has func(off, n uint64) bool) *fileNames {
+func (f *userFile) namesOf(file *elf.File, has func(off, n uint64) bool) *fileNames {
 	names := &fileNames{}
 	var syms []guest.Symbol
-	for _, table := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
-		i := slices.IndexFunc(file.Sections, func(s elffile.Section) bool { return s.Is(table) })
+	for _, table := range []debugelf.SectionType{debugelf.SHT_SYMTAB, debugelf.SHT_DYNSYM} {
+		i := slices.IndexFunc(file.Sections, func(s elf.Section) bool { return s.Is(table) })
 		if i < 0 || len(syms) > 0 {
 			continue
 		}
@@ -272,7 +272,7 @@ func (f *userFile) namesOf(file *elffile.File, has func(off, n uint64) bool) *fi
 			continue
 		}
 		for _, es := range all {
-			if t := es.Type(); es.Section == elf.SHN_UNDEF || es.Name == "" || t != elf.STT_FUNC && t != elf.STT_GNU_IFUNC {
+			if t := es.Type(); es.Section == debugelf.SHN_UNDEF || es.Name == "" || t != debugelf.STT_FUNC && t != debugelf.STT_GNU_IFUNC {
 				continue
 			}
 			for _, g := range f.segments {

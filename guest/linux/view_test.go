@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -225,11 +225,11 @@ func TestViewOfModules(t *testing.T) {
 	b := boot1(t, 0, "")
 	const at = 0xffff_ffff_c000_0000
 	module := func(addr uint64, name string) *Kernel {
-		m := &elffile.Memory{Sections: []elffile.Part{
+		m := &elf.Memory{Sections: []elf.Part{
 			{Name: ".text", Addr: addr, Data: bytes.Repeat([]byte{0x90}, 64), X: true},
 			{Name: MCount, Addr: addr + 0x1000, Data: binary.LittleEndian.AppendUint64(nil, addr+32)},
 		}}
-		m.SetNames([]elffile.Name{{Name: name, Addr: addr, Func: true}, {Name: "both", Addr: addr + 32, Func: true}, {Name: "traced", Addr: addr + 48, Func: true}})
+		m.SetNames([]elf.Name{{Name: name, Addr: addr, Func: true}, {Name: "both", Addr: addr + 32, Func: true}, {Name: "traced", Addr: addr + 48, Func: true}})
 		return &Kernel{mem: m}
 	}
 	one, two := module(at, "one"), module(at+0x10_0000, "two")
@@ -280,7 +280,7 @@ func FuzzSites(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
 		name := names[int(which)%len(names)]
 		text, table := k.mem.Section(".text"), k.table(name)
-		x := &Kernel{mem: &elffile.Memory{Sections: []elffile.Part{*text, {Name: name, Addr: table.Addr, Data: data}}}}
+		x := &Kernel{mem: &elf.Memory{Sections: []elf.Part{*text, {Name: name, Addr: table.Addr, Data: data}}}}
 		s, err := x.Sites()
 		if err != nil {
 			return
@@ -346,8 +346,8 @@ func TestEnd(t *testing.T) {
 func TestViewCopy(t *testing.T) {
 	const at = 0xffff_ffff_c000_0000
 	b := boot1(t, 0x1460_0000, "")
-	m := &elffile.Memory{Sections: []elffile.Part{{Name: ".text", Addr: at, Data: bytes.Repeat([]byte{0x90}, 64), X: true}}}
-	m.SetNames([]elffile.Name{{Name: "one", Addr: at, Func: true}})
+	m := &elf.Memory{Sections: []elf.Part{{Name: ".text", Addr: at, Data: bytes.Repeat([]byte{0x90}, 64), X: true}}}
+	m.SetNames([]elf.Name{{Name: "one", Addr: at, Func: true}})
 	first := b.Copy()
 	b.started(StateRunning)
 	if !b.Refresh() {

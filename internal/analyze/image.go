@@ -2,12 +2,12 @@ package analyze
 
 import (
 	"bytes"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // MaxFile is the size in bytes of the largest file that is read, packed and
@@ -20,7 +20,7 @@ var ErrFormat = errors.New("not an x86-64 ELF file or bzImage")
 
 // image is a file, taken apart.
 type image struct {
-	*elffile.Memory
+	*elf.Memory
 
 	kind    string        // "elf" or "bzImage"
 	packing string        // how the kernel in a bzImage was compressed; "" for none
@@ -33,7 +33,7 @@ type image struct {
 
 // load reads the file at path.
 func load(path string) (*image, error) {
-	b, err := elffile.ReadFile(path, MaxFile)
+	b, err := elf.ReadFile(path, MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("analyze %w", err)
 	}
@@ -47,7 +47,7 @@ func load(path string) (*image, error) {
 // parse takes a file's bytes apart and keeps parts of them.
 func parse(b []byte) (*image, error) {
 	img := &image{kind: "elf"}
-	if !bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
+	if !bytes.HasPrefix(b, []byte(debugelf.ELFMAG)) {
 		img.kind = "bzImage"
 		var err error
 		switch b, img.packing, err = linux.Unpack(b); {
@@ -57,13 +57,13 @@ func parse(b []byte) (*image, error) {
 			return nil, err
 		}
 	}
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	switch t := elf.Type(f.Header.Type); t {
-	case elf.ET_EXEC:
-	case elf.ET_DYN:
+	switch t := debugelf.Type(f.Header.Type); t {
+	case debugelf.ET_EXEC:
+	case debugelf.ET_DYN:
 		img.movable = true
 	default:
 		return nil, fmt.Errorf("%w: %v", ErrFormat, t)
@@ -77,8 +77,8 @@ func parse(b []byte) (*image, error) {
 
 // readNames takes the names from .symtab, else from the kernel's own tables, else
 // from .dynsym.
-func (img *image) readNames(f *elffile.File) error {
-	named, err := img.ReadNames(f, elf.SHT_SYMTAB, linux.MaxNames)
+func (img *image) readNames(f *elf.File) error {
+	named, err := img.ReadNames(f, debugelf.SHT_SYMTAB, linux.MaxNames)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (img *image) readNames(f *elffile.File) error {
 		return nil
 	}
 	img.source, img.full = ".dynsym", false
-	if named, err = img.ReadNames(f, elf.SHT_DYNSYM, linux.MaxNames); err != nil {
+	if named, err = img.ReadNames(f, debugelf.SHT_DYNSYM, linux.MaxNames); err != nil {
 		return err
 	}
 	if !named {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
@@ -33,7 +33,7 @@ func rulesKernel(t *testing.T) (img *image, dir string) {
 }
 
 // text returns the section .text.
-func (img *image) mainText(t *testing.T) *elffile.Part {
+func (img *image) mainText(t *testing.T) *elf.Part {
 	for i := range img.Sections {
 		if s := &img.Sections[i]; s.Name == ".text" {
 			return s

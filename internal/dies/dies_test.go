@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"debug/dwarf"
-	"debug/elf"
+	debugelf "debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/internal/dies"
-	"github.com/guestprobe/guestprobe/internal/elffile"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
@@ -50,7 +50,7 @@ func forms(t testing.TB) map[string][]byte {
 
 // file gives the sections of a file; with change, as that leaves them.
 func file(name string, b []byte, change func(name string, b []byte) []byte) (*dies.File, error) {
-	f, err := elffile.Parse(b)
+	f, err := elf.Parse(b)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func TestPlain(t *testing.T) {
 			t.Errorf("%s: %v", form, err)
 			continue
 		}
-		f, err := elf.NewFile(bytes.NewReader(all[name]))
+		f, err := debugelf.NewFile(bytes.NewReader(all[name]))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // Base is where the kernels of tests are.
@@ -30,7 +30,7 @@ var Layouts = []Layout{
 // Kallsyms makes the tables as scripts/kallsyms.c does: with tokens for
 // some pairs of letters, and every letter that is used standing for itself. They are
 // read-only data at address at.
-func Kallsyms(l Layout, at, base uint64, syms []elffile.Name, types string) []byte {
+func Kallsyms(l Layout, at, base uint64, syms []elf.Name, types string) []byte {
 	tokens := [256]string{}
 	var all strings.Builder
 	for _, s := range syms {
@@ -107,17 +107,17 @@ func Kallsyms(l Layout, at, base uint64, syms []elffile.Name, types string) []by
 
 // Names are n names from base upwards, and two per-CPU ones if those are
 // absolute.
-func Names(l Layout, base uint64, n int) []elffile.Name {
-	var out []elffile.Name
+func Names(l Layout, base uint64, n int) []elf.Name {
+	var out []elf.Name
 	if l.PerCPU {
-		out = append(out, elffile.Name{Name: "fixed_percpu_data"}, elffile.Name{Name: "cpu_info", Addr: 0x80})
+		out = append(out, elf.Name{Name: "fixed_percpu_data"}, elf.Name{Name: "cpu_info", Addr: 0x80})
 	}
 	for i := len(out); i < n; i++ {
 		name := fmt.Sprintf("some_function_%d", i)
 		if i == 300 {
 			name += strings.Repeat("_with_a_long_name", 20)
 		}
-		out = append(out, elffile.Name{Name: name, Addr: base + uint64(i/2)*32})
+		out = append(out, elf.Name{Name: name, Addr: base + uint64(i/2)*32})
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].Addr < out[j].Addr })
 	return out

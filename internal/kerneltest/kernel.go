@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
 // Where a Kernel has its parts. Its functions have 16 bytes each, from Base on.
@@ -77,8 +77,8 @@ func Kernel(l Layout, more ...Section) []byte {
 	init := append([]byte{0xf3, 0x0f, 0x1e, 0xfa, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc}, bytes.Repeat([]byte{0x90}, 15)...)
 	init = append(init, 0xc3)
 
-	var syms []elffile.Name
-	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
+	var syms []elf.Name
+	add := func(name string, addr uint64) { syms = append(syms, elf.Name{Name: name, Addr: addr}) }
 	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen", "ftrace_caller_end", "ftrace_call", "swap_pages"}
 	firsts := map[int]string{0: "startup_64", 1: "verify_cpu", 3: "x86_64_start_kernel", 5: "idt_setup_early_handler", 7: "panic", 10: "start_secondary", 13: "load_current_idt", 20: "machine_kexec"}
 	for n := range 600 {

@@ -1,9 +1,9 @@
-package elffile_test
+package elf_test
 
 import (
 	"bytes"
 	"compress/zlib"
-	"debug/elf"
+	debugelf "debug/elf"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -13,23 +13,23 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/guest/elf"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
 // compressed is a section's bytes as SHF_COMPRESSED has them, said to have size
 // bytes.
-func compressed(t testing.TB, kind elf.CompressionType, size int, data []byte) []byte {
+func compressed(t testing.TB, kind debugelf.CompressionType, size int, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	err := binary.Write(&b, binary.LittleEndian, elf.Chdr64{Type: uint32(kind), Size: uint64(size), Addralign: 1})
+	err := binary.Write(&b, binary.LittleEndian, debugelf.Chdr64{Type: uint32(kind), Size: uint64(size), Addralign: 1})
 	switch kind {
-	case elf.COMPRESS_ZLIB:
+	case debugelf.COMPRESS_ZLIB:
 		w := zlib.NewWriter(&b)
 		_, werr := w.Write(data)
 		err = errors.Join(err, werr, w.Close())
-	case elf.COMPRESS_ZSTD:
+	case debugelf.COMPRESS_ZSTD:
 		w, zerr := zstd.NewWriter(&b)
 		if zerr != nil {
 			t.Fatal(zerr)
@@ -44,7 +44,7 @@ func compressed(t testing.TB, kind elf.CompressionType, size int, data []byte) [
 }
 
 // withFlag sets a flag of the first section.
-func withFlag(file []byte, flag elf.SectionFlag) []byte {
+func withFlag(file []byte, flag debugelf.SectionFlag) []byte {
 	at := binary.LittleEndian.Uint64(file[40:]) + 64 // section header 1
 	binary.LittleEndian.PutUint64(file[at+8:], uint64(flag))
 	return file
@@ -57,21 +57,21 @@ func TestData(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		data []byte
-		flag elf.SectionFlag
+		flag debugelf.SectionFlag
 		err  string // "": want comes back
 	}{
 		{"plain", want, 0, ""},
-		{"zlib", compressed(t, elf.COMPRESS_ZLIB, len(want), want), elf.SHF_COMPRESSED, ""},
-		{"zstd", compressed(t, elf.COMPRESS_ZSTD, len(want), want), elf.SHF_COMPRESSED, ""},
+		{"zlib", compressed(t, debugelf.COMPRESS_ZLIB, len(want), want), debugelf.SHF_COMPRESSED, ""},
+		{"zstd", compressed(t, debugelf.COMPRESS_ZSTD, len(want), want), debugelf.SHF_COMPRESSED, ""},
 		{"too large", bomb, 0, "1048577 bytes, more than 1048576"},
-		{"says too much", compressed(t, elf.COMPRESS_ZLIB, 1<<40, want), elf.SHF_COMPRESSED, "1099511627776 bytes decompressed, more than 1048576"},
-		{"says too little", compressed(t, elf.COMPRESS_ZLIB, 10, bomb), elf.SHF_COMPRESSED, "it does not have the 10 bytes that it says"},
-		{"says one more", compressed(t, elf.COMPRESS_ZSTD, len(want)+1, want), elf.SHF_COMPRESSED, "it does not have the 5001 bytes that it says"},
-		{"unknown", compressed(t, 77, 1, nil), elf.SHF_COMPRESSED, "decompress: unknown type 77"},
-		{"no header", []byte("short"), elf.SHF_COMPRESSED, "its compression header is cut off"},
-		{"damaged", compressed(t, elf.COMPRESS_ZLIB, len(want), want)[:40], elf.SHF_COMPRESSED, "decompress: "},
+		{"says too much", compressed(t, debugelf.COMPRESS_ZLIB, 1<<40, want), debugelf.SHF_COMPRESSED, "1099511627776 bytes decompressed, more than 1048576"},
+		{"says too little", compressed(t, debugelf.COMPRESS_ZLIB, 10, bomb), debugelf.SHF_COMPRESSED, "it does not have the 10 bytes that it says"},
+		{"says one more", compressed(t, debugelf.COMPRESS_ZSTD, len(want)+1, want), debugelf.SHF_COMPRESSED, "it does not have the 5001 bytes that it says"},
+		{"unknown", compressed(t, 77, 1, nil), debugelf.SHF_COMPRESSED, "decompress: unknown type 77"},
+		{"no header", []byte("short"), debugelf.SHF_COMPRESSED, "its compression header is cut off"},
+		{"damaged", compressed(t, debugelf.COMPRESS_ZLIB, len(want), want)[:40], debugelf.SHF_COMPRESSED, "decompress: "},
 	} {
-		f, err := elffile.Parse(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: tc.data}), tc.flag))
+		f, err := elf.Parse(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: tc.data}), tc.flag))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestData(t *testing.T) {
 
 // TestMemory reads the built-in guest by address and by name.
 func TestMemory(t *testing.T) {
-	f, err := elffile.Parse(builtin.ELF())
+	f, err := elf.Parse(builtin.ELF())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,13 +96,13 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := m.ReadNames(f, elf.SHT_DYNSYM, 1000); ok || err != nil {
+	if ok, err := m.ReadNames(f, debugelf.SHT_DYNSYM, 1000); ok || err != nil {
 		t.Errorf("names of a dynamic table: %v, %v", ok, err)
 	}
-	if _, err := m.ReadNames(f, elf.SHT_SYMTAB, 10); err == nil || !strings.Contains(err.Error(), "symbols, more than 10") {
+	if _, err := m.ReadNames(f, debugelf.SHT_SYMTAB, 10); err == nil || !strings.Contains(err.Error(), "symbols, more than 10") {
 		t.Errorf("more symbols than the limit: %v", err)
 	}
-	if ok, err := m.ReadNames(f, elf.SHT_SYMTAB, 1<<20); !ok || err != nil {
+	if ok, err := m.ReadNames(f, debugelf.SHT_SYMTAB, 1<<20); !ok || err != nil {
 		t.Fatalf("no names: %v", err)
 	}
 	addr, ok := m.Lookup("vfs_read")
@@ -117,7 +117,7 @@ func TestMemory(t *testing.T) {
 	if len(m.Bytes(end-1, 1)) != 1 || m.Bytes(end-1, 2) != nil || m.Bytes(addr, 1<<63) != nil || m.Bytes(0, 1) != nil {
 		t.Error("bytes that are not in one section")
 	}
-	if !slices.IsSortedFunc(m.Names, func(a, b elffile.Name) int { return int(int64(a.Addr>>1) - int64(b.Addr>>1)) }) {
+	if !slices.IsSortedFunc(m.Names, func(a, b elf.Name) int { return int(int64(a.Addr>>1) - int64(b.Addr>>1)) }) {
 		t.Error("names are not sorted")
 	}
 }
@@ -126,15 +126,15 @@ func TestMemory(t *testing.T) {
 // that takes the file, too.
 func FuzzFile(f *testing.F) {
 	f.Add(kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: 0x1000, Data: []byte{0xc3}, X: true},
-		kerneltest.Section{Name: ".symtab", Data: make([]byte, 48), Type: elf.SHT_SYMTAB, Link: 3},
-		kerneltest.Section{Name: ".strtab", Data: []byte("\x00main\x00"), Type: elf.SHT_STRTAB}))
-	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, elf.COMPRESS_ZLIB, 9, make([]byte, 9))}), elf.SHF_COMPRESSED))
-	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, elf.COMPRESS_ZSTD, 9, make([]byte, 9))}), elf.SHF_COMPRESSED))
+		kerneltest.Section{Name: ".symtab", Data: make([]byte, 48), Type: debugelf.SHT_SYMTAB, Link: 3},
+		kerneltest.Section{Name: ".strtab", Data: []byte("\x00main\x00"), Type: debugelf.SHT_STRTAB}))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, debugelf.COMPRESS_ZLIB, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, debugelf.COMPRESS_ZSTD, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
 	const limit = 1 << 16
 	f.Fuzz(func(t *testing.T, b []byte) {
-		file, err := elffile.Parse(b)
+		file, err := elf.Parse(b)
 		if err != nil {
-			if e := (*elffile.Error)(nil); !errors.As(err, &e) && !errors.Is(err, elffile.ErrNotELF) {
+			if e := (*elf.Error)(nil); !errors.As(err, &e) && !errors.Is(err, elf.ErrNotELF) {
 				t.Fatalf("error of no known kind: %v", err)
 			}
 			return
@@ -146,13 +146,13 @@ func FuzzFile(f *testing.F) {
 			}
 		}
 		if m, err := file.Memory(); err == nil {
-			_, _ = m.ReadNames(file, elf.SHT_SYMTAB, 1000)
+			_, _ = m.ReadNames(file, debugelf.SHT_SYMTAB, 1000)
 			for _, n := range m.Names {
 				m.At(n.Addr)
 			}
 		}
-		syms, err := file.Symbols(elf.SHT_SYMTAB, 1000)
-		std, serr := elf.NewFile(bytes.NewReader(b))
+		syms, err := file.Symbols(debugelf.SHT_SYMTAB, 1000)
+		std, serr := debugelf.NewFile(bytes.NewReader(b))
 		if err != nil || serr != nil || len(std.Sections) != len(file.Sections) {
 			return
 		}
