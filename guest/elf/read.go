@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/guest/files"
 )
 
 // ReadFile reads the regular file at path, which errors begin with. One above

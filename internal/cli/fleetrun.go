@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/internal/fleet"
 	"github.com/guestprobe/guestprobe/internal/timeline"
 	"github.com/guestprobe/guestprobe/probe/script"

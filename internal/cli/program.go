@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // maxObject is the size of the largest object file that the daemon takes.

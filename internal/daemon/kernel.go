@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 

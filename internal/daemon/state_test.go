@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/files"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/guest/files"
 )
 
 // Address says where the fleet meets, and who we are there.
