@@ -16,8 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // forms unpacks one program with its debug information in all forms, which testdata/forms/make.sh has built, and

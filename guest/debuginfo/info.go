@@ -7,7 +7,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // ErrNone is returned for a file without debug information.

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/dies"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 

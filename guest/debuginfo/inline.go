@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // instance is a function's code: its own, or a copy in another function.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // row says where the code of a line begins.

@@ -3,7 +3,7 @@ package debuginfo
 import (
 	"debug/dwarf"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // Entries of location lists (DWARF 5, 7.7.3).

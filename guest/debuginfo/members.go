@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // Tags and attributes that debug/dwarf has no names for.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Limits of what is known by its name.

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // maxFile is how many bytes a file has at most. Debian's kernels have up to 1 GB with

@@ -7,8 +7,8 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Limits of one type.

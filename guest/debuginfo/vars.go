@@ -11,8 +11,8 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/types"
-	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Variable is a variable or a parameter, as the code at an address sees it.

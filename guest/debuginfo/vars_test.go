@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/dies"
+	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
 // TestHollowBlocks: what a block declares that has no code hides nothing of the blocks that

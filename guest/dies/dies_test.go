@@ -16,8 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/dies"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
