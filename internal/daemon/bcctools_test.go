@@ -10,9 +10,9 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/linuxtest"
+	"github.com/guestprobe/guestprobe/kvm/device"
 )
 
 // TestLinuxTools: the programs of bcc's libbpf-tools, as Debian packages them, report what a

@@ -20,7 +20,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
@@ -25,7 +25,7 @@ type LinuxConfig struct {
 }
 
 // linuxGuest is the payload of a Linux kernel: interrupt controllers and timers of KVM, the
-// devices of internal/device, and the engine's memory in a hole of the kernel's own mapping.
+// devices of kvm/device, and the engine's memory in a hole of the kernel's own mapping.
 type linuxGuest struct {
 	cfg    *LinuxConfig
 	seen   atomic.Pointer[linux.View]

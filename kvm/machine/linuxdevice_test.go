@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/kvm/device"
 )
 
 // image makes a disk image with these bytes, filled up to a sector.
