@@ -9,7 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
 func unused(guest.Range) bool { return false }

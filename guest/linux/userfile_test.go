@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
 // newFileView returns a View of a kernel that has the file /usr/bin/prog, which is b, as far

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/daemon"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
 )
 
 // loop calls the function behind it for ever, without interrupts: nothing else runs between two hits, so that what is

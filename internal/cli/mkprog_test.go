@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
 )
 
 // mkprogMain is the program mkprog: it writes a program for a Linux guest. Its _start calls main,

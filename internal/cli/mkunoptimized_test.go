@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
 )
 
 // mkunoptimizedMain is the program mkunoptimized: it writes a guest with debug information and without BTF, as a compiler

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe/event"
 )

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
 // Func is one function of an image that a test makes up.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
 // Code is what the file has.

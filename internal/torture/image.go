@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/elfbuild"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
 // Where the parts of a guest are. User text is one for all tasks; each has a data
