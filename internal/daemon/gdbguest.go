@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/symfile"
 	"github.com/guestprobe/guestprobe/internal/gdb"
-	"github.com/guestprobe/guestprobe/internal/symfile"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
