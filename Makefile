@@ -46,7 +46,7 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 	$(GO) test -vet=off -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
 test-full: ## the tests that take samples or are short in make test, at full size
-	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/bench ./internal/daemon ./internal/soak
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/bench ./internal/server/http ./internal/soak
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
@@ -106,13 +106,13 @@ tracers: ## the guest's own kprobes, ftrace, BPF and livepatches, switched at ra
 		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$|TestTracersModule$$|TestSuiteLivepatch$$' -tracers.turns $${TURNS:-300} -tracers.seed $${SEED:-1}
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
-	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon
+	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/server/http
 
 rounds: ## 1,000 rounds of attach, trace and detach at 1, 2, 4 and 8 vCPUs: no event vanishes
-	GUESTPROBE_ROUNDS=$${GUESTPROBE_ROUNDS:-1000} $(GO) test -count=1 -timeout 10h -v -run 'TestEventsClose$$' ./internal/daemon
+	GUESTPROBE_ROUNDS=$${GUESTPROBE_ROUNDS:-1000} $(GO) test -count=1 -timeout 10h -v -run 'TestEventsClose$$' ./internal/server/http
 
 cycles: ## 100,000 cycles of attach and detach in constant memory
-	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./internal/daemon
+	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./internal/server/http
 
 saves: ## 10,000 saves at random moments under probes of all kinds: each restored guest computes what an unprobed one does
 	GUESTPROBE_SAVES=$${GUESTPROBE_SAVES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestSaves$$' ./kvm/machine
@@ -128,7 +128,7 @@ gdb-testsuite: ## cases of GDB's own testsuite, by Debian's source, dejagnu and 
 	scripts/gdb-testsuite.sh
 
 fleet: ## 50 daemons and three servers: one ends, one daemon is cut off for 30 s, one is gone; sums close
-	GUESTPROBE_FLEET=$${GUESTPROBE_FLEET:-50} $(GO) test -count=1 -timeout 30m -v -run 'TestFleet' ./internal/daemon -fleet-daemons $${GUESTPROBE_FLEET:-50}
+	GUESTPROBE_FLEET=$${GUESTPROBE_FLEET:-50} $(GO) test -count=1 -timeout 30m -v -run 'TestFleet' ./internal/server/http -fleet-daemons $${GUESTPROBE_FLEET:-50}
 
 fuzz: ## each fuzz target, or those that FUZZ matches, for FUZZTIME (default 20s); keeps new inputs
 	scripts/fuzz.sh $(FUZZ)

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 mkdir -p build
 load=$(cut -d " " -f 1 /proc/loadavg)
-go test -run '^TestFleetCosts$' -count 1 -timeout 20m ./internal/daemon -args -fleet-costs "$PWD/build/fleet-costs.md"
+go test -run '^TestFleetCosts$' -count 1 -timeout 20m ./internal/server/http -args -fleet-costs "$PWD/build/fleet-costs.md"
 doc=docs/fleet.md
 {
 	sed '/^<!-- costs:begin -->$/q' "$doc"

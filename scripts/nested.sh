@@ -79,7 +79,7 @@ if grep -q -- ' -bpftrace ' "$payload/plan"; then
 	rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
 	cp scripts/nested/bpftrace.sh "$payload/"
 fi
-if grep -qE 'internal/daemon && .*TestLinux' "$payload/plan"; then
+if grep -qE 'internal/server/http && .*TestLinux' "$payload/plan"; then
 	# GDB (without Python), its libraries, and the loader that takes them from there.
 	root=$(scripts/linux/kernel.sh gdb-minimal)
 	libs=$root/lib/x86_64-linux-gnu

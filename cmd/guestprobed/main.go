@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/guestprobe/guestprobe/internal/cli"
-	"github.com/guestprobe/guestprobe/internal/daemon"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 func main() { os.Exit(daemon.Main(cli.Monitor)) }

@@ -8,7 +8,7 @@ import (
 
 // TestCalls: each call of the built-in guest by the name of a function of its unit is known for that function, and for no other one;
 // what it has passed is in registers that arguments come in. What GDB makes of the values is held against
-// backtraces (TestOuterArguments of internal/daemon).
+// backtraces (TestOuterArguments of internal/server/http).
 func TestCalls(t *testing.T) {
 	i, _ := guest(t)
 	values, others, tails := 0, 0, 0

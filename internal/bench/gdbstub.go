@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/child"
-	"github.com/guestprobe/guestprobe/internal/daemon"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 // loop calls the function behind it for ever, without interrupts: nothing else runs between two hits, so that what is

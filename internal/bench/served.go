@@ -14,7 +14,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/daemon"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 // startGuest starts a daemon with the built-in guest and options of its command line, and returns a client of it. End

@@ -15,8 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/fleet"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 // Main is guestprobe. It returns the exit status.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/dev"
 	"github.com/guestprobe/guestprobe/internal/fleetd"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 var update = flag.Bool("update", false, "write generated documents anew")

@@ -20,11 +20,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/child"
-	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/fleet"
 	"github.com/guestprobe/guestprobe/internal/fleetd"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 // leakTest runs the tests and fails when goroutines are left.

@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/daemon"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 // stopTime is how long a daemon of ours may take to put everything back, where answerTime is not longer.

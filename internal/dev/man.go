@@ -8,8 +8,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/fleetd"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 func manSpec() command.Spec {

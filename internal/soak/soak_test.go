@@ -12,9 +12,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/cli"
-	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/soak"
 )
 

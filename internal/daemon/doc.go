@@ -1,3 +1,0 @@
-// Package daemon is guestprobed: it boots one guest and serves its probes,
-// state and events as HTTP and JSON on a unix socket.
-package daemon

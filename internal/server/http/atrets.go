@@ -1,0 +1,66 @@
+package http
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// atRets makes the probes of a definition of returns that leaves the return address
+// alone: a kprobe at each instruction by which the function is left, all of one event.
+func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
+	st := c.st
+	def, err := event.ParseIn(spec.Def, st.scope(""))
+	if err != nil {
+		return err
+	}
+	refuse := func(message, detail string) error {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: message, Detail: detail, Column: new(int), Command: defText(spec)}
+	}
+	switch {
+	case def.Kind != event.KindReturn:
+		return refuse("only an r definition has returns", "leave out --at-rets")
+	case def.MaxActive != 0:
+		return refuse("probes at the returns keep nothing from the entry", "leave out the number behind r: there is no limit")
+	case def.UsesEntry():
+		return refuse("probes at the returns keep nothing from the entry", "leave out $argN, or --at-rets")
+	}
+	img := st.guest.Image()
+	var sym guest.Symbol
+	if def.Place.Symbol != "" {
+		sym, err = img.Lookup(def.Place.Qualified())
+	} else if found, ok := img.Find(def.Place.Addr); ok {
+		sym = found
+	} else {
+		err = guest.ErrSymbolNotFound
+	}
+	if err != nil {
+		return def.Refused(toProbeError(def.Place.String(), err))
+	}
+	exits, err := st.disas.exits(img, sym)
+	if err != nil {
+		var refused *probe.Error
+		if errors.As(err, &refused) {
+			return def.Refused(refused)
+		}
+		return err
+	}
+	before := len(c.come)
+	for _, x := range exits {
+		d := *def
+		d.Kind, d.Place = event.KindProbe, codePlace(img, x.Addr)
+		if err := c.add(i, &attached{spec: spec, def: &d}, check); err != nil {
+			// A pattern leaves the function out: with all its exits.
+			for _, a := range c.come[before:] {
+				delete(c.command, a)
+				st.discard(a)
+			}
+			c.come = c.come[:before]
+			return err
+		}
+	}
+	return nil
+}

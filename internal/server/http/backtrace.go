@@ -1,0 +1,434 @@
+package http
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// maxBacktrace bounds the frames of one backtrace: stacks can lead anywhere.
+const maxBacktrace = 256
+
+func (s *server) getBacktraces(w http.ResponseWriter, r *http.Request) error {
+	a, _, err := lookQuery(r)
+	if err != nil {
+		return err
+	}
+	if a.vcpu >= 0 && a.task >= 0 {
+		return badValue("vcpu and task: give one of them")
+	}
+	var found []backtrace
+	list := api.BacktraceList{Backtraces: []api.Backtrace{}}
+	names := newNamer(s.guest)
+	err = s.look(func(l *machine.Look) (err error) {
+		if a.task >= 0 {
+			b, err := s.taskStack(l, a.task)
+			if err != nil {
+				return err
+			}
+			found = append(found, b)
+		}
+		for cpu := range l.NumVCPU() {
+			if a.task >= 0 || a.vcpu >= 0 && cpu != a.vcpu && a.vcpu < l.NumVCPU() {
+				continue
+			}
+			if a.vcpu >= 0 {
+				cpu = a.vcpu
+			}
+			b, err := s.vcpuStack(l, cpu)
+			if err != nil {
+				return err
+			}
+			found = append(found, b)
+			if a.vcpu >= l.NumVCPU() {
+				break
+			}
+		}
+		for _, b := range found {
+			list.Backtraces = append(list.Backtraces, b.wire(s, l, names))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// backtrace is one stack.
+type backtrace struct {
+	frames []guest.Frame
+	more   bool
+	cpu    int // -1: it runs on none
+	root   guest.GPA
+	regs   *probe.Regs // of the innermost frame; nil: not known
+	task   *linux.Task
+	note   string
+}
+
+// vcpuStack returns the stack of what a vCPU runs.
+func (s *server) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
+	b.cpu = cpu
+	r, err := l.Registers(cpu)
+	if err != nil {
+		return b, err
+	}
+	b.regs, b.root = &r.Regs, guest.GPA(r.System.CR3)
+	if r.Inside {
+		b.regs, b.note = nil, "in a probe's handlers, which use the stack: callers are not known"
+	}
+	if b.frames, b.more, err = l.Stack(cpu, maxBacktrace); err != nil {
+		return b, err
+	}
+	if v, ok := s.guest.Image().(linuxView); ok {
+		if gs, err := l.KernelGS(cpu); err == nil && gs != 0 {
+			if at, err := v.TaskReader().Current(gs, reader(l)); err == nil {
+				if t, err := v.TaskReader().Task(at, reader(l)); err == nil {
+					b.task = &t
+				}
+			}
+		}
+	}
+	return b, nil
+}
+
+// linuxView is a guest.View of a Linux kernel.
+type linuxView interface{ TaskReader() *linux.Tasks }
+
+// reader reads the kernel's memory.
+func reader(l *machine.Look) linux.Read {
+	return func(addr guest.GVA, p []byte) error {
+		_, err := l.Read(0, addr, p, false)
+		return err
+	}
+}
+
+// taskStack returns the stack of a task: that of a vCPU where it runs on one, else from where it
+// goes on when it is scheduled.
+func (s *server) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
+	t, err := s.task(pid)
+	if err != nil {
+		return b, err
+	}
+	for cpu := range l.NumVCPU() {
+		if b, err = s.vcpuStack(l, cpu); err == nil && b.task != nil && b.task.Addr == t.Addr {
+			return b, nil
+		}
+	}
+	b = backtrace{cpu: -1, task: &t}
+	v, ok := s.guest.Image().(linuxView)
+	if !ok {
+		return b, errNoTasks
+	}
+	f, err := v.TaskReader().Saved(t.Addr, reader(l))
+	if err != nil {
+		return b, &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: fmt.Sprintf("the stack of task %d: %v", pid, err)}
+	}
+	b.frames, b.more = l.StackFrom(f, maxBacktrace)
+	return b, nil
+}
+
+// wire is the wire form, with names, places in the source, and arguments.
+func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace {
+	out := api.Backtrace{Frames: []api.StackFrame{}, More: b.more, Note: b.note}
+	if b.cpu >= 0 {
+		out.CPU = &b.cpu
+	}
+	if b.task != nil {
+		t := wireTask(*b.task)
+		out.Task = &t
+	}
+	if out.Note == "" && !b.more {
+		out.Note = names.end(b.frames)
+	}
+	e := entered{b: b, l: l, names: names, regs: b.known(l, names.img), calls: map[int]*call{}}
+	for i := range b.frames {
+		f := &b.frames[i]
+		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
+			out.Frames = append(out.Frames, api.StackFrame{Frame: x})
+		}
+		out.Frames[len(out.Frames)-1].Args = e.args(s, i)
+	}
+	return out
+}
+
+// known returns the registers of all frames, as far as they are known: those of the innermost one, and of callers those that are
+// on the stack, or in registers still, by call frame information.
+func (b *backtrace) known(l *machine.Look, img guest.View) []guest.KnownRegisters {
+	out := make([]guest.KnownRegisters, len(b.frames))
+	cfi, _ := img.(interface {
+		SavedRegisters(guest.GVA) (guest.SavedRegisters, bool)
+	})
+	for i := range b.frames {
+		f, k := &b.frames[i], &out[i]
+		switch {
+		case i == 0 && b.regs != nil:
+			for n, v := range dwarfOrder(b.regs) {
+				k.Set(n, v)
+			}
+		case i > 0 && cfi != nil:
+			callee := &b.frames[i-1]
+			rule, ok := img.FrameRule(callee.At())
+			saved, has := cfi.SavedRegisters(callee.At())
+			if ok && has {
+				cfa := callee.Regs[rule.Base] + uint64(int64(rule.CFA))
+				*k = out[i-1].Caller(cfa, &rule, &saved, func(addr uint64) (uint64, bool) { return readWord(l, b.root, addr) })
+			}
+		}
+		if i > 0 || b.regs == nil {
+			k.Set(dwarfRSP, f.Regs[guest.FrameRSP])
+			k.Set(dwarfRBP, f.Regs[guest.FrameRBP])
+		}
+	}
+	return out
+}
+
+// readWord reads a word of the guest's own.
+func readWord(l *machine.Look, root guest.GPA, addr uint64) (uint64, bool) {
+	var b [8]byte
+	if _, err := l.Read(root, guest.GVA(addr), b[:], false); err != nil {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// The numbers of two registers in debug information.
+const dwarfRBP, dwarfRSP = 6, 7
+
+// dwarfOrder are general registers by their numbers there, as in registers.
+func dwarfOrder(r *probe.Regs) [guest.Registers]uint64 {
+	return [...]uint64{r.RAX, r.RDX, r.RCX, r.RBX, r.RSI, r.RDI, r.RBP, r.RSP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15}
+}
+
+// args returns the arguments of the function of a frame, as far as they are to be had: by debug
+// information, or at a function's first instruction by its prototype.
+func (e *entered) args(s *server, i int) (out []api.FrameArg) {
+	b, names := e.b, e.names
+	f := &b.frames[i]
+	at := f.At()
+	sym, ok := names.img.Find(at)
+	if !ok || f.User && sym.User != f.User {
+		return nil
+	}
+	look := frameLook{e.l, b.root, e.regs[i]}
+	if names.info != nil {
+		vars, err := names.info.Parameters(uint64(at) - names.by)
+		if err != nil {
+			return nil
+		}
+		for _, v := range vars {
+			e.resolve(i, &v)
+			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Declared)}
+			if arg.Value, err = look.variable(names, at, v); err != nil {
+				arg.Why = err.Error()
+			}
+			out = append(out, arg)
+		}
+		return out
+	}
+	known := s.guest.Types()
+	if known == nil || i > 0 || b.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
+		return nil
+	}
+	proto := known.Func(event.ModuleOf(names.img, sym.Addr), sym.Name)
+	if proto == nil {
+		return nil
+	}
+	words := types.Words(proto)
+	for k, n := range types.Arguments(proto) {
+		p := proto.Params[k]
+		arg := api.FrameArg{Name: p.Name, Type: types.Text(p.Type)}
+		var err error
+		switch {
+		case len(words[k]) > 1:
+			arg.Value, err = look.words(words[k], p.Type)
+		case n == 0:
+			arg.Why = "in a vector register"
+		case n <= len(argumentRegs):
+			arg.Value, err = look.value(event.Register{Reg: argumentRegs[n-1]}, p.Type)
+		default:
+			arg.Value, err = look.value(event.Deref{Offset: int64(8 * (n - len(argumentRegs))), Of: event.Register{Reg: event.RegSP}}, p.Type)
+		}
+		if err != nil {
+			arg.Why = err.Error()
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// argumentRegs are those of integer arguments (System V ABI for AMD64, 3.2.3).
+var argumentRegs = [...]event.Reg{event.RegDI, event.RegSI, event.RegDX, event.RegCX, event.RegR8, event.RegR9}
+
+// behindEndbr returns where a function begins, behind endbr64.
+func behindEndbr(img guest.View, sym guest.Symbol) guest.GVA {
+	at := sym.Addr
+	if code := img.Code(at, 4); len(code) == 4 && binary.LittleEndian.Uint32(code) == 0xfa1e0ff3 { // endbr64
+		at += 4
+	}
+	return at
+}
+
+// frameLook finds what a frame has in its registers, as far as they are known, and in memory.
+type frameLook struct {
+	l    *machine.Look
+	root guest.GPA
+	regs guest.KnownRegisters
+}
+
+// value returns what is there as text.
+func (f *frameLook) value(from event.Fetch, t types.Type) (string, error) {
+	size, ok := types.Size(t)
+	if !ok || size == 0 || size > 8 {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	v, err := f.fetch(from)
+	if err != nil {
+		return "", err
+	}
+	return valueText(t, binary.LittleEndian.AppendUint64(nil, v)[:size]), nil
+}
+
+// valueText is a value as C writes it, structures in one line.
+func valueText(t types.Type, data []byte) string {
+	if _, structure := types.Members(t); structure {
+		return script.CLine(t, data)
+	}
+	return script.CValue(t, data, false)
+}
+
+// maxValue bounds the structures that frames show, in bytes.
+const maxValue = 64
+
+// variable returns the value of a variable as text. A reference has its address before what it leads to, as in gdb.
+func (f *frameLook) variable(names namer, at guest.GVA, v debuginfo.Variable) (string, error) {
+	if v.Why != nil && len(v.Pieces) == 0 && !errors.Is(v.Why, debuginfo.ErrElsewhere) {
+		return "", v.Why
+	}
+	t, err := names.info.Values(v)
+	if err != nil {
+		return "", err
+	}
+	size, ok := types.Size(t)
+	if !ok || size == 0 || size > maxValue {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	var data []byte
+	for _, p := range v.Pieces {
+		one := v
+		one.Pieces, one.Where, one.Why = nil, p.Where, p.Why
+		b, _, err := f.bytes(names, at, one, p.Size)
+		if err != nil {
+			return "", fmt.Errorf("bytes %d to %d are %w", len(data), len(data)+int(p.Size)-1, err)
+		}
+		data = append(data, b...)
+	}
+	addr := uint64(0)
+	if len(v.Pieces) == 0 {
+		data, addr, err = f.bytes(names, at, v, size)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case uint64(len(data)) < size:
+		return "", fmt.Errorf("%d of its %d bytes are known", len(data), size)
+	}
+	text := valueText(t, data[:size])
+	if _, reference := types.Reference(v.Declared); reference {
+		text = fmt.Sprintf("@%#x: %s", addr, text)
+	}
+	return text, nil
+}
+
+// bytes returns the n bytes of a variable, and where in memory they are.
+func (f *frameLook) bytes(names namer, at guest.GVA, v debuginfo.Variable, n uint64) (b []byte, addr uint64, err error) {
+	from, err := fetchOf(names.img, at, names.by, v)
+	if err != nil {
+		return nil, 0, err
+	}
+	d, memory := from.(event.Deref)
+	if !memory {
+		x, err := f.fetch(from)
+		b := binary.LittleEndian.AppendUint64(nil, x)
+		if n > uint64(len(b)) {
+			return nil, 0, fmt.Errorf("of %d bytes, of which a register has 8", n)
+		}
+		return b[:n], 0, err
+	}
+	if addr, err = f.fetch(d.Of); err != nil {
+		return nil, 0, err
+	}
+	addr += uint64(d.Offset)
+	b = make([]byte, n)
+	if got, err := f.l.Read(f.root, guest.GVA(addr), b, false); err != nil {
+		return nil, 0, fmt.Errorf("at %#x, of which %d bytes can be read: %w", addr, got, err)
+	}
+	return b, addr, nil
+}
+
+// words returns the value of a structure that was passed in registers, by their numbers.
+func (f *frameLook) words(words []int, t types.Type) (string, error) {
+	var data []byte
+	for _, w := range words {
+		if w == 0 {
+			return "", errors.New("in a vector register")
+		}
+		v, err := f.fetch(event.Register{Reg: argumentRegs[w-1]})
+		if err != nil {
+			return "", err
+		}
+		data = binary.LittleEndian.AppendUint64(data, v)
+	}
+	size, ok := types.Size(t)
+	if !ok || size > uint64(len(data)) {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	return valueText(t, data[:size]), nil
+}
+
+// fetch evaluates one of fetchOf's expressions.
+func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
+	switch x := from.(type) {
+	case event.Immediate:
+		return x.Value, nil
+	case event.Register:
+		return f.register(x.Reg)
+	case event.Sum:
+		v, err := f.fetch(x.Of)
+		return v + uint64(x.Offset), err
+	case event.Deref:
+		v, err := f.fetch(x.Of)
+		if err != nil {
+			return 0, err
+		}
+		var b [8]byte
+		if n, err := f.l.Read(f.root, guest.GVA(v+uint64(x.Offset)), b[:], false); err != nil && n == 0 {
+			return 0, err
+		}
+		return binary.LittleEndian.Uint64(b[:]), nil
+	}
+	return 0, fmt.Errorf("%T is not evaluated", from)
+}
+
+// register returns what a register held in the frame.
+func (f *frameLook) register(r event.Reg) (uint64, error) {
+	if n := slices.Index(registers[:], r); n >= 0 {
+		if v, ok := f.regs.Get(n); ok {
+			return v, nil
+		}
+	}
+	return 0, fmt.Errorf("was in %%%s, which is not known in this frame", r)
+}

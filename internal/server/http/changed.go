@@ -1,0 +1,53 @@
+package http
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// ownText reports whether all of these places are text that the guest's program may write.
+func ownText(v guest.View, places []api.TextRange) bool {
+	img, ok := v.(*guest.Image)
+	if !ok {
+		return false
+	}
+	writable := func(at guest.GVA) bool {
+		for i := range img.Segments {
+			if s := &img.Segments[i]; s.Contains(at) {
+				return s.W
+			}
+		}
+		return false
+	}
+	for _, p := range places {
+		if last := guest.GVA(p.Addr) + guest.GVA(max(1, len(p.Live)/2)-1); !writable(guest.GVA(p.Addr)) || !writable(last) {
+			return false
+		}
+	}
+	return true
+}
+
+// withoutChanged leaves out errors about text that the guest has changed under a probe: the engine has logged it, the bytes are the
+// guest's own, and at the guest's end nobody has to do anything about them.
+func withoutChanged(err error) error {
+	switch x := err.(type) {
+	case *probe.Error:
+		if x.Code == probe.CodeTextChanged || x.Code == probe.CodeForeignInt3 {
+			return nil
+		}
+	case interface{ Unwrap() []error }:
+		var left []error
+		for _, err := range x.Unwrap() {
+			left = append(left, withoutChanged(err))
+		}
+		return errors.Join(left...)
+	case interface{ Unwrap() error }:
+		if inner := x.Unwrap(); inner != nil && withoutChanged(inner) == nil {
+			return nil
+		}
+	}
+	return err
+}

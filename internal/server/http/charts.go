@@ -1,0 +1,241 @@
+package http
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// getCharts answers with what maps of scripts and programs look like now.
+func (s *server) getCharts(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	out := api.ChartList{Sources: []api.ChartSource{}, Charts: []api.Chart{}}
+	ctx, cancel := context.WithTimeout(r.Context(), scriptTime)
+	defer cancel()
+	found := q["of"] == ""
+	add := func(src api.ChartSource, charts func() []api.Chart) {
+		out.Sources = append(out.Sources, src)
+		if src.ID == q["of"] && !found {
+			found, out.Charts = true, charts()
+		}
+	}
+	for _, k := range s.scripts.all() {
+		i := k.info()
+		add(api.ChartSource{ID: i.Name, Kind: "script", Label: i.Name, Ended: i.Ended}, func() []api.Chart { return k.charts(ctx) })
+	}
+	for _, rs := range s.scripts.followed() {
+		label := fmt.Sprintf("%s (stream %d)", cmp.Or(rs.name, "script"), rs.id)
+		add(api.ChartSource{ID: fmt.Sprintf("stream %d", rs.id), Kind: "stream", Label: label}, func() []api.Chart { return rs.charts(ctx) })
+	}
+	for _, obj := range s.probes.objects.drawn() {
+		label := fmt.Sprintf("programs at %s", strings.Join(obj.probes[:min(len(obj.probes), 3)], ", "))
+		if more := len(obj.probes) - 3; more > 0 {
+			label += fmt.Sprintf(" and %d more", more)
+		}
+		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.maps[0]), Kind: "program", Label: label}, func() []api.Chart { return s.probes.charts(obj.maps) })
+	}
+	if !found {
+		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", q["of"]), Detail: "the answer without of lists what has"}
+	}
+	if n := len(out.Charts); n > api.MaxCharts {
+		out.Charts, out.Left = out.Charts[:api.MaxCharts], n-api.MaxCharts
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// charts are those of a script's maps, by name; none when it has ended.
+func (rs *runningScript) charts(ctx context.Context) []api.Chart {
+	var b bytes.Buffer
+	rs.looked(ctx, func(p *script.Printer) { p.Like(true, func(text string) { b.WriteString(text) }).Maps() })
+	out := []api.Chart{}
+	for line := range bytes.Lines(b.Bytes()) {
+		var x struct {
+			Type string
+			Data json.RawMessage
+		}
+		if json.Unmarshal(line, &x) != nil {
+			continue // its names are the script's own, not what the guest has
+		}
+		// What cannot be read is no chart.
+		if x.Type == "hist" || x.Type == "lhist" {
+			hists, _ := chart.Printed(x.Data)
+			for name, buckets := range hists {
+				out = append(out, histChart(name, buckets))
+			}
+			continue
+		}
+		numbers, _ := chart.PrintedNumbers(x.Data, x.Type == "stats")
+		out = append(out, numberCharts(numbers)...)
+	}
+	slices.SortFunc(out, func(a, b api.Chart) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// histChart is a histogram.
+func histChart(name string, buckets []chart.Bucket) api.Chart {
+	n := min(len(buckets), api.MaxBars)
+	c := api.Chart{Name: name, Hist: true, Bars: []api.ChartBar{}, Left: len(buckets) - n}
+	for _, b := range buckets[:n] {
+		c.Bars = append(c.Bars, api.ChartBar{Label: b.Label, Count: float64(b.Count)})
+	}
+	return c
+}
+
+// numberCharts are the numbers of maps, each map with all of its keys.
+func numberCharts(numbers map[string]float64) (out []api.Chart) {
+	bars := map[string][]api.ChartBar{}
+	for title, n := range numbers {
+		name, key, keyed := strings.Cut(title, "[")
+		if keyed {
+			key = strings.TrimSuffix(key, "]")
+		} else {
+			key = name
+		}
+		bars[name] = append(bars[name], api.ChartBar{Label: key, Count: n})
+	}
+	for name, all := range bars {
+		slices.SortFunc(all, func(a, b api.ChartBar) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Label, b.Label))
+		})
+		n := min(len(all), api.MaxBars)
+		out = append(out, api.Chart{Name: name, Bars: all[:n], Left: len(all) - n})
+	}
+	return out
+}
+
+// drawnObject is an object file whose maps can be drawn.
+type drawnObject struct {
+	maps   []uint64
+	probes []string
+}
+
+// drawn returns the object files with maps, by these.
+func (o *objects) drawn() (out []drawnObject) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	seen := map[*object]bool{}
+	for _, m := range o.sortedMaps() {
+		if m.obj.script != nil || seen[m.obj] {
+			continue
+		}
+		seen[m.obj] = true
+		var d drawnObject
+		for _, m := range m.obj.maps {
+			d.maps = append(d.maps, m.id)
+		}
+		for _, a := range m.obj.probes {
+			d.probes = append(d.probes, a.kprobe.Name)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// charts are those of maps of programs: histograms, and of others with one number for a key these.
+func (st *store) charts(ids []uint64) []api.Chart {
+	out := []api.Chart{}
+	for _, id := range ids {
+		d, err := st.dumpMap(strconv.FormatUint(id, 10))
+		if err != nil {
+			continue // it went just now
+		}
+		if d.Hist {
+			var buckets []chart.Bucket
+			for _, b := range d.Buckets {
+				buckets = append(buckets, chart.Between(uint64(b.Low), uint64(b.High), b.Count))
+			}
+			out = append(out, histChart(d.Name, buckets))
+			continue
+		}
+		numbers := map[string]float64{}
+		for _, e := range d.Values {
+			if n, ok := numberOf(e); ok && n != 0 {
+				numbers[d.Name+"["+keyText(e)+"]"] = n
+			}
+		}
+		out = append(out, numberCharts(numbers)...)
+	}
+	slices.SortFunc(out, func(a, b api.Chart) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// numberOf is what an entry has counted, on all vCPUs, where that is one number.
+func numberOf(e api.MapEntry) (sum float64, ok bool) {
+	for i, v := range e.Values {
+		var n float64
+		switch {
+		case i < len(e.Data):
+			if json.Unmarshal(e.Data[i], &n) != nil {
+				return 0, false
+			}
+		case len(v) == 8 || len(v) == 16: // 4 or 8 bytes, little endian
+			n = littleEndian(v)
+		default:
+			return 0, false
+		}
+		sum += n
+	}
+	return sum, len(e.Values) > 0
+}
+
+// littleEndian is the number of these bytes in hexadecimal.
+func littleEndian(digits string) (n float64) {
+	for i := len(digits) - 2; i >= 0; i -= 2 {
+		b, err := strconv.ParseUint(digits[i:i+2], 16, 8)
+		if err != nil {
+			panic("BUG: a map's value is no hexadecimal")
+		}
+		n = n*256 + float64(b)
+	}
+	return n
+}
+
+// keyText is a key as its type has it, otherwise as a number or its bytes.
+func keyText(e api.MapEntry) string {
+	switch {
+	case e.KeyData != nil:
+		return string(e.KeyData)
+	case len(e.Key) <= 16:
+		return strconv.FormatFloat(littleEndian(e.Key), 'f', -1, 64)
+	}
+	return e.Key
+}
+
+// follow makes a script with a client one that others may look at, until the function that it returns is called.
+func (s *scripts) follow(rs *runningScript) (end func()) {
+	rs.look, rs.over = make(chan func()), make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = map[*runningScript]struct{}{}
+	}
+	s.open[rs] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		delete(s.open, rs)
+		s.mu.Unlock()
+		close(rs.over)
+	}
+}
+
+// followed returns the scripts with clients, by their streams.
+func (s *scripts) followed() []*runningScript {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(s.open), func(a, b *runningScript) int { return cmp.Compare(a.id, b.id) })
+}

@@ -1,0 +1,212 @@
+package http
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// maxGlobs bounds how many patterns with wildcards one request may have: each is held
+// against the names of all probes.
+const maxGlobs = 64
+
+// names returns all that a can be called by, besides its number: GROUP/EVENT, EVENT, and
+// with all others of the group GROUP/.
+func (a *attached) names() [3]string {
+	return [3]string{a.def.Name(), a.def.Event, a.def.Group + "/"}
+}
+
+// events are the probes of each event, for the rules that these obey. store.changes
+// guards them.
+type events map[eventKey]*event.Probes
+
+// eventKey is the identity of an event. What streams have brought and take with them is
+// apart from all else: two streams may bring the same definition.
+type eventKey struct {
+	of      *session // nil: its probes stay
+	name    string   // GROUP/EVENT
+	program bool     // it is of an object's program
+}
+
+func (a *attached) event() eventKey {
+	k := eventKey{name: a.def.Name(), program: a.prog != nil}
+	if !a.stay {
+		k.of = a.stream
+	}
+	return k
+}
+
+// join makes a one more probe of its event, by the kernel's rules.
+func (v events) join(a *attached) error {
+	k := a.event()
+	other := k
+	other.program = !k.program
+	err := error(nil)
+	if v[other] != nil || k.program && v[k] != nil {
+		err = a.def.Taken() // programs have events of their own
+	} else {
+		if v[k] == nil {
+			v[k] = &event.Probes{}
+		}
+		err = v[k].Add(a.def)
+	}
+	if err != nil {
+		return eventExists(a.def, err)
+	}
+	return nil
+}
+
+// part is the end of what join has begun; it may be called without it.
+func (v events) part(a *attached) {
+	if a.def == nil {
+		return
+	}
+	k := a.event()
+	if ps := v[k]; ps != nil {
+		if ps.Remove(a.def); ps.Len() == 0 {
+			delete(v, k)
+		}
+	}
+}
+
+// eventExists refuses a definition that cannot be of the event that has its name.
+func eventExists(def *event.Def, err error) error {
+	e := *toAPI(err)
+	e.Code, e.Detail = api.CodeNameTaken, fmt.Sprintf("the event is %s; detach its probes first, or choose another name", def.Name())
+	if def.AutoName {
+		e.Detail = fmt.Sprintf("the event is %s; the name was made from the place: choose one, as in p:NAME %s", def.Name(), def.Place)
+	}
+	return &e
+}
+
+// called returns the probes that a client calls name: one by its number, those of
+// GROUP/EVENT, of EVENT where only one group has it, or all of GROUP/. Probes of
+// streams are meant where no other has the name. Once the daemon stops nothing is found,
+// and the answer is that, not that there never was such a probe.
+func (st *store) called(name string) ([]*attached, error) {
+	if st.closed.Load() {
+		return nil, errClosing
+	}
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
+		if a := st.index.number(id); a != nil {
+			return []*attached{a}, nil
+		}
+	}
+	found := st.index.called(name)
+	if slices.ContainsFunc(found, func(a *attached) bool { return a.stay }) {
+		found = slices.DeleteFunc(slices.Clone(found), func(a *attached) bool { return !a.stay })
+	}
+	if len(found) == 0 {
+		return nil, st.noProbe(name)
+	}
+	if !strings.Contains(name, "/") {
+		var names []string
+		for _, a := range found {
+			names = append(names, a.def.Name())
+		}
+		slices.Sort(names)
+		if names = slices.Compact(names); len(names) > 1 {
+			return nil, ambiguous(name, names)
+		}
+	}
+	return found, nil
+}
+
+// find is called for what is about a single probe.
+func (st *store) find(name string) (*attached, error) {
+	as, err := st.called(name)
+	if err != nil {
+		return nil, err
+	}
+	if len(as) > 1 {
+		var ids []string
+		for _, a := range as {
+			ids = append(ids, strconv.FormatUint(a.id, 10))
+		}
+		return nil, ambiguous(name, ids)
+	}
+	return as[0], nil
+}
+
+// maxNamed bounds how many probes an error lists.
+const maxNamed = 8
+
+func ambiguous(name string, which []string) error {
+	more := ""
+	n := len(which)
+	if n > maxNamed {
+		which, more = which[:maxNamed], fmt.Sprintf(" and %d more", n-maxNamed)
+	}
+	return &api.Error{
+		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d probes are called %q", n, name),
+		Detail: "say which: " + strings.Join(which, ", ") + more,
+	}
+}
+
+// noProbe says that there is no probe of that name, or, where they have all gone with the
+// daemon's end, that.
+func (st *store) noProbe(name string) error {
+	if st.closed.Load() {
+		return errClosing
+	}
+	return &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
+}
+
+// choose returns the probes of these names, each once and by number; of no names, all.
+// A name is what called takes, or a pattern (guest.Glob) of GROUP/EVENT, or without a
+// slash of EVENT. Each must mean some probe.
+func (st *store) choose(names []string) ([]*attached, error) {
+	all := st.snapshot()
+	if len(names) == 0 {
+		return all, nil
+	}
+	chosen, seen := map[*attached]bool{}, map[string]bool{}
+	globs := 0
+	for _, name := range names {
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		if !strings.ContainsAny(name, "*?[") {
+			found, err := st.called(name)
+			if err != nil {
+				return nil, err
+			}
+			for _, a := range found {
+				chosen[a] = true
+			}
+			continue
+		}
+		if globs++; globs > maxGlobs {
+			return nil, &api.Error{Code: api.CodeTooMany, Errno: "E2BIG", Message: fmt.Sprintf("more than %d patterns", maxGlobs)}
+		}
+		if err := guest.CheckGlob(name); err != nil {
+			return nil, badValue("%v", err)
+		}
+		found := false
+		for _, a := range all {
+			called := a.def.Name()
+			if !strings.Contains(name, "/") {
+				called = a.def.Event
+			}
+			if guest.Glob(name, called) {
+				chosen[a], found = true, true
+			}
+		}
+		if !found {
+			return nil, st.noProbe(name)
+		}
+	}
+	out := make([]*attached, 0, len(chosen))
+	for a := range chosen {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *attached) int { return cmp.Compare(a.id, b.id) })
+	return out, nil
+}

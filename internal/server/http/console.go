@@ -1,0 +1,204 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// consoleQueue is how many lines a slow reader may be behind.
+const consoleQueue = 4096
+
+// inputTime is how long a request waits for the guest to read what was typed before. It is within
+// shutdownTime.
+const inputTime = time.Second
+
+// typeConsole has the guest read what was typed.
+func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
+	var req api.ConsoleInput
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	b := append(req.Bytes, req.Text...)
+	switch {
+	case len(req.Bytes) > 0 && req.Text != "":
+		return badValue("both text and bytes")
+	case len(b) == 0 || len(b) > api.MaxInput:
+		return badValue("%d bytes: not in 1 to %d", len(b), api.MaxInput)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), inputTime)
+	defer cancel()
+	n, err := s.guest.Input(ctx, b)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	writeJSON(w, http.StatusOK, api.ConsoleTaken{Taken: n})
+	return nil
+}
+
+func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	var follow, raw bool
+	for name, on := range map[string]*bool{"follow": &follow, "bytes": &raw} {
+		if v := q[name]; v != "" {
+			if *on, err = strconv.ParseBool(v); err != nil {
+				return badValue("%s %q: not a boolean", name, v)
+			}
+		}
+	}
+	st, err := s.openStream(w, r)
+	if err != nil {
+		return err
+	}
+	defer s.closeStream(st)
+	if raw {
+		tap, history := s.guest.Tap()
+		defer tap.Close()
+		streamOutput(s, r, st, &outlet[struct{}]{
+			history: history, follow: true,
+			c: tap.Ready(), put: func(struct{}) {}, drain: func() bool { return st.drainTap(tap) },
+			left: func() uint64 {
+				b, lost := tap.Take()
+				return lost + uint64(len(b))
+			},
+		})
+		return nil
+	}
+	sub, history := s.guest.Console(consoleQueue)
+	defer sub.Close()
+	streamOutput(s, r, st, &outlet[machine.ConsoleLine]{
+		history: history, follow: follow,
+		c: sub.C(), put: st.putConsole, drain: func() bool { return st.drainConsole(sub) },
+		left: func() uint64 { return sub.Lost() + uint64(len(sub.C())) },
+	})
+	return nil
+}
+
+// outlet is where the records of a console stream come from.
+type outlet[T any] struct {
+	history []machine.ConsoleLine // what is not sent of it
+	follow  bool
+	c       <-chan T      // yields when there is something; closed with the guest
+	put     func(T)       // puts what came
+	drain   func() bool   // puts what else is there, up to a bufferful and what is lost; whether there may be more
+	left    func() uint64 // lost, and not taken
+}
+
+// streamOutput sends the stream. When it returns the client has the end, or is gone: nobody is
+// left to tell.
+func streamOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) {
+	if err := sendOutput(s, r, st, o); errors.Is(err, errSlow) {
+		st.endSlow(o.left()+uint64(len(o.history)), nil)
+	}
+}
+
+// sendOutput sends the lines of history and, with follow, what comes, until there is a
+// reason to stop. An error means that the end is not sent.
+func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) error {
+	for len(o.history) > 0 {
+		st.putConsole(o.history[0])
+		o.history = o.history[1:]
+		if st.buf.Len() < maxGather {
+			continue
+		}
+		if err := st.flush(); err != nil {
+			return err
+		}
+	}
+	if !o.follow {
+		st.end(api.EndHistory, nil, nil)
+		return nil
+	}
+	// end sends what is already there, and the end.
+	end := func(reason string, code *int64) error {
+		for o.drain() {
+			if err := st.flush(); err != nil {
+				return err
+			}
+		}
+		st.end(reason, code, nil)
+		return nil
+	}
+	heart := time.NewTicker(s.opt.heartbeat)
+	defer heart.Stop()
+	for {
+		// The channel first, then the state: a change in between shows at once.
+		changed := s.guest.Changed()
+		reason, code, ended := guestEnd(s.guest.State())
+		if ended {
+			return end(reason, code)
+		}
+		if err := st.flush(); err != nil {
+			return err
+		}
+		select {
+		case x, ok := <-o.c:
+			if !ok {
+				return end(api.EndShutdown, nil)
+			}
+			o.put(x)
+			o.drain()
+		case <-heart.C:
+			st.putHeartbeat()
+		case <-changed:
+		case <-st.asked:
+			return end(api.EndAsked, nil)
+		case <-r.Context().Done():
+			return nil
+		case <-s.stop:
+			return end(api.EndShutdown, nil)
+		}
+	}
+}
+
+// drainConsole puts lines that are there, up to a bufferful, and reports
+// whether there may be more.
+func (st *stream) drainConsole(sub ConsoleSub) bool {
+	for st.buf.Len() < maxGather {
+		select {
+		case l, ok := <-sub.C():
+			if !ok {
+				st.putLost(sub.Lost())
+				return false
+			}
+			st.putConsole(l)
+		default:
+			st.putLost(sub.Lost())
+			return false
+		}
+	}
+	return true
+}
+
+// drainTap puts what is there. There is never more: a tap holds less than a bufferful.
+func (st *stream) drainTap(tap ConsoleTap) bool {
+	b, lost := tap.Take()
+	if len(b) > 0 {
+		o := api.Output{Text: string(b)}
+		if !utf8.Valid(b) {
+			o = api.Output{Bytes: b}
+		}
+		st.delivered++
+		st.put(api.RecordOutput, o)
+	}
+	st.putLost(lost)
+	return false
+}
+
+func (st *stream) putConsole(l machine.ConsoleLine) {
+	c := api.Console{Seq: l.Seq, Text: l.Text, Partial: l.Partial}
+	if !utf8.ValidString(l.Text) {
+		c.Text, c.Bytes = "", []byte(l.Text)
+	}
+	st.delivered++
+	st.put(api.RecordConsole, c)
+}

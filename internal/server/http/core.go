@@ -1,0 +1,156 @@
+package http
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// Core answers about the guest of a snapshot's file as a daemon does about one that runs, as far as one can look at it, in
+// this process and without KVM.
+type Core struct {
+	server   *server
+	http     *http.Server
+	arrivals arrivals
+	served   chan struct{}
+}
+
+// OpenCore opens the snapshot or ELF core at path. Its guest's image is read from where it was, or from the file that image names. Errors
+// are about the two files.
+func OpenCore(path, image string) (*Core, error) {
+	o := defaultOptions()
+	o.restore, o.given = path, func(string) bool { return false }
+	snap, err := readSnapshot(coreFlag, &o)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case image == "":
+	case snap.Config.Linux != nil:
+		o.kernel = image
+	default:
+		o.guest = image
+	}
+	o.disks, o.initrd = nil, ""
+	prog, err := loadProgram(&o)
+	if err != nil {
+		return nil, fmt.Errorf("--core %s: the guest's image (--core-image names another file): %w", path, err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	m, err := machine.Open(machine.Config{Image: prog.image, Linux: prog.linux, Log: log}, snap)
+	if err != nil {
+		return nil, fmt.Errorf("--core %s: %w", path, err)
+	}
+	s := newServer(log, o, newGuestOf(m, &o, prog, log), func() uint64 { return 0 })
+	s.saved = snap
+	c := &Core{
+		server: s, http: &http.Server{Handler: s.handler(), ConnContext: withConn},
+		arrivals: arrivals{next: make(chan net.Conn), closed: make(chan struct{})}, served: make(chan struct{}),
+	}
+	s.conns.Listener = &c.arrivals
+	go func() {
+		defer close(c.served)
+		_ = c.http.Serve(s.conns) // it ends with Close
+	}()
+	return c, nil
+}
+
+// Inside says which vCPUs and tasks of the guest were inside a probe's handlers when it ended: their registers are those that the handlers
+// have used.
+func (c *Core) Inside() []string { return c.server.saved.Config.Inside }
+
+// Dial returns a connection to it. Any goroutine.
+func (c *Core) Dial(ctx context.Context) (net.Conn, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "core")
+		end, e := net.FileConn(f)
+		f.Close()
+		if ends[i] = end; e != nil {
+			err = e
+		}
+	}
+	if err == nil {
+		select {
+		case c.arrivals.next <- ends[1]:
+			return ends[0], nil
+		case <-c.arrivals.closed:
+			err = net.ErrClosed
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	for _, end := range ends {
+		if end != nil {
+			end.Close()
+		}
+	}
+	return nil, err
+}
+
+// Close ends it, and what was asked of it.
+func (c *Core) Close() {
+	c.http.Close()
+	c.arrivals.Close()
+	<-c.served
+	// There is nothing in the guest to take back, and nobody to tell.
+	_ = c.server.probes.close()
+	_ = c.server.guest.Close(context.Background())
+}
+
+// arrivals is a listener whose connections come from this process.
+type arrivals struct {
+	next   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Accept returns the next.
+func (a *arrivals) Accept() (net.Conn, error) {
+	select {
+	case c := <-a.next:
+		return c, nil
+	case <-a.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and Dial.
+func (a *arrivals) Close() error {
+	a.once.Do(func() { close(a.closed) })
+	return nil
+}
+
+// Addr returns an address without a name.
+func (a *arrivals) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// looks are the routes that a guest of a file has.
+var looks = map[string]bool{
+	"GET /version": true, "GET /v1/guest": true, "POST /v1/guest/save": true, "GET /v1/symbols": true, "GET /v1/tasks": true,
+	"GET /v1/registers": true, "GET /v1/memory": true, "GET /v1/backtraces": true, "GET /v1/pagetables": true,
+	"GET /v1/disas": true, "GET /v1/variables": true, "GET /v1/blacklist": true,
+}
+
+// onlyLooks refuses what cannot be done with the guest of a file.
+func (s *server) onlyLooks(rt route) error {
+	if s.saved == nil || looks[rt.method+" "+rt.path] {
+		return nil
+	}
+	return &api.Error{
+		Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it can be looked at, and nothing else",
+		Detail: "'guestprobed --restore FILE' has it go on",
+	}
+}

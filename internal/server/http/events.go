@@ -1,0 +1,421 @@
+package http
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// eventStream is one client's view of the events.
+type eventStream struct {
+	*stream
+	s    *server
+	sub  *event.Subscription
+	only map[*attached]bool // nil: all probes, present and future
+
+	// base is what the rings had lost before the stream began, and last what they had
+	// when it ended; before that last is nil.
+	base uint64
+	last *uint64
+
+	began int64 // when it was asked for, since the store's epoch
+	boot  int64 // the store's, as its client knows it
+
+	stops uint64 // the last stop of a vCPU that it knows of
+
+	// damaged counts records that make no sense, which count as lost: a hostile guest's.
+	damaged uint64
+	own     *session
+
+	unlisten func() // it wants no more events; may be repeated
+
+	profile *profile // what gathers the stacks of a profile; nil: hits are sent
+	gone    uint64   // lost by that
+
+	brought *api.ProbeList // by the stream, as they were then; nil once its client knows
+}
+
+func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
+	req, err := eventsRequest(w, r)
+	if err != nil {
+		return err
+	}
+	return s.serveEvents(w, r, req, nil)
+}
+
+// serveEvents streams hits, or what p makes of them and of samples.
+func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.StreamEvents, p *profile) (err error) {
+	own := &session{}
+	e := &eventStream{s: s, own: own, profile: p, began: s.probes.now(), boot: s.probes.boot.Load()}
+	if p != nil {
+		e.only = map[*attached]bool{} // those of req.Probes, if any
+	}
+	if len(req.Names) > 0 {
+		chosen, err := s.probes.choose(req.Names)
+		if err != nil {
+			return err
+		}
+		e.only = make(map[*attached]bool, len(chosen))
+		for _, a := range chosen {
+			e.only[a] = true
+		}
+	}
+	// First the subscription, then the probes: their first hit is in it.
+	e.unlisten = func() {}
+	if p == nil || p.hz == 0 { // samples are no events
+		s.probes.listen(1)
+		e.unlisten = sync.OnceFunc(func() { s.probes.listen(-1) })
+		defer e.unlisten()
+	}
+	filter := e.wants
+	if len(req.Probes) > 0 {
+		filter = func(ev event.Event) bool { return ev.Source.Owner.(*attached).stream == own }
+	}
+	e.sub = s.probes.hub.Subscribe(filter, event.Queue{})
+	defer e.sub.Close()
+	e.base = e.ringLost()
+
+	if len(req.Probes) > 0 {
+		list, err := s.probes.attach(req.Probes, own)
+		if err != nil {
+			return err
+		}
+		defer s.endSession(own)
+		s.logAttached(slices.Values(list.Probes), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		e.only, e.base, e.brought = own.only, 0, &list
+	}
+	if e.stream, err = s.openStream(w, r); err != nil {
+		return err
+	}
+	defer s.closeStream(e.stream)
+	if p != nil {
+		p.begin()
+		defer p.end()
+	}
+	if err = e.putStart(); err == nil {
+		err = e.run(r)
+	}
+	if errors.Is(err, errSlow) {
+		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		s.endSession(own)
+		s.probes.sync()
+		e.sub.Close() // what is still in the queue is counted as lost
+		e.endSlow(e.lostTotal(), e.finals())
+	}
+	return nil // the client is gone; nobody is left to tell
+}
+
+// putStart sends the first record, an api.Start, a part at a time: it has every probe of
+// the stream in it.
+func (e *eventStream) putStart() error {
+	epoch, err := json.Marshal(e.s.probes.since)
+	if err != nil {
+		panic("BUG: marshal time: " + err.Error())
+	}
+	probes := e.s.probes.described(e.s.probes.those(e.only))
+	var skipped []api.Skipped
+	if e.brought != nil {
+		// Others, or the daemon's end, may have taken them away already.
+		probes, skipped, e.brought = slices.Values(e.brought.Probes), e.brought.Skipped, nil
+	}
+	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
+	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"timeNs":%d,"bootNs":%d,"probes":`, api.RecordStart, e.id, epoch, e.began, e.boot)
+	writeList(b, probes)
+	if len(skipped) > 0 {
+		b.WriteString(`,"skipped":`)
+		writeList(b, slices.Values(skipped))
+	}
+	b.WriteString("}}\n")
+	return b.Flush()
+}
+
+// endStream has a stream send its end.
+func (s *server) endStream(w http.ResponseWriter, r *http.Request) error {
+	if id := r.PathValue("stream"); !s.streams.ask(id) {
+		return &api.Error{Code: api.CodeNoStream, Errno: "ENOENT", Message: fmt.Sprintf("no stream %q is open", id)}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// eventsRequest reads what is asked for: from the query of a GET, from the body
+// of a POST.
+func eventsRequest(w http.ResponseWriter, r *http.Request) (req api.StreamEvents, err error) {
+	if r.Method == http.MethodPost {
+		if err := readBody(w, r, &req, true); err != nil {
+			return req, err
+		}
+		if len(req.Probes) > 0 && len(req.Names) > 0 {
+			return req, badValue("either probes to attach, or names of attached ones")
+		}
+		return req, nil
+	}
+	req.Names = r.URL.Query()["probe"]
+	return req, nil
+}
+
+// endSession detaches the probes that a stream has brought and that are not to
+// stay.
+func (s *server) endSession(own *session) {
+	ps, err := s.probes.detachIf(func(a *attached) bool { return a.stream == own && !a.stay })
+	if err != nil {
+		s.log.Error("detach at the end of a stream", "err", err)
+	}
+	for _, p := range ps {
+		s.log.Info("detached with its stream", "probe", p.Name, "hits", p.Stats.Hits)
+	}
+}
+
+// run sends events until there is a reason to stop. An error means that there is nobody to
+// send them to. A client that does not read
+// blocks only this goroutine: its queue fills and loses, and that is counted.
+func (e *eventStream) run(r *http.Request) error {
+	most := e.s.opt.heartbeat
+	beat := most
+	if e.profile != nil {
+		// A profile of few hits is complete early: its client stops at a heartbeat.
+		most = min(most, profileHeart)
+		beat = min(most, profileHeart/8)
+	}
+	heart := time.NewTicker(beat)
+	defer heart.Stop()
+	gather := time.NewTimer(0)
+	defer gather.Stop()
+	ready := e.sub.Ready()
+	busy := make(chan struct{}) // always has a value
+	close(busy)
+	for {
+		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
+		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
+			return e.finish(reason, code)
+		}
+		if e.orphaned() {
+			return e.finish(api.EndDetached, nil)
+		}
+		closed, more, err := e.drain(false)
+		if err != nil {
+			return err
+		}
+		if closed {
+			if err := e.putAll(); err != nil {
+				return err
+			}
+			e.putLost(e.lostTotal())
+			e.end(api.EndShutdown, nil, e.finals())
+			return nil
+		}
+		again := busy
+		if !more {
+			again = nil
+			if err := e.putStops(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-again:
+		case <-ready:
+			// The first hit is sent at once; under load those that follow wait a
+			// moment for each other.
+			ready = nil
+			gather.Reset(gatherTime)
+		case <-gather.C:
+			ready = e.sub.Ready()
+		case <-heart.C:
+			e.progress()
+			e.putHeartbeat()
+			if beat < most {
+				beat = min(2*beat, most)
+				heart.Reset(beat)
+			}
+		case named := <-e.profile.toName():
+			if _, _, err := e.drain(true); err != nil {
+				return err
+			}
+			e.progress()
+			close(named)
+		case <-e.asked:
+			return e.finish(api.EndAsked, nil)
+		case <-changed:
+		case <-gone:
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+// putStops sends which vCPUs probes have stopped, the stream's and others, behind the hits that did: what stands still
+// has no hits.
+func (e *eventStream) putStops() error {
+	for _, x := range e.s.stopsAfter(&e.stops, func(by any) bool { return by != nil }) {
+		e.put(api.RecordStop, x)
+	}
+	return e.flush()
+}
+
+// orphaned reports whether the stream was about certain probes and all of them
+// are gone.
+func (e *eventStream) orphaned() bool {
+	return len(e.only) > 0 && e.s.probes.noneOf(e.only)
+}
+
+// finish sends what has happened until now, and the end. The stream's own probes go
+// first: what they have handled is then what is delivered and lost. Those of others make
+// events for who else listens only.
+func (e *eventStream) finish(reason string, code *int64) error {
+	e.s.endSession(e.own)
+	e.unlisten()
+	e.s.probes.sync()
+	e.sub.Stop() // others' probes go on
+	last := e.ringLost()
+	e.last = &last
+	_, _, err := e.drain(true)
+	if err == nil {
+		err = e.putAll()
+	}
+	if err == nil {
+		e.end(reason, code, e.finals())
+	}
+	return err
+}
+
+// drain sends the events that are there, or without all so many as make one write. Closed
+// means that no more will come.
+func (e *eventStream) drain(all bool) (closed, more bool, err error) {
+	for {
+		if e.late() {
+			e.sub.Close() // what is still in the queue is counted as lost
+		}
+		ev, ok, ended := e.sub.TryNext()
+		if ok {
+			e.putHit(ev)
+			if e.buf.Len() < maxGather {
+				continue
+			}
+		}
+		e.putLost(e.lostTotal())
+		if err := e.flush(); err != nil || !ok || !all {
+			return ended, ok, err
+		}
+	}
+}
+
+// lostTotal is everything that this stream has lost: in its own queue, before it in the
+// rings, and behind it.
+func (e *eventStream) lostTotal() uint64 {
+	ring := e.last
+	if ring == nil {
+		now := e.ringLost()
+		ring = &now
+	}
+	return e.sub.Counts().Lost + *ring - e.base + e.damaged + e.gone
+}
+
+func (e *eventStream) ringLost() uint64 {
+	if e.only == nil {
+		return e.s.probes.hub.Counts().Total().Lost
+	}
+	n := uint64(0)
+	for a := range e.only {
+		a.mu.Lock()
+		n += a.counts().Lost
+		a.mu.Unlock()
+	}
+	return n
+}
+
+func (e *eventStream) wants(ev event.Event) bool {
+	return e.only == nil || e.only[ev.Source.Owner.(*attached)]
+}
+
+func (e *eventStream) putHit(ev event.Event) {
+	if a := ev.Source.Owner.(*attached); a.prog != nil {
+		e.putProgram(a, ev)
+		return
+	}
+	rec, err := ev.Decode()
+	if err != nil {
+		e.drop(ev, err)
+		return
+	}
+	a := ev.Source.Owner.(*attached)
+	if e.profile != nil {
+		e.profile.hit(a, ev, rec)
+		return
+	}
+	h := api.Hit{
+		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Moment.String(),
+		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
+		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
+	}
+	if rec.Moment == event.AtReturn {
+		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.s.symbolize(rec.Ret), rec.Duration
+	}
+	if rec.HasTask {
+		h.Task = &api.Task{PID: rec.PID, Comm: rec.Comm}
+	}
+	for _, v := range rec.Values {
+		h.Args = append(h.Args, wireArg(v))
+	}
+	if rec.Regs != nil {
+		h.Regs = wireRegs(rec.Regs)
+	}
+	if rec.Stack != nil {
+		h.Stack = newNamer(e.s.guest).frames(rec.Stack, rec.Moment != event.AtReturn)
+	}
+	e.deliver(h)
+}
+
+// deliver puts a hit.
+func (e *eventStream) deliver(h api.Hit) {
+	if boot := e.s.probes.boot.Load(); boot != e.boot && h.TimeNS >= boot {
+		e.boot = boot
+		e.put(api.RecordBoot, api.Boot{BootNS: boot})
+	}
+	e.delivered++
+	if h.Late {
+		e.behind++
+	}
+	e.put(api.RecordHit, h)
+}
+
+// drop is for a record that makes no sense.
+func (e *eventStream) drop(ev event.Event, err error) {
+	if e.damaged++; e.damaged == 1 {
+		e.s.log.Warn("damaged record, counted as lost like those that follow in this stream", "source", ev.Source, "err", err)
+	}
+}
+
+func wireArg(v event.Value) api.Arg {
+	a := api.Arg{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil))}
+	valid := true
+	for _, d := range v.Data {
+		a.Cut = a.Cut || d.Cut
+		valid = valid && utf8.ValidString(d.Text)
+	}
+	if !valid {
+		for _, d := range v.Data {
+			a.Raw = append(a.Raw, []byte(d.Text))
+		}
+	}
+	return a
+}
+
+func wireRegs(r *probe.Regs) map[string]api.Hex {
+	return map[string]api.Hex{
+		"rax": api.Hex(r.RAX), "rbx": api.Hex(r.RBX), "rcx": api.Hex(r.RCX), "rdx": api.Hex(r.RDX),
+		"rsi": api.Hex(r.RSI), "rdi": api.Hex(r.RDI), "rsp": api.Hex(r.RSP), "rbp": api.Hex(r.RBP),
+		"r8": api.Hex(r.R8), "r9": api.Hex(r.R9), "r10": api.Hex(r.R10), "r11": api.Hex(r.R11),
+		"r12": api.Hex(r.R12), "r13": api.Hex(r.R13), "r14": api.Hex(r.R14), "r15": api.Hex(r.R15),
+		"rip": api.Hex(r.RIP), "rflags": api.Hex(r.RFLAGS),
+	}
+}

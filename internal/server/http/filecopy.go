@@ -1,0 +1,47 @@
+package http
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// fileGuest is what a Guest has that takes copies of its files.
+type fileGuest interface {
+	GiveFile(path string, b []byte) (linux.Given, error)
+}
+
+// giveFile takes a copy of a file of the guest's.
+func (s *server) giveFile(w http.ResponseWriter, r *http.Request) error {
+	if err := s.effort.room(); err != nil {
+		return err
+	}
+	var req api.GiveFile
+	if err := readLarge(w, r, &req); err != nil {
+		return err
+	}
+	switch {
+	case req.Path == "":
+		return badValue("path is missing: the file's in the guest")
+	case len(req.Copy) == 0:
+		return badValue("copy is missing: the bytes of the file")
+	}
+	g, ok := s.guest.(fileGuest)
+	if !ok {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: machine.ErrNoFiles.Error()}
+	}
+	s.resetMu.Lock() // a reset makes the files known anew
+	defer s.resetMu.Unlock()
+	given, err := g.GiveFile(req.Path, req.Copy)
+	switch {
+	case errors.Is(err, machine.ErrNoFiles):
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: err.Error()}
+	case err != nil:
+		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
+	}
+	writeJSON(w, http.StatusOK, api.GivenFile(given))
+	return nil
+}

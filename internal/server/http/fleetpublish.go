@@ -1,0 +1,87 @@
+package http
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// fleetMapsEvery is how often the fleet gets the maps of a script of its, if they have changed.
+const fleetMapsEvery = 5 * time.Second
+
+// fleetAgainEvery is how often the fleet gets the maps of a script although they have not changed: from that its readers know
+// that what is published is kept.
+const fleetAgainEvery = time.Minute
+
+// published is the log of a script that a definition of the fleet has begun: what comes into it goes to the fleet as well.
+// It belongs to the script's goroutine.
+type published struct {
+	*scriptLog
+	rs    *runningScript
+	to    *fleet.Publisher
+	quiet bool // what is written is for the log alone
+	last  []byte
+	again time.Time  // when the same maps are published again
+	maps  fleet.Maps // the last ones
+}
+
+// Write implements io.Writer.
+func (p *published) Write(b []byte) (int, error) {
+	if !p.quiet {
+		p.to.Put(b, p.rs.delivered)
+	}
+	return p.scriptLog.Write(b)
+}
+
+// apart has f put something that is for the log alone.
+func (p *published) apart(rs *runningScript, f func()) {
+	if rs.gone = rs.send(); rs.gone != nil {
+		return
+	}
+	p.quiet = true
+	defer func() { p.quiet = false }()
+	f()
+	if rs.gone == nil {
+		rs.gone = rs.send()
+	}
+}
+
+// take publishes maps as they are, if they have changed, or keeps the last ones for the end.
+func (p *published) take(rs *runningScript, maps []script.MapState, left int, final bool) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	elements := 0
+	for _, m := range maps {
+		if err := enc.Encode(m); err != nil {
+			panic("BUG: a map as JSON: " + err.Error())
+		}
+		elements += len(m.Elements)
+	}
+	p.maps = fleet.Maps{Records: b.Bytes(), Elements: elements, Left: left, Lost: rs.lostTotal(), Every: int(fleetAgainEvery / time.Second)}
+	if final {
+		return
+	}
+	ps := rs.s.probes.describe(rs.s.probes.those(rs.own.only))
+	for _, x := range append(ps, rs.own.finals()...) {
+		p.maps.Hits, p.maps.Missed = p.maps.Hits+x.Stats.Hits, p.maps.Missed+x.Stats.Missed
+	}
+	if key, _ := json.Marshal(p.maps); !bytes.Equal(key, p.last) || !time.Now().Before(p.again) {
+		p.last, p.again = key, time.Now().Add(fleetAgainEvery)
+		p.to.Snapshot(p.maps)
+	}
+}
+
+// finish publishes the last maps behind all that the script has printed. A nil p does nothing.
+func (p *published) finish() {
+	if p == nil {
+		return
+	}
+	p.maps.End, p.maps.Lost, p.maps.Hits, p.maps.Missed = p.rs.ended.Reason, p.rs.lost, 0, 0
+	for _, x := range p.rs.ended.Probes {
+		p.maps.Hits, p.maps.Missed = p.maps.Hits+x.Stats.Hits, p.maps.Missed+x.Stats.Missed
+	}
+	p.to.Snapshot(p.maps)
+}

@@ -1,0 +1,166 @@
+package http
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/guest/files"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// bootable is what the guest boots: one of the two.
+type bootable struct {
+	image *guest.Image
+	linux *machine.LinuxConfig
+}
+
+// loadProgram reads the guest: a kernel with its initrd and disks, an ELF file, or the
+// built-in one. It looks for the debug information: o.debug is that file then, and o.beside are those with parts of it.
+func loadProgram(o *options) (p bootable, err error) {
+	if p, err = loadBootable(o); err != nil {
+		return p, err
+	}
+	if o.debug != "" {
+		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err == nil {
+			o.beside, err = debuginfo.Beside(o.debug)
+		}
+		if err != nil {
+			return bootable{}, o.of("debug", fmt.Errorf("--debug: %w", err))
+		}
+	} else if o.guest != "" {
+		// What is wrong with it is reported when it is asked for: a guest runs without.
+		if o.beside, o.besideErr = debuginfo.Beside(o.guest); errors.Is(o.besideErr, debuginfo.ErrNone) {
+			o.besideErr = nil
+		}
+	}
+	return p, nil
+}
+
+func loadBootable(o *options) (bootable, error) {
+	if o.kernel != "" {
+		l, err := loadLinux(o)
+		return bootable{linux: l}, err
+	}
+	if o.guest != "" {
+		img, err := guest.LoadFile(o.guest)
+		return bootable{image: img}, o.of("guest", err)
+	}
+	img, err := guest.ParseELF(builtin.ELF())
+	if err != nil {
+		return bootable{}, fmt.Errorf("built-in guest: %w", err)
+	}
+	return bootable{image: img}, nil
+}
+
+// sha256 returns the hash of the file, in hexadecimal digits.
+func (p bootable) sha256() string {
+	if p.linux != nil {
+		return hex.EncodeToString(p.linux.Kernel.ID.SHA256[:])
+	}
+	return hex.EncodeToString(p.image.SHA256[:])
+}
+
+// buildID returns that of the program, in hexadecimal digits, or "".
+func (p bootable) buildID() string {
+	if p.linux != nil {
+		return p.linux.Kernel.ID.BuildID
+	}
+	return p.image.BuildID
+}
+
+// loadLinux reads a kernel, its initrd and its disks.
+func loadLinux(o *options) (*machine.LinuxConfig, error) {
+	k, err := linux.Load(o.kernel)
+	if err != nil {
+		return nil, o.of("kernel", err)
+	}
+	if o.symbols != "" {
+		if err := k.ReadSymbols(o.symbols); err != nil {
+			return nil, o.of("symbols", fmt.Errorf("--symbols: %w", err))
+		}
+	}
+	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
+	if o.initrd != "" {
+		if l.Initrd, err = o.readInitrd(); err != nil {
+			return nil, o.of("initrd", err)
+		}
+	}
+	return l, nil
+}
+
+// readInitrd reads a regular file that fits into the guest's memory. One that a snapshot has named must be the one it means: what
+// else has that name is none of its guest's business.
+func (o *options) readInitrd() ([]byte, error) {
+	b, err := files.Read(o.initrd, int64(o.memory))
+	switch {
+	case errors.Is(err, files.ErrTooLarge):
+		return nil, fmt.Errorf("load initrd %w: it does not fit into the guest's memory (--memory %s)", err, formatSize(o.memory))
+	case err != nil:
+		return nil, fmt.Errorf("load initrd %w", err)
+	}
+	is := fmt.Sprintf("%x", sha256.Sum256(b))
+	if o.initrdSHA256 != "" && o.initrdSHA256 != is {
+		return nil, command.Usagef("--restore %s: %s is not the initial RAM disk that its guest had, with SHA-256 %.16s…: say which one by --initrd", o.restore, o.initrd, o.initrdSHA256)
+	}
+	o.initrdSHA256 = is
+	return b, nil
+}
+
+// slowBoot is what becomes of a Linux guest on a host that emulates kernel code: KVM's emulator has no
+// cmpxchg16b, xrstor and fwait, and kvm_pvm lets nobody hide them (docs/linux.md).
+const slowBoot = "comes in some minutes to an instruction that KVM does not emulate, and ends there"
+
+// checkLinuxHost refuses a host where a Linux guest hardly gets anywhere.
+func checkLinuxHost(o *options) (*host.Report, error) {
+	h, err := host.Calibrate(context.Background(), o.kvm)
+	if err != nil {
+		return nil, err
+	}
+	if h.Traps.CPL0.Int3 == host.DeliveryEmulation && !o.slowly {
+		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest %s; give --slowly to probe what it does until then", slowBoot)
+	}
+	return &h, nil
+}
+
+// types returns the types that a program has in its section .BTF, or nil. A guest with
+// damaged ones is probed without.
+func (p bootable) types(view func() guest.View, log *slog.Logger) event.Types {
+	known, err := p.readTypes(view)
+	if err != nil {
+		log.Warn("the guest's types are not known: arguments have no names", "error", err)
+	}
+	return known
+}
+
+// readTypes reads them; nil: there are none. A Linux kernel's modules are read as they are
+// when they are asked for.
+func (p bootable) readTypes(view func() guest.View) (event.Types, error) {
+	if p.linux != nil {
+		info, err := p.linux.Kernel.Info(view)
+		if err != nil {
+			return nil, err
+		}
+		return info, nil
+	}
+	section, err := p.image.SectionData(".BTF", types.MaxBTF)
+	if section == nil {
+		return nil, err
+	}
+	spec, err := types.Read(section, nil)
+	if err != nil {
+		return nil, err
+	}
+	return types.New(spec, nil), nil
+}

@@ -1,0 +1,121 @@
+package http
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// index finds the attached probes. Its lock is held for moments only, however many
+// probes there are and however many of them come or go: who looks one up never waits for
+// a change. Changes are made by one goroutine at a time.
+type index struct {
+	mu     sync.Mutex
+	byID   map[uint64]*attached
+	byName map[string][]*attached // by all that attached.names has, each list by number
+	gone   chan struct{}          // closed and replaced when probes go
+
+	// all has them by number. What it points to is never changed, so that a listing is
+	// of one moment without the lock.
+	all atomic.Pointer[[]*attached]
+}
+
+func (x *index) init() {
+	x.byID, x.byName, x.gone = map[uint64]*attached{}, map[string][]*attached{}, make(chan struct{})
+	x.all.Store(new([]*attached))
+}
+
+// atOnce bounds how many probes come or go while the lock is held once.
+const atOnce = 500
+
+// add makes probes known, whose numbers are above all others.
+func (x *index) add(as []*attached) {
+	for part := range slices.Chunk(as, atOnce) {
+		x.mu.Lock()
+		for _, a := range part {
+			x.byID[a.id] = a
+			for _, name := range a.names() {
+				x.byName[name] = append(x.byName[name], a)
+			}
+		}
+		x.mu.Unlock()
+	}
+	all := append(slices.Clip(x.snapshot()), as...)
+	x.all.Store(&all)
+}
+
+// remove forgets probes.
+func (x *index) remove(as []*attached) {
+	going, names := make(map[*attached]bool, len(as)), map[string]bool{}
+	for _, a := range as {
+		going[a] = true
+		for _, name := range a.names() {
+			names[name] = true
+		}
+	}
+	isGoing := func(a *attached) bool { return going[a] }
+	all := slices.DeleteFunc(slices.Clone(x.snapshot()), isGoing)
+	x.all.Store(&all)
+	for name := range names {
+		// Lists are replaced, not changed: others may be reading them.
+		list := slices.DeleteFunc(slices.Clone(x.called(name)), isGoing)
+		x.mu.Lock()
+		if x.byName[name] = list; len(list) == 0 {
+			delete(x.byName, name)
+		}
+		x.mu.Unlock()
+	}
+	for part := range slices.Chunk(as, atOnce) {
+		x.mu.Lock()
+		for _, a := range part {
+			delete(x.byID, a.id)
+		}
+		x.mu.Unlock()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tellLocked()
+}
+
+// tell closes what changed returns also where no probes have gone.
+func (x *index) tell() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tellLocked()
+}
+
+func (x *index) tellLocked() {
+	close(x.gone)
+	x.gone = make(chan struct{})
+}
+
+// snapshot returns the probes by number. It is not to be changed.
+func (x *index) snapshot() []*attached { return *x.all.Load() }
+
+// changed returns a channel that is closed when probes have gone.
+func (x *index) changed() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.gone
+}
+
+// called returns the probes of a name, by number. It is not to be changed.
+func (x *index) called(name string) []*attached {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byName[name]
+}
+
+// number returns the probe of a number, or nil.
+func (x *index) number(id uint64) *attached {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byID[id]
+}
+
+// has reports whether a is attached.
+func (x *index) has(a *attached) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byID[a.id] == a
+}

@@ -1,0 +1,289 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/jail"
+)
+
+// minMemoryLimit is the least of --memory-limit: what a daemon with a small guest and a few scripts wants.
+const minMemoryLimit = 128 << 20
+
+// spareDescriptors are those that the daemon has beside connections: KVM's, disks, sockets that are listened on, files for a moment.
+const spareDescriptors = 1024
+
+// jailer confines the process; jail.Enter is the one that does.
+type jailer func(jail.Config) (jail.Report, error)
+
+// checkJail refuses flags that do not go with each other.
+func (o *options) checkJail() error {
+	switch {
+	case o.noJail && o.requireJail:
+		return command.Usagef("--no-jail and --require-jail: one of them")
+	case o.noJail && o.user.asked != "":
+		return command.Usagef("--no-jail: it leaves the user as it is; leave --user out")
+	case o.user.asked != "" && os.Geteuid() != 0 && o.user.UID != os.Geteuid():
+		return command.Usagef("--user %s: only root can become another user; start guestprobed as that user", o.user.asked)
+	case o.memoryLimit != 0 && o.memoryLimit < minMemoryLimit:
+		return command.Usagef("--memory-limit %s: not at least %s", formatSize(o.memoryLimit), formatSize(minMemoryLimit))
+	}
+	return nil
+}
+
+// confine has the process give up what the daemon does not need any more: what it was to open is open, and no guest has run.
+// Nobody is served yet.
+func (s *server) confine(enter jailer, sock, debuggers *socket, prog bootable) error {
+	s.jail = &api.Jail{}
+	switch {
+	case s.opt.noJail:
+		s.log.Warn("not confined: --no-jail")
+		return nil
+	case enter == nil && (s.opt.requireJail || s.opt.user.asked != ""):
+		return errors.New("the daemon is in another program's process, which it cannot confine: start guestprobed")
+	case enter == nil:
+		return nil
+	}
+	c, err := s.jailConfig(sock, prog)
+	if err != nil {
+		return err
+	}
+	if s.opt.user.asked != "" {
+		if err := s.give(sock, debuggers); err != nil {
+			return err
+		}
+		c.User = &s.opt.user.User
+	}
+	_ = time.Now().String() // the zone's file is read at the first use
+	r, err := enter(c)
+	if err != nil {
+		return fmt.Errorf("confine the daemon: %w (--no-jail goes without)", err)
+	}
+	s.access.self = uint32(r.User)
+	s.jail = &api.Jail{Confined: true, User: r.User, Group: r.Group, Capabilities: r.Capabilities, Landlock: r.Landlock, Network: r.Network, Seccomp: r.Seccomp, Missing: r.Missing}
+	if !r.Complete() {
+		if s.opt.requireJail {
+			return fmt.Errorf("--require-jail: %s", strings.Join(r.Missing, "; "))
+		}
+		s.log.Warn("this kernel cannot confine all of the daemon", "missing", strings.Join(r.Missing, "; "))
+	}
+	s.log.Info("confined", "user", r.User, "group", r.Group, "landlock", r.Landlock, "seccomp", r.Seccomp)
+	return s.reaches()
+}
+
+// jailConfig says what the daemon still opens while it runs. No request names any of it: all comes from who has started us.
+func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
+	o := &s.opt
+	c := jail.Config{Group: o.gid, Descriptors: uint64(2*o.maxConns + spareDescriptors)}
+	f := &c.Files
+	f.List = []string{"/proc/self"} // descriptors, memory, threads; what was touched of the guest's memory
+	f.Read = []string{"/proc/sys/net/core/somaxconn"}
+	// Users' names and groups, and what the names of servers are: files that are replaced, so it is the folder.
+	if o.gid >= 0 || o.config != "" || o.fleet.URL != "" {
+		f.Read = append(f.Read, "/etc")
+	}
+	if o.config != "" { // which editors replace
+		f.Read = append(f.Read, folders(o.config)...)
+	}
+	if o.debug != "" {
+		f.Read = append(f.Read, o.debug)
+	}
+	f.Read = append(f.Read, o.beside...)
+	if o.kernel != "" && prog.linux != nil {
+		f.Read = append(f.Read, kernelConfig(o.kernel, prog.linux.Kernel.Version))
+	}
+	for _, d := range o.disks { // opened again when the guest is reset
+		if d.ReadOnly {
+			f.Read = append(f.Read, d.Path)
+		} else {
+			f.Write = append(f.Write, d.Path)
+		}
+	}
+	if o.logFile != "" && o.config != "" { // opened again at SIGHUP
+		for _, dir := range folders(o.logFile) {
+			f.Append = append(f.Append, dir)
+		}
+	}
+	if o.state != "" {
+		f.Make = append(f.Make, o.state)
+	}
+	if o.saveOnCrash != "" {
+		dirs := folders(o.saveOnCrash)
+		f.Make = append(f.Make, dirs[len(dirs)-1])
+	}
+	f.Remove = append(f.Remove, filepath.Dir(sock.path)) // sockets, and their locks
+	f.Dial = append(f.Dial, filepath.Dir(sock.path))     // the watchdog, and a debugger's commands
+	if path := s.manager.Path(); strings.HasPrefix(path, "/") {
+		f.Dial = append(f.Dial, path)
+	} else {
+		c.Net.Abstract = path != ""
+	}
+	if o.fleet.URL != "" {
+		c.Net.Dial = true
+		for _, file := range o.fleet.Files() { // which are replaced when they are renewed
+			f.Read = append(f.Read, folders(file)...)
+		}
+		f.Read = append(f.Read, folders("/etc/resolv.conf")...) // a link, where the network's manager writes it
+		f.Read = append(f.Read, "/run/systemd/resolve", "/usr/share/ca-certificates", "/etc/ssl", "/etc/pki")
+		f.List = append(f.List, "/etc/ssl/certs", "/etc/pki/tls/certs")
+	}
+	// The page is listened for at its first use; and Go finds out which protocols there are on a free port.
+	_, port, _ := net.SplitHostPort(o.webListen)
+	n, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return c, command.Usagef("--web-listen %s: %w", o.webListen, err)
+	}
+	c.Net.Listen = []uint16{0, uint16(n)}
+	if n > 0 && n < 1024 {
+		c.Keep = append(c.Keep, unix.CAP_NET_BIND_SERVICE)
+	}
+	if o.memoryLimit != 0 {
+		debug.SetMemoryLimit(int64(o.memoryLimit))
+		has, err := privateMemory()
+		if err != nil {
+			return c, fmt.Errorf("--memory-limit: %w", err)
+		}
+		c.Data = has + 2*o.memoryLimit
+	}
+	return c, nil
+}
+
+// folders are those that a file has to be opened in again: its own, and that of what it is a link to.
+func folders(path string) []string {
+	dirs := []string{filepath.Dir(path)}
+	if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Dir(real) != dirs[0] {
+		dirs = append(dirs, filepath.Dir(real))
+	}
+	return dirs
+}
+
+// give makes what the daemon has made for others theirs whom --user names: the sockets, and the folder of --state. Locks stay
+// root's, who takes them at the next start.
+func (s *server) give(socks ...*socket) error {
+	u := s.opt.user
+	for _, sock := range socks {
+		if sock == nil || sock.given {
+			continue
+		}
+		gid := s.opt.gid
+		if gid < 0 {
+			gid = u.GID
+		}
+		if err := os.Lchown(sock.path, u.UID, gid); err != nil {
+			return fmt.Errorf("--user: %w", err)
+		}
+		sock.handed = true
+	}
+	if s.opt.state != "" {
+		if err := os.Chown(s.opt.state, u.UID, u.GID); err != nil {
+			return fmt.Errorf("--user: %w", err)
+		}
+	}
+	return nil
+}
+
+// reaches sees whether the user that the daemon is now may use the files that it may need yet.
+func (s *server) reaches() error {
+	dirs := []struct{ flag, dir string }{{"--state", s.opt.state}}
+	if s.opt.saveOnCrash != "" {
+		dirs = append(dirs, struct{ flag, dir string }{"--save-on-crash", filepath.Dir(s.opt.saveOnCrash)})
+	}
+	for _, d := range dirs {
+		if d.dir == "" {
+			continue
+		}
+		if err := unix.Access(d.dir, unix.W_OK|unix.X_OK); err != nil {
+			return fmt.Errorf("%s: user %d may not make files in %s: %w", d.flag, os.Geteuid(), d.dir, err)
+		}
+	}
+	for _, d := range s.opt.disks {
+		mode := uint32(unix.R_OK | unix.W_OK)
+		if d.ReadOnly {
+			mode = unix.R_OK
+		}
+		if err := unix.Access(d.Path, mode); err != nil {
+			s.log.Warn("a reset of the guest will fail: it opens the disk again", "disk", d.Path, "user", os.Geteuid(), "err", err)
+		}
+	}
+	return nil
+}
+
+// privateMemory returns how much memory of its own the process has, as RLIMIT_DATA counts it: guest memory and what Go has taken.
+func privateMemory() (uint64, error) {
+	kb, err := statusField("VmData")
+	return kb << 10, err
+}
+
+// userValue is a flag that takes a user: NAME, UID, and behind a colon a group.
+type userValue struct {
+	jail.User
+	asked string
+}
+
+// String writes the user as it was given.
+func (v *userValue) String() string { return v.asked }
+
+// Set looks the user up.
+func (v *userValue) Set(s string) error {
+	name, group, has := strings.Cut(s, ":")
+	found, err := user.Lookup(name)
+	if id, nerr := strconv.ParseUint(name, 10, 31); nerr == nil {
+		v.UID = int(id)
+		found, err = user.LookupId(name)
+	} else if err != nil {
+		return fmt.Errorf("no user %q", name)
+	}
+	v.Groups, v.GID = nil, -1
+	if err == nil {
+		if v.UID, err = strconv.Atoi(found.Uid); err != nil {
+			return err
+		}
+		if v.GID, err = strconv.Atoi(found.Gid); err != nil {
+			return err
+		}
+		ids, err := found.GroupIds()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, id := range ids {
+			if n, err := strconv.Atoi(id); err == nil && !slices.Contains(v.Groups, n) {
+				v.Groups = append(v.Groups, n)
+			}
+		}
+	}
+	if has {
+		if err := (*groupValue)(&v.GID).Set(group); err != nil {
+			return err
+		}
+	}
+	if v.GID < 0 {
+		return fmt.Errorf("there is no user with number %s: say a group as well, %[1]s:GROUP", name)
+	}
+	v.asked = s
+	return nil
+}
+
+// Type names the flag's value in help texts.
+func (v *userValue) Type() string { return "user" }
+
+// ownMemory returns the most memory that the daemon's heap may have before requests are rejected.
+func (o *options) ownMemory() uint64 {
+	if o.memoryLimit != 0 {
+		return o.memoryLimit
+	}
+	return 1<<30 + 2*o.memory
+}

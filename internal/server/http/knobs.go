@@ -1,0 +1,74 @@
+package http
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+func (s *server) getKnobs(w http.ResponseWriter, r *http.Request) error {
+	on := s.probes.armed()
+	writeJSON(w, http.StatusOK, api.Knobs{Enabled: &on})
+	return nil
+}
+
+func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
+	var k api.Knobs
+	if err := readBody(w, r, &k, false); err != nil {
+		return err
+	}
+	if k.Enabled == nil {
+		return badValue("enabled is missing")
+	}
+	if err := s.probes.setArmed(*k.Enabled); err != nil {
+		return err
+	}
+	if err := s.kept("done"); err != nil {
+		return err
+	}
+	return s.getKnobs(w, r)
+}
+
+func (s *server) getBlacklist(w http.ResponseWriter, r *http.Request) error {
+	list := api.Blacklist{Entries: []api.BlacklistEntry{}}
+	for _, f := range s.guest.Engine().Blacklist() {
+		list.Entries = append(list.Entries, api.BlacklistEntry{Start: api.Hex(f.Start), End: api.Hex(f.End), Symbol: f.Name, Reason: f.Why})
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// getKernelBlacklist answers in the format of the kernel's kprobes/blacklist.
+func (s *server) getKernelBlacklist(w http.ResponseWriter, r *http.Request) error {
+	return writeText(w, func(b *bufio.Writer) error { return probe.WriteBlacklist(b, s.guest.Engine().Blacklist()) })
+}
+
+// getKernelList answers in the format of the kernel's kprobes/list.
+func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
+	return writeText(w, func(b *bufio.Writer) error {
+		for i := range s.guest.Engine().Listed() {
+			if !i.Pending { // the kernel has it among its events alone
+				fmt.Fprintln(b, i)
+			}
+		}
+		for _, i := range s.guest.Engine().Watches() {
+			fmt.Fprintln(b, i)
+		}
+		return nil
+	})
+}
+
+// getKernelProfile answers in the format of tracefs' kprobe_profile.
+func (s *server) getKernelProfile(w http.ResponseWriter, r *http.Request) error {
+	return writeText(w, func(b *bufio.Writer) error {
+		for p := range s.probes.described(s.probes.snapshot()) {
+			_, event, _ := strings.Cut(p.Name, "/")
+			fmt.Fprintf(b, "  %-44s %15d %15d\n", event, p.Stats.Hits, p.Stats.Missed)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,275 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// looking is a Guest that can be looked at. The daemon's tests have one that cannot.
+type looking interface {
+	// Look runs f between two instructions of all vCPUs; see machine.Machine.Look.
+	Look(f func(*machine.Look) error) error
+}
+
+// look runs f at one instant of the guest.
+func (s *server) look(f func(*machine.Look) error) error {
+	g, ok := s.guest.(looking)
+	if !ok {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest cannot be looked at"}
+	}
+	return lookError(g.Look(f))
+}
+
+// lookError is what is said about an error of looking.
+func lookError(err error) error {
+	var fault *guest.PageFaultError
+	switch {
+	case errors.As(err, &fault):
+		return &api.Error{Code: api.CodeGuestFault, Errno: "EFAULT", Message: err.Error(), Detail: "'guestprobe pt ADDRESS' shows the walk"}
+	case errors.Is(err, machine.ErrNoVCPU), errors.Is(err, machine.ErrBadRegister):
+		return &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: err.Error()}
+	case errors.Is(err, machine.ErrProbed), errors.Is(err, machine.ErrEngine):
+		return &api.Error{Code: api.CodeProbed, Errno: "EBUSY", Message: err.Error()}
+	}
+	return err
+}
+
+// lookAt is what a request says about which memory it means.
+type lookAt struct {
+	at    string
+	vcpu  int // -1: none was named
+	task  int // likewise
+	space guest.GPA
+}
+
+// lookQuery reads it from the query of a request, which it returns, too.
+func lookQuery(r *http.Request) (a lookAt, q map[string]string, err error) {
+	if q, err = query(r); err != nil {
+		return a, nil, err
+	}
+	a = lookAt{at: q["at"], vcpu: -1, task: -1}
+	number := func(name string, to *int) {
+		if v, ok := q[name]; ok && err == nil {
+			n, e := strconv.ParseUint(v, 0, 31)
+			if *to = int(n); e != nil {
+				err = badValue("%s %q: not a number", name, v)
+			}
+		}
+	}
+	number("vcpu", &a.vcpu)
+	number("task", &a.task)
+	if v, ok := q["space"]; ok && err == nil {
+		n, e := strconv.ParseUint(v, 0, 64)
+		if a.space = guest.GPA(n); e != nil || n == 0 {
+			err = badValue("space %q: not the address of a page table", v)
+		}
+	}
+	return a, q, err
+}
+
+// root returns the page tables that are meant; 0 stands for those of the kernel.
+func (a lookAt) root(s *server, l *machine.Look) (guest.GPA, error) {
+	named := 0
+	for _, given := range []bool{a.vcpu >= 0, a.task >= 0, a.space != 0} {
+		if given {
+			named++
+		}
+	}
+	switch {
+	case named > 1:
+		return 0, badValue("vcpu, task and space name address spaces: give one of them")
+	case a.space != 0 && a.space < guest.PageSize: // what is below that in CR3 is flags
+		return 0, badValue("space %#x: not the address of a page table", uint64(a.space))
+	case a.vcpu >= 0:
+		return l.Root(a.vcpu)
+	case a.task < 0:
+		return a.space, nil
+	}
+	t, err := s.task(a.task)
+	return t.Root, err
+}
+
+// addr returns the address that is meant: a number, SYMBOL or %REGISTER, and +OFFSET or -OFFSET
+// behind it. Registers are those of vCPU 0 unless another one is named.
+func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
+	if a.at == "" {
+		return 0, badValue("at: say where: ADDRESS, SYMBOL+OFFSET or %%REGISTER+OFFSET")
+	}
+	base, err := s.baseAddr(a.at, max(a.vcpu, 0), l)
+	if err == nil {
+		return base, nil
+	}
+	// A name may hold a plus or a minus, as in C++.
+	k := strings.LastIndexAny(a.at, "+-")
+	if k <= 0 {
+		return 0, err
+	}
+	off, bad := strconv.ParseUint(a.at[k+1:], 0, 64)
+	if bad != nil && !errors.Is(bad, strconv.ErrRange) {
+		return 0, err
+	}
+	if base, err = s.baseAddr(a.at[:k], max(a.vcpu, 0), l); err != nil {
+		return 0, err
+	}
+	to, beyond := uint64(base)+off, off > ^uint64(base)
+	if a.at[k] == '-' {
+		to, beyond = uint64(base)-off, off > uint64(base)
+	}
+	if beyond || bad != nil {
+		return 0, badValue("at %q: it has more than the 64 bits of an address", a.at)
+	}
+	return guest.GVA(to), nil
+}
+
+// baseAddr returns the address that a number, a name or a register of a vCPU has.
+func (s *server) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error) {
+	switch n, err := strconv.ParseUint(at, 0, 64); {
+	case err == nil:
+		return guest.GVA(n), nil
+	case errors.Is(err, strconv.ErrRange):
+		return 0, badValue("at %q: it has more than the 64 bits of an address", at)
+	}
+	if name, ok := strings.CutPrefix(at, "%"); ok {
+		r, err := l.Registers(cpu)
+		if err != nil {
+			return 0, err
+		}
+		v, ok := wireRegs(&r.Regs)[name]
+		if !ok {
+			return 0, badValue("%q: no general register", at)
+		}
+		return guest.GVA(v), nil
+	}
+	sym, err := s.guest.Image().Lookup(at)
+	if err != nil {
+		return 0, toProbeError(at, err)
+	}
+	return sym.Addr, nil
+}
+
+// near is symbolize, or "" where no symbol is.
+func (s *server) near(a guest.GVA) string {
+	if _, ok := s.guest.Image().Find(a); !ok {
+		return ""
+	}
+	return s.symbolize(a)
+}
+
+func (s *server) getRegisters(w http.ResponseWriter, r *http.Request) error {
+	a, q, err := lookQuery(r)
+	if err != nil {
+		return err
+	}
+	fp, err := boolQuery(q, "vectors")
+	if err != nil {
+		return err
+	}
+	list := api.RegisterList{VCPUs: []api.Registers{}}
+	err = s.look(func(l *machine.Look) error {
+		for cpu := range l.NumVCPU() {
+			if a.vcpu >= 0 {
+				cpu = a.vcpu
+			}
+			regs, err := l.Registers(cpu)
+			if err != nil {
+				return err
+			}
+			out := s.wireRegisters(&regs)
+			if fp {
+				v, err := l.Vectors(cpu)
+				if err != nil {
+					return err
+				}
+				out.Vectors = wireVectors(&v)
+			}
+			list.VCPUs = append(list.VCPUs, out)
+			if a.vcpu >= 0 {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// boolQuery returns a parameter that is true or false, false without it.
+func boolQuery(q map[string]string, name string) (bool, error) {
+	v, ok := q[name]
+	if !ok {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, badValue("%s %q: not true or false", name, v)
+	}
+	return b, nil
+}
+
+func (s *server) getPageWalk(w http.ResponseWriter, r *http.Request) error {
+	a, _, err := lookQuery(r)
+	if err != nil {
+		return err
+	}
+	out := api.PageWalk{Steps: []api.PageStep{}}
+	err = s.look(func(l *machine.Look) error {
+		addr, err := a.addr(s, l)
+		if err != nil {
+			return err
+		}
+		root, err := a.root(s, l)
+		if err != nil {
+			return err
+		}
+		as, steps, m, err := l.Walk(root, addr)
+		out.Addr, out.Symbol, out.Space, out.Levels = api.Hex(addr), s.near(addr), api.Hex(as.Root()), as.Levels()
+		for _, x := range steps {
+			step := api.PageStep{Level: x.Level, Name: x.Name(), Index: x.Index(), At: api.Hex(x.At), Entry: api.Hex(x.Entry), Flags: x.Flags()}
+			if step.Flags == nil {
+				step.Flags = []string{}
+			} else {
+				step.Points = api.Hex(x.Points())
+			}
+			out.Steps = append(out.Steps, step)
+		}
+		if err != nil {
+			out.Fault = err.Error()
+			return nil
+		}
+		out.Mapping = &api.Mapping{Physical: api.Hex(m.PA), Size: m.Size, Writable: m.Writable, User: m.User, NoExec: m.NoExec, Region: l.Region(m.PA)}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// task returns the task with that number.
+func (s *server) task(pid int) (taskInfo, error) {
+	t, ok := s.guest.Image().(tasker)
+	if !ok {
+		return taskInfo{}, errNoTasks
+	}
+	tasks, _, err := t.Tasks(maxTasks)
+	i := slices.IndexFunc(tasks, func(t taskInfo) bool { return int(t.PID) == pid })
+	switch {
+	case i >= 0:
+		return tasks[i], nil
+	case err != nil:
+		return taskInfo{}, noTasks(err)
+	}
+	return taskInfo{}, &api.Error{Code: api.CodeNoTask, Errno: "ESRCH", Message: fmt.Sprintf("the guest has no task %d", pid), Detail: "'guestprobe tasks --threads' lists those it has"}
+}

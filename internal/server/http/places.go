@@ -1,0 +1,91 @@
+package http
+
+import (
+	"bufio"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// getPlaces lists where a script may have probes. A kernel has tens of thousands of
+// functions: the answer is written as they are found.
+func (s *server) getPlaces(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	match := q["match"]
+	if match == "" {
+		match = "*"
+	}
+	listed, err := script.List(match, scriptTarget{s.probes})
+	if err != nil {
+		return scriptError(err)
+	}
+	for _, l := range listed {
+		if l.Data { // of which a client may say more than the symbol
+			l.Pattern, _, _ = strings.Cut(l.Pattern, ":")
+		}
+		if l.Pattern == "" {
+			continue // all is said
+		}
+		if err := guest.CheckGlob(l.Pattern); err != nil {
+			return badValue("match: %v", err)
+		}
+	}
+	known, err := s.askedTypes(q)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	b := bufio.NewWriter(w)
+	b.WriteString(`{"places":`)
+	writeList(b, s.places(listed, known))
+	b.WriteString("}\n")
+	_ = b.Flush() // an error: nobody is left to tell
+	return nil
+}
+
+// places are those that patterns stand for.
+func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.Place] {
+	return func(yield func(api.Place) bool) {
+		img := s.guest.Image()
+		for _, l := range listed {
+			for _, place := range l.Places {
+				if !yield(api.Place{Probe: l.Provider + ":" + place}) {
+					return
+				}
+			}
+			if l.Data && !variablePlaces(img, &l, yield) {
+				return
+			}
+			if l.Data || l.Pattern == "" {
+				continue
+			}
+			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
+				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// variablePlaces are those of watches on variables, each in its first bytes.
+func variablePlaces(img guest.View, l *script.Listed, yield func(api.Place) bool) bool {
+	symbol, _, _ := strings.Cut(l.Pattern, ":")
+	for _, sym := range img.Match(symbol) {
+		if sym.Kind != guest.SymData {
+			continue
+		}
+		if place := l.WatchedPlace(sym.Name, sym.Size); place != "" && !yield(api.Place{Probe: l.Provider + ":" + place}) {
+			return false
+		}
+	}
+	return true
+}

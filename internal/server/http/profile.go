@@ -1,0 +1,377 @@
+package http
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	flame "github.com/guestprobe/guestprobe/internal/profile"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// Limits of profiles.
+const (
+	// stackRoom is how many addresses the stacks of one profile may have in all: 32 MiB. What has
+	// no room counts as lost.
+	stackRoom = 4 << 20
+	// graphRoom is that of a profile whose graph is made here: a node is much larger than an address.
+	graphRoom = 256 << 10
+	// profileHeart is how often a profile reports its progress, more often at first, and looks up the names of new
+	// stacks: before a reset replaces the guest that they are of.
+	profileHeart = time.Second
+)
+
+// profile gathers stacks and how often each was seen: of samples, or of hits of probes.
+type profile struct {
+	s       *server
+	hz      int
+	sampler *sampler          // nil: of hits
+	cpus    []stackCounts     // by vCPU
+	of      map[string]string // names of the probes asked for, by those of their twins
+	room    atomic.Int64
+	graph   *flame.Fold // what is sent is made of the stacks; nil: these
+
+	names chan chan struct{} // asks for the names of all that has come; what it gets is closed then
+	over  chan struct{}      // closed when nothing is taken any more
+	ended sync.Once
+}
+
+// profiles are those that are being taken.
+type profiles struct {
+	mu   sync.Mutex
+	open map[*profile]bool
+}
+
+// stackCounts are the stacks of one vCPU. mu guards all but what namer sets in stacks.
+type stackCounts struct {
+	mu    sync.Mutex
+	seen  map[string]*stackCount
+	fresh []*stackCount // not named yet
+	total uint64        // counted
+	lost  uint64        // of these: without room
+
+	// Of the one who counts.
+	key bytes.Buffer
+	pcs [maxBacktrace]guest.GVA
+}
+
+// stackCount is one stack.
+type stackCount struct {
+	task     *api.Task
+	probe    string
+	pcs      []guest.GVA // innermost first, where it stands; the others are such that calls return to
+	cut      bool        // there may be callers of the last
+	boot     int64       // when the guest's boot began
+	frames   []api.Frame // once it is named
+	count    uint64
+	duration int64 // nanoseconds, of a return probe's hits
+}
+
+func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
+	var req api.StreamProfile
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	switch probes := len(req.Probes) + len(req.Names); {
+	case req.Hz < 0 || req.Hz > api.MaxProfileHz:
+		return badValue("hz %d: not 1 to %d", req.Hz, api.MaxProfileHz)
+	case req.Hz > 0 && probes > 0:
+		return badValue("either hz, or probes whose hits' stacks are wanted")
+	case req.Hz == 0 && probes == 0:
+		return badValue("hz or probes is missing")
+	}
+	for i := range req.Probes {
+		req.Probes[i].Stack, req.Probes[i].Stay = true, false
+	}
+	of := map[string]string{}
+	if len(req.Names) > 0 {
+		as, err := s.probes.choose(req.Names)
+		if err != nil {
+			return err
+		}
+		for _, a := range as {
+			req.Probes = append(req.Probes, twin(a, of))
+		}
+	}
+	p := &profile{s: s, hz: req.Hz, of: of, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
+	p.room.Store(stackRoom)
+	if req.Graph {
+		p.graph = &flame.Fold{}
+		p.room.Store(graphRoom)
+	}
+	if p.hz > 0 {
+		var err error
+		if p.sampler, err = s.newSampler(); err != nil {
+			return err
+		}
+	}
+	return s.serveEvents(w, r, api.StreamEvents{Probes: req.Probes}, p)
+}
+
+// maxTwin bounds the name of a twin; one that is longer is a number.
+const maxTwin = 60
+
+// twin asks for a probe at the place of a, whose hits have stacks, and notes in of whose it is.
+func twin(a *attached, of map[string]string) api.ProbeSpec {
+	def := *a.def
+	def.Group, def.Event = "profile", a.def.Group+"_"+a.def.Event
+	if name, taken := of[def.Name()]; len(def.Event) > maxTwin || taken && name != a.def.Name() {
+		def.Event = fmt.Sprintf("p%d", len(of)) // those of two names have a _ between them
+	}
+	of[def.Name()] = a.def.Name()
+	if a.spec.Filter == "" {
+		def.Args = nil // only a filter needs them
+	}
+	return api.ProbeSpec{Def: def.String(), Stack: true, Space: a.spec.Space, Filter: a.spec.Filter, Emulate: a.spec.Emulate}
+}
+
+// probe is the name of the probe whose hits are counted at the one with this name.
+func (p *profile) probe(name string) string { return cmp.Or(p.of[name], name) }
+
+// begin begins to sample.
+func (p *profile) begin() {
+	_, _ = p.s.guest.Source() // takes a second, which the first samples should not
+	all := &p.s.profiles
+	all.mu.Lock()
+	if all.open == nil {
+		all.open = map[*profile]bool{}
+	}
+	all.open[p] = true
+	all.mu.Unlock()
+	if p.sampler != nil {
+		p.sampler.every(time.Second/time.Duration(p.hz), p.sample)
+	}
+}
+
+// end has no sample taken any more. It may be repeated.
+func (p *profile) end() {
+	if p.sampler != nil {
+		p.sampler.end()
+	}
+	p.ended.Do(func() {
+		p.s.profiles.mu.Lock()
+		delete(p.s.profiles.open, p)
+		p.s.profiles.mu.Unlock()
+		close(p.over)
+	})
+}
+
+// toName has what asks for names. p may be nil: nobody asks then.
+func (p *profile) toName() <-chan chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.names
+}
+
+// nameAll has the stacks of all profiles named that have come until now: the guest, which stands still, is to become
+// another one, with other names. A client that does not read keeps it waiting for syncTime at most.
+func (s *server) nameAll() {
+	s.profiles.mu.Lock()
+	ps := slices.Collect(maps.Keys(s.profiles.open))
+	s.profiles.mu.Unlock()
+	if len(ps) == 0 {
+		return
+	}
+	s.probes.sync()
+	late := time.NewTimer(syncTime)
+	defer late.Stop()
+	for _, p := range ps {
+		named := make(chan struct{})
+		select {
+		case p.names <- named:
+			select {
+			case <-named:
+			case <-p.over:
+			}
+		case <-p.over:
+		case <-late.C:
+			s.log.Warn("stacks of a profile have no names: the guest has become another one before")
+			return
+		}
+	}
+}
+
+// sample counts what a vCPU does. It runs on that vCPU's thread.
+func (p *profile) sample(c *probe.Context) {
+	t := &p.cpus[c.CPU]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := c.Stack(t.pcs[:])
+	var task guest.Task
+	known := c.Task(&task)
+	comm := bytes.TrimRight(task.Comm[:], "\x00")
+	x := p.count(t, t.pcs[:n], known, int32(task.PID), comm, "")
+	if x == nil {
+		return
+	}
+	if x.count++; x.count == 1 {
+		x.cut = n == len(t.pcs)
+		for i, pc := range x.pcs {
+			x.pcs[i] = c.FileCode(pc) // while the task is there whose memory it is in
+		}
+	}
+}
+
+// hit counts a hit of a probe.
+func (p *profile) hit(a *attached, ev event.Event, rec *event.Record) {
+	if ev.CPU >= len(p.cpus) || rec.Moment == event.AtPost {
+		return
+	}
+	t := &p.cpus[ev.CPU]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pcs := rec.Stack
+	if rec.Moment == event.AtReturn { // its time is the function's, and the stack begins where that returns to
+		t.pcs[0] = rec.Addr
+		pcs = t.pcs[:1+copy(t.pcs[1:], pcs)]
+	}
+	x := p.count(t, pcs, rec.HasTask, rec.PID, []byte(rec.Comm), a.def.Name())
+	if x == nil {
+		return
+	}
+	x.cut = len(rec.Stack) == event.StackDepth
+	x.count++
+	x.duration += rec.Duration
+}
+
+// count returns the count of a stack, nil where there is no room for it. Precondition: t.mu held.
+func (p *profile) count(t *stackCounts, pcs []guest.GVA, task bool, pid int32, comm []byte, name string) *stackCount {
+	t.total++
+	boot := p.s.probes.boot.Load()
+	t.key.Reset()
+	b := t.key.AvailableBuffer()
+	b = binary.LittleEndian.AppendUint64(b, uint64(boot))
+	b = binary.LittleEndian.AppendUint32(b, uint32(pid))
+	b = append(append(b, comm...), 0)
+	b = append(append(b, name...), 0)
+	for _, pc := range pcs {
+		b = binary.LittleEndian.AppendUint64(b, uint64(pc))
+	}
+	t.key.Write(b)
+	x := t.seen[string(t.key.Bytes())]
+	if x == nil {
+		if p.room.Add(-int64(len(pcs)+16)) < 0 {
+			t.lost++
+			return nil
+		}
+		x = &stackCount{pcs: append([]guest.GVA(nil), pcs...), probe: name, boot: boot}
+		if task {
+			x.task = &api.Task{PID: pid, Comm: string(comm)}
+		}
+		if t.seen == nil {
+			t.seen = map[string]*stackCount{}
+		}
+		t.seen[string(t.key.Bytes())] = x
+		t.fresh = append(t.fresh, x)
+	}
+	return x
+}
+
+// name looks up the names of what has come since, and returns how many were counted and how many
+// are lost. It belongs to the goroutine of the request.
+func (p *profile) name() (counted, lost uint64) {
+	if p.sampler != nil {
+		lost = p.sampler.missed.Load() + p.sampler.late.Load()
+	}
+	var fresh []*stackCount
+	for i := range p.cpus {
+		t := &p.cpus[i]
+		t.mu.Lock()
+		fresh = append(fresh, t.fresh...)
+		t.fresh = nil
+		counted += t.total - t.lost
+		lost += t.lost
+		t.mu.Unlock()
+	}
+	if len(fresh) == 0 {
+		return counted, lost
+	}
+	names, boot := newNamer(p.s.guest), p.s.probes.boot.Load()
+	for _, x := range fresh {
+		if x.boot == boot {
+			x.frames = names.frames(x.pcs, true)
+			continue
+		}
+		for _, pc := range x.pcs { // of a guest that is gone, with its names
+			x.frames = append(x.frames, api.Frame{Addr: api.Hex(pc)})
+		}
+	}
+	return counted, lost
+}
+
+// putAll sends what a profile has gathered, which takes nothing more then.
+func (e *eventStream) putAll() error {
+	if e.profile == nil {
+		return nil
+	}
+	e.profile.end()
+	e.progress()
+	for cpu := range e.profile.cpus {
+		t := &e.profile.cpus[cpu]
+		for _, x := range t.seen {
+			stack := api.Stack{
+				Count: x.count, DurationNS: x.duration, CPU: cpu, Task: x.task, Probe: e.profile.probe(x.probe), Cut: x.cut, Frames: x.frames,
+			}
+			if e.profile.graph != nil {
+				e.profile.graph.Add(stack)
+				continue
+			}
+			e.put(api.RecordStack, stack)
+			if e.buf.Len() < maxGather {
+				continue
+			}
+			if err := e.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	e.putLost(e.lostTotal())
+	return e.putGraph()
+}
+
+// putGraph sends the flame graph of the stacks, where it is wanted.
+func (e *eventStream) putGraph() error {
+	if e.profile.graph == nil {
+		return nil
+	}
+	g := flame.Graph{Unit: "hits", Root: e.profile.graph.Root()}
+	if e.profile.sampler != nil {
+		g.Unit = "samples"
+	}
+	data, err := g.Data()
+	if err != nil {
+		panic("BUG: marshal graph: " + err.Error())
+	}
+	e.put(api.RecordGraph, json.RawMessage(data))
+	return e.flush()
+}
+
+// progress takes over how many stacks there are, and how many were lost.
+func (e *eventStream) progress() {
+	if e.profile != nil {
+		e.delivered, e.gone = e.profile.name()
+	}
+}
+
+// finals are the final counts of the stream's own probes, under the names that its records have.
+func (e *eventStream) finals() []api.Probe {
+	ps := e.own.finals()
+	if e.profile != nil {
+		for i := range ps {
+			ps[i].Name = e.profile.probe(ps[i].Name)
+		}
+	}
+	return ps
+}

@@ -1,0 +1,174 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+func objectFile(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("../../../probe/bpf/testdata/obj/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestProgramLife attaches an object, and follows a record of its ring to a
+// stream, its maps, its counts, and its end.
+func TestProgramLife(t *testing.T) {
+	h := serveFake(t, nil)
+	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "record.o")})
+	if err != nil || len(ps) != 1 {
+		t.Fatal(ps, err)
+	}
+	p := ps[0]
+	if p.Name != "bpf/record" || p.Def != "p:bpf/record vfs_read" || p.Runs != api.RunsOnHost || p.OnHost != "this guest has no memory that host and guest share" ||
+		p.Program == nil || p.Program.Section != "kprobe/vfs_read" || fmt.Sprint(p.Program.Maps) != "[.bss .rodata records]" {
+		t.Errorf("attached %+v, %+v", p, p.Program)
+	}
+	s := h.stream(h.ctx, api.StreamEvents{Names: []string{"record"}})
+	next[api.Start](h, s, api.RecordStart)
+	for _, n := range []uint64{5, 100, 200} {
+		if !h.g.hit(t, 1, "vfs_read", p.Offset, func(r *probe.Regs) { r.RDI, r.RDX = 3, n }) {
+			t.Fatal("not hit")
+		}
+	}
+	for _, n := range []byte{100, 200} {
+		hit := next[api.Hit](h, s, api.RecordHit)
+		if hit.Stage != "program" || hit.Map != "records" || hit.CPU != 1 || hit.Probe != "bpf/record" || hit.ID != p.ID || len(hit.Data) != 96 ||
+			hit.Data[8] != 3 || hit.Data[24] != n || !strings.HasPrefix(hit.Text, "records: ") || !strings.HasSuffix(hit.Text, "... (96 bytes)") {
+			t.Errorf("hit %+v", hit)
+		}
+	}
+	if p, err = h.c.Probe(h.ctx, "record"); err != nil || p.Program.Runs != 3 || p.Program.InGuest != 0 || p.Stats.Handled != 3 || p.Stats.Events != 2 || p.Stats.Lost != 0 {
+		t.Errorf("%+v, %+v, %v", p.Stats, p.Program, err)
+	}
+	ms, err := h.c.Maps(h.ctx)
+	if err != nil || len(ms) != 3 || ms[0].Name != ".bss" || ms[1].Name != ".rodata" || !ms[1].ReadOnly || ms[2].Kind != "ringbuf" || fmt.Sprint(ms[2].Probes) != "[bpf/record]" {
+		t.Errorf("maps %+v, %v", ms, err)
+	}
+	d, err := h.c.Map(h.ctx, "records")
+	if err != nil || d.Ring == nil || *d.Ring != (api.MapRing{Read: 2}) {
+		t.Errorf("ring %+v, %v", d, err)
+	}
+	if d, err = h.c.Map(h.ctx, ".bss"); err != nil || len(d.Values) != 1 || d.Values[0].Values[0] != "03000000000000000200000000000000" {
+		t.Errorf(".bss %+v, %v", d, err)
+	}
+	if _, err := h.c.Map(h.ctx, "nope"); !errors.Is(err, api.ErrMapNotFound) {
+		t.Errorf("unknown map: %v", err)
+	}
+	// A reset begins nothing anew on the host, and a second object has maps of
+	// the same names.
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "record.o")}); !errors.Is(err, api.ErrNameTaken) {
+		t.Errorf("attached twice: %v", err)
+	}
+	if _, err := h.c.Detach(h.ctx, "record"); err != nil {
+		t.Fatal(err)
+	}
+	if ms, err = h.c.Maps(h.ctx); err != nil || len(ms) != 0 {
+		t.Errorf("maps behind the end: %+v, %v", ms, err)
+	}
+}
+
+// TestProgramsShareMaps wants the maps of an object to live as long as one of
+// its probes.
+func TestProgramsShareMaps(t *testing.T) {
+	h := serveFake(t, nil)
+	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o"), Disabled: true})
+	if err != nil || len(ps) != 2 || ps[0].Enabled || ps[1].Kind != "r" || ps[1].OnHost != "this guest has no memory that host and guest share" {
+		t.Fatal(ps, err)
+	}
+	for _, want := range []string{"[bpf/enter bpf/leave]", "[bpf/leave]"} {
+		ms, err := h.c.Maps(h.ctx)
+		if err != nil || len(ms) != 2 || ms[1].Name != "started" || fmt.Sprint(ms[1].Probes) != want || !ms[0].Hist {
+			t.Errorf("maps %+v, %v, want started of %s", ms, err, want)
+		}
+		if want == "[bpf/leave]" {
+			break
+		}
+		if _, err := h.c.Detach(h.ctx, "enter"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := h.c.Map(h.ctx, "nanoseconds")
+	if err != nil || d.Buckets == nil && len(d.Values) != 64 {
+		t.Errorf("histogram %+v, %v", d, err)
+	}
+	if _, err := h.c.Detach(h.ctx, "leave"); err != nil {
+		t.Fatal(err)
+	}
+	if ms, err := h.c.Maps(h.ctx); err != nil || len(ms) != 0 {
+		t.Errorf("maps behind the end: %+v, %v", ms, err)
+	}
+}
+
+// TestProgramRefusals is a table of bodies that attach nothing.
+func TestProgramRefusals(t *testing.T) {
+	h := serveFake(t, nil)
+	for body, want := range map[string]string{
+		`{}`:                    `400 {"error":{"code":"bad_value","errno":"EINVAL","message":"object is missing: the bytes of an object file"}}`,
+		`{"object":"aGVsbG8="}`: `400 {"error":{"code":"bad_object","errno":"EINVAL","message":"load object: `,
+		`{"object":"%"}`:        `400 {"error":{"code":"bad_json"`,
+		`{"objekt":""}`:         `400 {"error":{"code":"unknown_field"`,
+		`{"object":"` + strings.Repeat("A", maxFileBody) + `"}`: `413 {"error":{"code":"body_too_large","errno":"EMSGSIZE","message":"the body is larger than 24117248 bytes","detail":"a file has at most 16 MiB"}}`,
+	} {
+		status, got := h.raw(http.MethodPost, "/v1/programs", body)
+		if got := fmt.Sprint(status, " ", got); !strings.HasPrefix(got, want) {
+			t.Errorf("%.40s: %s, want %s", body, got, want)
+		}
+	}
+	var wire *api.Error
+	_, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o"), Section: "kprobe/x"})
+	if !errors.As(err, &wire) || wire.Code != api.CodeBadObject || wire.Errno != "ENOENT" {
+		t.Errorf("unknown section: %v", err)
+	}
+	if ps, err := h.c.Probes(h.ctx); err != nil || len(ps) != 0 {
+		t.Errorf("attached %+v, %v", ps, err)
+	}
+}
+
+// TestFilter wants filters to decide on hits, returns and accesses, each in its
+// count.
+func TestFilter(t *testing.T) {
+	h := serveFake(t, nil)
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{
+		{Def: "p:a do_fork flags=%di", Filter: "flags > 10"}, {Def: "p:b do_fork flags=%di", Filter: "!(flags > 10) || cpu == 0"}, {Def: "p:c do_fork"},
+	}})
+	start := next[api.Start](h, s, api.RecordStart)
+	if p := start.Probes[0]; p.Filter != "flags > 10" {
+		t.Errorf("listed as %+v", p)
+	}
+	for i, n := range []uint64{10, 11} {
+		if !h.g.hit(t, 1-i, "do_fork", start.Probes[0].Offset, func(r *probe.Regs) { r.RDI = n }) {
+			t.Fatal("not hit")
+		}
+	}
+	for _, want := range []string{"c 1", "b 1", "c 0", "b 0", "a 0"} {
+		hit := next[api.Hit](h, s, api.RecordHit)
+		if got := fmt.Sprint(strings.TrimPrefix(hit.Probe, "kprobes/"), " ", hit.CPU); got != want {
+			t.Errorf("hit %s, want %s", got, want)
+		}
+	}
+	for name, want := range map[string]api.Counts{"a": {Hits: 2, Handled: 1, Filtered: 1}, "b": {Hits: 2, Handled: 2}, "c": {Hits: 2, Handled: 2}} {
+		if p, err := h.c.Probe(h.ctx, name); err != nil || p.Stats.Counts != want || p.Stats.Events != want.Handled {
+			t.Errorf("%s: %+v, %v, want %+v", name, p.Stats, err, want)
+		}
+	}
+	var wire *api.Error
+	_, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:x do_fork"}, api.ProbeSpec{Def: "p:y do_fork", Filter: "nope == 1"})
+	if !errors.As(err, &wire) || wire.Code != api.CodeBadDefinition || wire.Syntax != "FIELD_NOT_FOUND" || wire.Column == nil || *wire.Column != 0 ||
+		wire.Command != "nope == 1" || wire.Index == nil || *wire.Index != 1 {
+		t.Errorf("unknown field: %+v", err)
+	}
+}

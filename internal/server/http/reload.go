@@ -1,0 +1,77 @@
+package http
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/service"
+)
+
+// limits are those that a reload may change.
+type limits struct {
+	conns    int           // connections
+	bodies   int64         // bytes of all bodies together
+	bodyTime time.Duration // for a body to come
+	stall    time.Duration // for a client to read some of an answer
+}
+
+// limits returns those that the options say.
+func (o *options) limits() *limits {
+	return &limits{conns: o.maxConns, bodies: int64(o.maxBodies), bodyTime: o.bodyTime, stall: o.stallTime}
+}
+
+// reloadable are the flags that a reload can change.
+var reloadable = map[string]bool{
+	"log-level": true, "max-connections": true, "max-bodies": true, "body-timeout": true, "stall-timeout": true,
+}
+
+// always is a handler of a log that shows each line, whatever the log's level.
+type always struct{ slog.Handler }
+
+// Enabled is true.
+func (always) Enabled(context.Context, slog.Level) bool { return true }
+
+// reload reads the configuration again, and makes what can be changed as it says. What cannot be is told; a file that is
+// wrong changes nothing. What has come of it is an answer to who has asked, so that it is in the log whatever the level.
+func (s *server) reload() {
+	log := slog.New(always{s.log.Handler()})
+	if err := s.reopenLog(); err != nil {
+		log.Error("the log's file is not opened again: lines go to the one that is open", "err", err)
+	}
+	if err := s.manager.Tell(service.Reloading()); err != nil {
+		s.log.Warn("service manager", "err", err)
+	}
+	defer func() {
+		if err := s.manager.Tell(service.Ready); err != nil {
+			s.log.Warn("service manager", "err", err)
+		}
+	}()
+	o := defaultOptions()
+	o.flags(pflag.NewFlagSet("guestprobed", pflag.ContinueOnError))
+	err := o.set.Parse(s.args)
+	if err == nil {
+		err = o.configure()
+	}
+	if err != nil {
+		log.Error("the configuration is not reloaded: everything stays as it was", "err", err)
+		return
+	}
+	o.set.VisitAll(func(now *pflag.Flag) {
+		was := s.opt.set.Lookup(now.Name).Value
+		from, to := was.String(), now.Value.String()
+		switch {
+		case from == to:
+		case !reloadable[now.Name]:
+			log.Warn("a change of the configuration waits for the next start", "name", now.Name, "is", from, "will be", to)
+		default:
+			_ = was.Set(to) // it was just read
+			log.Info("reloaded", "name", now.Name, "was", from, "is", to)
+		}
+	})
+	s.limits.Store(o.limits())
+	log.Info("configuration reloaded", "file", o.config)
+	s.logLevel.Set(o.logLevel)
+}

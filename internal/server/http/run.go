@@ -1,0 +1,245 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/jail"
+	"github.com/guestprobe/guestprobe/internal/service"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// exitPermission is guestprobed's exit status when /dev/kvm or the socket may not
+// be used.
+const exitPermission = 5
+
+// closeTime is how long the guest may take to end when the daemon stops.
+const closeTime = 2 * time.Second
+
+// Main is guestprobed: it runs until SIGTERM, SIGINT or SIGHUP and returns the
+// exit status. A nil monitor is for programs without the command line.
+func Main(monitor Monitor) int {
+	// A reader of our log that goes away must not end the guest: without this
+	// the runtime dies of SIGPIPE on writes to descriptors 1 and 2 (os/signal).
+	signal.Ignore(syscall.SIGPIPE)
+	// After the first signal the handler stays: a second one must not cut the
+	// way back short.
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return commandLine(newMachineGuest, monitor, hangups, jail.Enter).Run(ctx, command.Process())
+}
+
+// guestMaker makes a guest, parked before its first instruction.
+type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
+
+// gcPercent is how much the daemon's memory grows before what is garbage of it is collected.
+// Hits make none, so that this costs nothing but where tens of thousands of probes come or
+// go at once, which is when memory would otherwise be twice what it has to be.
+const gcPercent = 15
+
+// Program describes guestprobed's command line. It runs until its context ends, and does not confine the process, which is
+// somebody else's.
+func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor, nil, nil) }
+
+func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) command.Program {
+	o := defaultOptions()
+	return command.Program{
+		Spec: command.Spec{
+			Use:   "guestprobed",
+			Short: "Boot a guest and serve its probes",
+			Long: `guestprobed boots one x86-64 guest under KVM and serves its state, probes and
+events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
+client.
+
+SIGTERM and SIGINT take every probe out, restore the guest's text, end all streams
+and stop the guest, in a few seconds whatever clients do; the exit status is then 0.
+So does SIGHUP without --config; with it, it has the daemon read that again: log level
+and limits change, the rest is told to wait for the next start. docs/service.md has that
+and what a service manager gives and is told.
+
+Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
+--config, or a --probe or --script that is not right; 5 no permission for /dev/kvm or the socket.`,
+			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
+  guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
+  guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
+			Plain: true,
+			Flags: o.flags,
+			Run: func(ctx context.Context, r *command.Run) error {
+				if err := o.configure(); err != nil {
+					return err
+				}
+				if o.checkConfig {
+					return o.checkFiles(r)
+				}
+				if os.Getenv("GOGC") == "" {
+					debug.SetGCPercent(gcPercent)
+				}
+				return serve(ctx, r.Env, o, newGuest, monitor, hangups, enter)
+			},
+		},
+		Judge: func(err error) command.Verdict {
+			var wire *api.Error
+			switch {
+			case errors.As(err, &wire) && wire.Column != nil:
+				return command.Verdict{Status: command.ExitUsage}
+			case errors.Is(err, fs.ErrPermission):
+				return command.Verdict{Status: exitPermission}
+			}
+			return command.Verdict{Status: command.ExitFailed}
+		},
+	}
+}
+
+// serve is the daemon's life.
+func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
+	if err := o.checkPlaces(); err != nil {
+		return err
+	}
+	log, lw, err := newLog(&o, env.Stderr)
+	if err != nil {
+		return o.of("log-file", err)
+	}
+	defer lw.Close()
+	ready, err := openReady(o.readyFD)
+	if err != nil {
+		return command.Usagef("%w", err)
+	}
+	defer ready.Close()
+	manager, err := service.Of(env.Getenv)
+	if err != nil {
+		return err
+	}
+	sock, err := givenSocket(&o, log, env.Getenv)
+	if err != nil {
+		return err
+	}
+	if sock != nil {
+		defer sock.Close()
+	}
+	if o.socket == "" {
+		path, err := defaultSocket(os.Geteuid(), env.Getenv)
+		if err != nil {
+			return err
+		}
+		o.socket = path
+	}
+	var snap *snapshot.Snapshot
+	if o.restore != "" {
+		if snap, err = readSnapshot("--restore", &o); err != nil {
+			return o.of("restore", err)
+		}
+	}
+	prog, err := loadProgram(&o)
+	if err != nil {
+		return err
+	}
+	if sock == nil {
+		if sock, err = listen(ctx, o.socket, o.gid, o.allowUIDs); err != nil {
+			return err
+		}
+		defer sock.Close()
+	}
+	var kept *state
+	if o.state != "" {
+		if kept, err = openState(o.state, o.stateUsers()...); err != nil {
+			return o.of("state", err)
+		}
+		o.state = filepath.Dir(kept.path)
+		defer kept.close()
+	}
+	if dir := hidden(sock.path); dir != "" && len(o.allowUIDs) > 0 {
+		log.Warn("users of --allow-uid may not reach the socket: not everybody may pass a directory", "directory", dir)
+	}
+	started := time.Now()
+	g, err := newGuest(&o, prog, log)
+	if err != nil {
+		return o.ofBoot(err)
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if cerr := g.Close(cctx); cerr != nil {
+			log.Error("close guest", "err", cerr)
+		}
+		log.Info("stopped")
+	}()
+	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
+		"memory", formatSize(o.memory), "took", time.Since(started))
+	s := newServer(log, o, g, lw.Lost)
+	s.monitor, s.manager, s.logLevel, s.reopenLog, s.state, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, kept, env.Args, hangups
+	defer s.probes.close()
+	if snap != nil {
+		if err := s.attachSnapshot(ctx, snap); err != nil {
+			return err
+		}
+		s.markOrigin(api.OriginRestored)
+	}
+	if err := s.attachFlags(); err != nil {
+		return err
+	}
+	if err := s.startScripts(); err != nil {
+		return err
+	}
+	s.markOrigin(api.OriginStart)
+	if kept != nil {
+		if err := s.restoreState(); err != nil {
+			return err
+		}
+	}
+	s.begin = func(debuggers *socket) error {
+		if err := s.confine(enter, sock, debuggers, prog); err != nil {
+			return err
+		}
+		if o.paused {
+			return nil
+		}
+		if err := s.resume(); err != nil {
+			return fmt.Errorf("start guest: %w", err)
+		}
+		return nil
+	}
+	return s.run(ctx, sock, func() {
+		log.Info("ready", "socket", sock.path, "pid", s.pid)
+		if _, err := fmt.Fprintf(ready, "ready %s\n", sock.path); err != nil {
+			log.Warn("ready descriptor", "err", err)
+		}
+		ready.Close()
+	})
+}
+
+// openReady returns the descriptor that wants to know when clients can
+// connect, or something that takes the line and drops it.
+func openReady(fd int) (io.WriteCloser, error) {
+	if fd < 0 {
+		return nopCloser{io.Discard}, nil
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+		return nil, fmt.Errorf("--ready-fd %d: %w", fd, err)
+	}
+	f := os.NewFile(uintptr(fd), "ready")
+	if fd <= 2 {
+		return nopCloser{f}, nil // the standard streams stay open
+	}
+	return f, nil
+}
+
+type nopCloser struct{ io.Writer }
+
+// Close does nothing.
+func (nopCloser) Close() error { return nil }

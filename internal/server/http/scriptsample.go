@@ -1,0 +1,116 @@
+package http
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// exitWatch tells several scripts of the exits of vCPUs.
+type exitWatch struct {
+	mu   sync.Mutex
+	subs map[*sampling]bool
+}
+
+// set adds or takes away one who is told.
+func (x *exitWatch) set(g sampledGuest, s *sampling, on bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.subs == nil {
+		x.subs = map[*sampling]bool{}
+	}
+	if x.subs[s] = true; !on {
+		delete(x.subs, s)
+	}
+	if len(x.subs) == 0 {
+		g.OnExit(nil)
+		return
+	}
+	var all []*sampling
+	for s := range x.subs {
+		all = append(all, s)
+	}
+	g.OnExit(func(cpu int, reason string, state probe.State) {
+		for _, s := range all {
+			for _, p := range s.exits[reason] {
+				s.run(cpu, state, p.Sampled)
+			}
+		}
+	})
+}
+
+// sampling runs programs of a script on what vCPUs do.
+type sampling struct {
+	*sampler
+	programs []*program.Program
+	exits    map[string][]*program.Program // by reason
+}
+
+// newSampling returns what runs the programs of a script that are for samples and exits; nil
+// where there are none.
+func (rs *runningScript) newSampling() (*sampling, error) {
+	if len(rs.script.Samples)+len(rs.script.Exits) == 0 {
+		return nil, nil
+	}
+	m, err := rs.s.newSampler()
+	if err != nil {
+		return nil, err
+	}
+	return &sampling{sampler: m, exits: map[string][]*program.Program{}}, nil
+}
+
+// begin has the programs run.
+func (m *sampling) begin(rs *runningScript) {
+	if m == nil {
+		return
+	}
+	load := func(name string) *program.Program {
+		p := rs.obj.Sample(name)
+		m.programs = append(m.programs, p)
+		return p
+	}
+	for _, x := range rs.script.Exits {
+		m.exits[x.Reason] = append(m.exits[x.Reason], load(x.Program))
+	}
+	if len(m.exits) > 0 {
+		m.s.exits.set(m.g, m, true)
+	}
+	// Those of one period have one clock, so that they run in the order of the source.
+	var periods []time.Duration
+	of := map[time.Duration][]func(*probe.Context){}
+	for _, x := range rs.script.Samples {
+		if of[x.Period] == nil {
+			periods = append(periods, x.Period)
+		}
+		of[x.Period] = append(of[x.Period], load(x.Program).Sampled)
+	}
+	for _, p := range periods {
+		m.every(p, of[p]...)
+	}
+}
+
+// end has no program run any more. It may be repeated.
+func (m *sampling) end() {
+	if m == nil {
+		return
+	}
+	if len(m.exits) > 0 {
+		m.s.exits.set(m.g, m, false)
+	}
+	m.sampler.end()
+}
+
+// lost says how often programs did not run.
+func (m *sampling) lost() (texts []string) {
+	if m == nil {
+		return nil
+	}
+	if n := m.missed.Load(); n > 0 {
+		texts = append(texts, fmt.Sprintf("missed %s, in the middle of hits", command.Plural(n, "sample")))
+	}
+	return texts
+}

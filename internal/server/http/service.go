@@ -1,0 +1,131 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/service"
+)
+
+// statusEvery is how often it is looked whether the state that a service manager is told has changed.
+const statusEvery = time.Second
+
+// status is the daemon's state in a line.
+func (s *server) status() string {
+	line := fmt.Sprintf("guest %s, %s", s.guest.State().Phase, command.Plural(s.probes.count(), "probe"))
+	if n := len(s.scripts.all()); n > 0 {
+		line += ", " + command.Plural(n, "script")
+	}
+	if n := len(s.state.waiting()); n > 0 {
+		line += fmt.Sprintf("; %d not restored", n)
+	}
+	return line
+}
+
+// tellManager tells the service manager how it is, from READY on, until ctx ends. Of the watchdog it says a word when a
+// request on our own socket has been answered: then connections are taken and the guest's state can be had.
+func (s *server) tellManager(ctx context.Context, path string) {
+	tell := func(assignments ...string) {
+		if err := s.manager.Tell(assignments...); err != nil {
+			s.log.Warn("service manager", "err", err)
+		}
+	}
+	last := s.status()
+	tell(service.Ready, service.Status(last))
+	ticks := time.NewTicker(statusEvery)
+	defer ticks.Stop()
+	var dog <-chan time.Time
+	period := s.manager.Watchdog() / 2
+	if period > 0 {
+		t := time.NewTicker(period)
+		defer t.Stop()
+		dog = t.C
+	}
+	client := &http.Client{Timeout: period, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}}
+	defer client.CloseIdleConnections()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.guest.Changed():
+		case <-ticks.C:
+		case <-dog:
+			if err := answers(ctx, client); err != nil {
+				s.log.Error("the daemon does not answer itself: its service manager is not told that it lives", "err", err)
+			} else {
+				tell(service.Alive)
+			}
+		}
+		if now := s.status(); now != last {
+			last = now
+			tell(service.Status(now))
+		}
+	}
+}
+
+// tellEnd says that the daemon stops, and keeps what clients have attached, or says what of it is lost.
+func (s *server) tellEnd() {
+	status := "stopping"
+	if s.state != nil {
+		if err := s.writeState(); err != nil && !errors.Is(err, errClosing) {
+			s.log.Error("what clients have attached cannot be kept", "err", err)
+			status = "stopping; what clients have attached cannot be kept: " + err.Error()
+		}
+	} else if lost := s.tellLost(); lost > 0 {
+		status = fmt.Sprintf("stopping; lost of what clients have attached: %d", lost)
+	}
+	if err := s.manager.Tell(service.Stopping, service.Status(status)); err != nil {
+		s.log.Warn("service manager", "err", err)
+	}
+}
+
+// answers asks for the guest's state. Whatever is answered is one, also that there are too many connections.
+func answers(ctx context.Context, c *http.Client) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guestprobed/v1/guest", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// givenSocket returns the socket that a service manager has made, whose mode, group and end are the manager's, or nil where
+// there is none. The path of options is its. The lock beside it says that there is a daemon, and nobody is started by asking
+// there; where the folder may not be written to there is none.
+func givenSocket(o *options, log *slog.Logger, getenv func(string) string) (*socket, error) {
+	l, err := service.Listener(getenv)
+	if l == nil || err != nil {
+		return nil, err
+	}
+	path := l.Addr().String()
+	if o.socket != "" && o.socket != path {
+		l.Close()
+		return nil, o.placed(command.Usagef("--socket %s: the service manager gives %s; leave it out", o.socket, path))
+	}
+	o.socket = path
+	s := &socket{listener: l, path: path, given: true}
+	if s.lock, err = lockFile(path + api.LockSuffix); errors.Is(err, ErrSocketLive) {
+		l.Close()
+		return nil, err
+	} else if err != nil {
+		log.Warn("'guestprobe ps' will take the daemon for one that is not started", "err", err)
+	}
+	return s, nil
+}

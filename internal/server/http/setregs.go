@@ -1,0 +1,143 @@
+package http
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/big"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// cell is a register that can be changed.
+type cell struct {
+	bits int
+	set  func(n *big.Int)
+}
+
+// number is a cell of an integer of the machine's.
+func number[T uint8 | uint16 | uint32 | uint64](p *T) cell {
+	return cell{8 * binary.Size(*p), func(n *big.Int) { *p = T(n.Uint64()) }}
+}
+
+// wide is a cell of bytes, the lowest first.
+func wide(b []byte) cell {
+	return cell{8 * len(b), func(n *big.Int) {
+		n.FillBytes(b)
+		slices.Reverse(b)
+	}}
+}
+
+// settable are the registers that can be changed, by their names.
+func settable(r *machine.Registers) map[string]cell {
+	g, y, m := &r.Regs, &r.System, map[string]cell{}
+	for name, p := range map[string]*uint64{
+		"rax": &g.RAX, "rbx": &g.RBX, "rcx": &g.RCX, "rdx": &g.RDX, "rsi": &g.RSI, "rdi": &g.RDI, "rsp": &g.RSP, "rbp": &g.RBP, "rip": &g.RIP, "rflags": &g.RFLAGS,
+		"r8": &g.R8, "r9": &g.R9, "r10": &g.R10, "r11": &g.R11, "r12": &g.R12, "r13": &g.R13, "r14": &g.R14, "r15": &g.R15,
+		"fs_base": &y.FS.Base, "gs_base": &y.GS.Base, "kernel_gs_base": &r.KernelGS,
+		"cr0": &y.CR0, "cr2": &y.CR2, "cr3": &y.CR3, "cr4": &y.CR4, "cr8": &y.CR8, "efer": &y.EFER,
+		"dr6": &r.Debug.DR6, "dr7": &r.Debug.DR7,
+	} {
+		m[name] = number(p)
+	}
+	for i := range r.Debug.DB {
+		m[fmt.Sprintf("dr%d", i)] = number(&r.Debug.DB[i])
+	}
+	return m
+}
+
+// settableVectors are the floating point and vector registers likewise.
+func settableVectors(v *machine.Vectors) map[string]cell {
+	m := map[string]cell{
+		"fctrl": number(&v.Control), "fstat": number(&v.Status), "ftag": number(&v.Tag), "fop": number(&v.Opcode), "fip": number(&v.IP), "fdp": number(&v.DP), "mxcsr": number(&v.MXCSR),
+	}
+	each := func(name string, i int, c cell) { m[fmt.Sprintf("%s%d", name, i)] = c }
+	for i := range v.ST {
+		each("st", i, wide(v.ST[i][:]))
+	}
+	for i := range v.Regs {
+		for width, name := range vectorNames {
+			if width <= v.Width {
+				each(name, i, wide(v.Regs[i][:width]))
+			}
+		}
+	}
+	if v.HasMask {
+		for i := range v.Mask {
+			each("k", i, number(&v.Mask[i]))
+		}
+	}
+	if v.HasPKRU {
+		m["pkru"] = number(&v.PKRU)
+	}
+	return m
+}
+
+// maxNumber is how long a value may be as text: 512 bits, in any base.
+const maxNumber = 2 + 512
+
+// vectorNames are the names of vector registers by their bytes.
+var vectorNames = map[int]string{16: "xmm", 32: "ymm", 64: "zmm"}
+
+func (s *server) putRegisters(w http.ResponseWriter, r *http.Request) error {
+	var req api.WriteRegisters
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	if len(req.Set) == 0 {
+		return badValue("set: say which registers, and what is to be in them")
+	}
+	var out api.Registers
+	if err := s.look(func(l *machine.Look) error {
+		regs, err := l.Registers(req.VCPU)
+		if err != nil {
+			return err
+		}
+		vectors, err := l.Vectors(req.VCPU)
+		if err != nil {
+			return err
+		}
+		to, wider := settable(&regs), settableVectors(&vectors)
+		var changed *machine.Vectors
+		// The widest first, so that xmm0 is what it was given beside a ymm0.
+		for _, name := range slices.Backward(slices.Sorted(maps.Keys(req.Set))) {
+			c, ok := to[strings.ToLower(name)]
+			if !ok {
+				if c, ok = wider[strings.ToLower(name)]; !ok {
+					return badValue("%q: no register of this vCPU that can be changed: 'guestprobe regs --help' names those", name)
+				}
+				changed = &vectors
+			}
+			value := req.Set[name]
+			n, ok := new(big.Int), len(value) <= maxNumber
+			if ok {
+				_, ok = n.SetString(value, 0)
+			}
+			if !ok || n.Sign() < 0 || n.BitLen() > c.bits {
+				return badValue("%s: %.200q is not a number of %d bits", name, value, c.bits)
+			}
+			c.set(n)
+		}
+		if err := l.Change(req.VCPU, regs, changed); err != nil {
+			return err
+		}
+		if regs, err = l.Registers(req.VCPU); err != nil {
+			return err
+		}
+		out = s.wireRegisters(&regs)
+		if changed != nil {
+			if vectors, err = l.Vectors(req.VCPU); err == nil {
+				out.Vectors = wireVectors(&vectors)
+			}
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}

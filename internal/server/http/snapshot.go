@@ -1,0 +1,262 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/files"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/device"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// savedGuest is what a Guest has that can be saved.
+type savedGuest interface {
+	Save(with func()) (*snapshot.Snapshot, error)
+	Fits(*snapshot.Snapshot) error
+	ResetTo(ctx context.Context, s *snapshot.Snapshot) error
+}
+
+// snapshots returns the guest as one that can be saved.
+func (s *server) snapshots() (savedGuest, error) {
+	if g, ok := s.guest.(savedGuest); ok {
+		return g, nil
+	}
+	return nil, machine.ErrNoSnapshot
+}
+
+// saveGuest answers with a snapshot, and remembers it.
+func (s *server) saveGuest(w http.ResponseWriter, r *http.Request) error {
+	if err := noBody(w, r); err != nil {
+		return err
+	}
+	snap, err := s.save()
+	if err != nil {
+		return err
+	}
+	s.last.Store(snap)
+	w.Header().Set("Content-Type", api.SnapshotType)
+	w.WriteHeader(http.StatusOK)
+	if _, err := snap.WriteTo(w); err != nil {
+		panic(http.ErrAbortHandler) // the client sees that it is not all
+	}
+	return nil
+}
+
+// save takes a snapshot, with what is attached.
+func (s *server) save() (*snapshot.Snapshot, error) {
+	if s.saved != nil {
+		return s.saved, nil
+	}
+	g, err := s.snapshots()
+	if err != nil {
+		return nil, err
+	}
+	s.resetMu.Lock()
+	defer s.resetMu.Unlock()
+	if err := s.probes.change(); err != nil {
+		return nil, err
+	}
+	defer s.probes.changes.Unlock()
+	on := s.attachments(func(origin string) bool { return origin == api.OriginFleet })
+	defer on.release()
+	snap, err := g.Save(on.values)
+	if err != nil {
+		return nil, err
+	}
+	if snap.Attached, err = json.Marshal(on); err != nil {
+		return nil, fmt.Errorf("save: %w", err)
+	}
+	snap.Config.LeftOut = on.LeftOut
+	for _, what := range snap.Config.Inside {
+		s.log.Warn("the guest has ended inside a probe's handlers: the registers that are saved there are those that the handlers have used", "what", what)
+	}
+	c := &snap.Config
+	files := map[*string]*string{&s.opt.guest: &c.Image, &s.opt.debug: &c.Debug, &s.opt.symbols: &c.Symbols}
+	if l := c.Linux; l != nil {
+		delete(files, &s.opt.guest)
+		files[&s.opt.kernel], files[&s.opt.initrd] = &c.Image, &l.Initrd
+		l.InitrdSHA256 = s.opt.initrdSHA256
+		for i := range l.Disks {
+			files[&l.Disks[i].Path] = &l.Disks[i].Path
+		}
+	}
+	for path, to := range files {
+		if *path == "" {
+			continue
+		}
+		if *to, err = filepath.Abs(*path); err != nil {
+			return nil, fmt.Errorf("save: %w", err)
+		}
+	}
+	return snap, nil
+}
+
+// putSnapshot takes a snapshot from a client, for resets to it.
+func (s *server) putSnapshot(w http.ResponseWriter, r *http.Request) error {
+	g, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	snap, err := snapshot.Read(r.Body, s.opt.memory+guest.LoaderSize)
+	switch {
+	case isSnapshotError(err):
+		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
+	case err != nil:
+		return bodyError(err)
+	}
+	s.resetMu.Lock()
+	err = g.Fits(snap)
+	s.resetMu.Unlock()
+	if err != nil {
+		return err
+	}
+	s.last.Store(snap)
+	writeJSON(w, http.StatusCreated, api.Snapshot{ID: snap.Config.ID, VCPUs: snap.Config.VCPUs, Memory: snap.Config.Memory, Bytes: snap.Len()})
+	return nil
+}
+
+// isSnapshotError reports whether err is about what is in a file.
+func isSnapshotError(err error) bool {
+	for _, is := range []error{snapshot.ErrNone, snapshot.ErrVersion, snapshot.ErrTruncated, snapshot.ErrDamaged} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// resetTo returns how a guest is reset to the snapshot of a number, or boots anew for "".
+func (s *server) resetTo(id string) (func(context.Context) error, error) {
+	if id == "" {
+		return s.guest.Reset, nil
+	}
+	g, err := s.snapshots()
+	if err != nil {
+		return nil, err
+	}
+	snap := s.last.Load()
+	if snap == nil || snap.Config.ID != id {
+		return nil, &api.Error{Code: api.CodeNoSnapshot, Errno: "ENOENT", Message: fmt.Sprintf("this daemon does not have the snapshot %q", id), Detail: "POST /v1/snapshots gives it one; it keeps the last"}
+	}
+	return func(ctx context.Context) error { return g.ResetTo(ctx, snap) }, nil
+}
+
+// coreFlag names a guest that is only looked at.
+const coreFlag = "--core"
+
+// readSnapshot reads the file that a flag has named, and makes options what it says where they say nothing. One that is only looked
+// at may be an ELF core.
+func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
+	f, _, err := files.Open(o.restore)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", flag, err)
+	}
+	defer f.Close()
+	snap, err := snapshot.Read(f, guest.MaxRAM+guest.LoaderSize)
+	if flag == coreFlag && errors.Is(err, snapshot.ErrCore) {
+		snap, err = snapshot.ReadELF(f, guest.MaxRAM+guest.LoaderSize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", flag, o.restore, err)
+	}
+	c := &snap.Config
+	switch {
+	case c.Linux == nil && (o.kernel != "" || o.initrd != "" || o.symbols != "" || len(o.disks) > 0):
+		return nil, command.Usagef("%s %s: it has no Linux kernel; leave --kernel, --initrd, --symbols and --disk out", flag, o.restore)
+	case c.Linux != nil && o.guest != "":
+		return nil, command.Usagef("%s %s: it has a Linux kernel; leave --guest out", flag, o.restore)
+	case c.Linux != nil && len(c.Linux.Disks) == 0 && len(o.disks) > 0:
+		return nil, command.Usagef("%s %s: its guest had no disk; leave --disk out", flag, o.restore)
+	case c.Linux != nil && len(c.Linux.Disks) != len(o.disks) && flag != coreFlag:
+		// The file may be somebody else's, and the guest in it: it is not to say what of ours that guest reads and writes.
+		return nil, command.Usagef("%s %s: its guest had %s, which nobody but you can give it: add%s if these are they", flag, o.restore, command.Plural(len(c.Linux.Disks), "disk"), diskFlags(c.Linux.Disks))
+	}
+	for _, x := range []struct {
+		flag      string
+		have, was string
+		take      func()
+	}{
+		{"vcpus", strconv.Itoa(o.vcpus), strconv.Itoa(c.VCPUs), func() { o.vcpus = c.VCPUs }},
+		{"memory", formatSize(o.memory), formatSize(c.Memory), func() { o.memory = c.Memory }},
+		{"cmdline", strconv.Quote(o.cmdline), strconv.Quote(c.Cmdline), func() { o.cmdline = c.Cmdline }},
+		{"tick", o.tick.String(), c.Tick().String(), func() { o.tick = c.Tick() }},
+		{"guest", "", "", func() { o.takeImage(c) }},
+	} {
+		switch {
+		case !o.given(x.flag):
+			x.take()
+		case x.flag != "guest" && x.have != x.was:
+			return nil, command.Usagef("--restore %s: it has --%s %s, not %s; leave --%[2]s out", o.restore, x.flag, x.was, x.have)
+		}
+	}
+	// What is only known of the guest is left out where it is not any more.
+	for _, x := range []struct {
+		flag, was string
+		to        *string
+	}{{"debug", c.Debug, &o.debug}, {"symbols", c.Symbols, &o.symbols}, {"initrd", c.Initrd(), &o.initrd}} {
+		if _, err := os.Stat(x.was); err == nil && !o.given(x.flag) {
+			*x.to = x.was
+		}
+	}
+	if o.initrd != "" && !o.given("initrd") { // the guest reads it when it is reset
+		if o.initrdSHA256 = c.Linux.InitrdSHA256; o.initrdSHA256 == "" {
+			o.initrd = ""
+		}
+	}
+	return snap, nil
+}
+
+// diskFlags writes the flags that give a guest these disks.
+func diskFlags(disks []snapshot.Disk) string {
+	var b strings.Builder
+	for _, d := range disks {
+		fmt.Fprintf(&b, " --disk %s", strconv.Quote(device.Disk{Path: d.Path, ReadOnly: d.ReadOnly}.String()))
+	}
+	return b.String()
+}
+
+// takeImage makes the guest's image, and what goes with it, those of a snapshot.
+func (o *options) takeImage(c *snapshot.Config) {
+	if c.Linux == nil {
+		o.guest = c.Image
+		return
+	}
+	if o.kernel == "" {
+		o.kernel = c.Image
+	}
+}
+
+// attachSnapshot makes the guest, which has not run, what the snapshot has, and puts on it what was there.
+func (s *server) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) error {
+	g, err := s.snapshots()
+	if err == nil {
+		err = g.ResetTo(ctx, snap)
+	}
+	if err != nil {
+		return fmt.Errorf("--restore %s: %w", s.opt.restore, err)
+	}
+	s.last.Store(snap)
+	if len(snap.Attached) == 0 {
+		return nil
+	}
+	var on attachments
+	if err := json.Unmarshal(snap.Attached, &on); err != nil {
+		return fmt.Errorf("--restore %s: %w: %w", s.opt.restore, snapshot.ErrDamaged, err)
+	}
+	for _, what := range on.LeftOut {
+		s.log.Warn("the snapshot does not have what was attached", "what", what)
+	}
+	_ = s.attachAll(&on) // it is in the log
+	return nil
+}

@@ -1,0 +1,307 @@
+package http
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// Limits of streams.
+const (
+	// writeTime is how long one write may take once the daemon stops: a client
+	// that does not read must not hold it up. The end, which is written into room
+	// kept for it, has as long again.
+	writeTime = 500 * time.Millisecond
+	// endTime is how long a client that does read may take for the records that
+	// are there when the daemon stops; what is left then is lost, and counted.
+	// With the last two writes it stays within shutdownTime.
+	endTime = 2 * time.Second
+	// gatherTime is how long a stream waits after it has sent hits before it
+	// sends more: one write for many where there are many.
+	gatherTime = 5 * time.Millisecond
+	// maxGather bounds what is gathered for one write, in bytes.
+	maxGather = 64 << 10
+	// maxStreams bounds how many are open at a time.
+	maxStreams = 256
+)
+
+// stream writes records to one client. It belongs to the goroutine of the
+// request; only its connection's deadline is set from elsewhere.
+type stream struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	buf bytes.Buffer
+	enc *json.Encoder
+
+	conn      *conn         // nil in some tests
+	stallTime time.Duration // for the client to read some
+	writeTime time.Duration // of one write, once the daemon stops
+	// until is when the stream must come to its end; nil until the daemon stops.
+	until atomic.Pointer[time.Time]
+
+	id    uint64
+	asked chan struct{} // capacity 1: somebody wants it to end
+
+	delivered uint64 // records of the stream's own kind
+	lost      uint64 // reported so far
+	behind    uint64 // of those delivered: late
+
+	sent struct{ delivered, lost, behind uint64 } // these, as of what was written
+	slow bool                                     // the client does not read: only the end may yet be written
+}
+
+// errSlow is the end of a stream whose client does not read.
+var errSlow = errors.New("the client does not read")
+
+// streams is the set of open streams.
+type streams struct {
+	mu   sync.Mutex
+	open map[*stream]struct{}
+	last uint64 // id
+}
+
+// count is how many are open.
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// ask asks a stream to end, and reports whether there is one.
+func (s *streams) ask(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.open {
+		if strconv.FormatUint(st.id, 10) != id {
+			continue
+		}
+		select {
+		case st.asked <- struct{}{}:
+		default:
+		}
+		return true
+	}
+	return false
+}
+
+// newStream returns a stream that writes to w.
+func (s *server) newStream(w http.ResponseWriter) *stream {
+	st := &stream{w: w, rc: http.NewResponseController(w), stallTime: s.limits.Load().stall, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
+	st.enc = json.NewEncoder(&st.buf)
+	st.enc.SetEscapeHTML(false)
+	return st
+}
+
+// openStream answers the request with a stream of records.
+func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
+	st := s.newStream(w)
+	st.conn = requestConn(r)
+	if rec, ok := w.(*recorder); ok {
+		rec.stall = 0
+	}
+	s.streams.mu.Lock()
+	full := len(s.streams.open) >= maxStreams
+	if !full {
+		s.streams.last++
+		st.id = s.streams.last
+		s.streams.open[st] = struct{}{}
+	}
+	s.streams.mu.Unlock()
+	if full {
+		return nil, &api.Error{Code: api.CodeTooMany, Errno: "EMFILE", Message: fmt.Sprintf("%d streams are open already", maxStreams)}
+	}
+	select {
+	case <-s.stop: // interrupt has been there already
+		st.interrupt(s.opt.endTime)
+	default:
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	// The client learns at once that the stream is open, not with the first
+	// record.
+	_ = st.rc.Flush()
+	_ = st.rc.SetReadDeadline(time.Time{}) // whatever stood in a body that nobody wanted
+	return st, nil
+}
+
+func (s *server) closeStream(st *stream) {
+	s.streams.mu.Lock()
+	delete(s.streams.open, st)
+	s.streams.mu.Unlock()
+}
+
+// interrupt gives every open stream so long to write what it still has.
+func (s *streams) interrupt(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.open {
+		st.interrupt(d)
+	}
+}
+
+func (st *stream) interrupt(d time.Duration) {
+	until := time.Now().Add(d)
+	if !st.until.CompareAndSwap(nil, &until) {
+		return // a stream that was opened just now has done it itself
+	}
+	st.allow(until) // for a write that is under way
+}
+
+// allow gives the next write, or the present one, its time, counted from the
+// stream's end at the latest.
+func (st *stream) allow(until time.Time) {
+	d := time.Now()
+	if d.After(until) {
+		d = until
+	}
+	_ = st.rc.SetWriteDeadline(d.Add(st.writeTime))
+}
+
+// late reports whether the time for the stream's end is over.
+func (st *stream) late() bool {
+	until := st.until.Load()
+	return until != nil && !time.Now().Before(*until)
+}
+
+// put appends a record to what the next flush sends.
+func (st *stream) put(t api.RecordType, data any) {
+	// Encode cannot fail: every record is a plain struct, and the buffer grows.
+	if err := st.enc.Encode(struct {
+		Type api.RecordType `json:"type"`
+		Data any            `json:"data"`
+	}{t, data}); err != nil {
+		panic("BUG: encode record: " + err.Error())
+	}
+}
+
+// putLost appends a record of what was lost since the last one, when total says
+// that something was.
+func (st *stream) putLost(total uint64) {
+	if total > st.lost {
+		st.put(api.RecordLost, api.Lost{Lost: total - st.lost, Total: total})
+		st.lost = total
+	}
+}
+
+// putHeartbeat appends a heartbeat.
+func (st *stream) putHeartbeat() {
+	st.put(api.RecordHeartbeat, api.Heartbeat{Delivered: st.delivered, Lost: st.lost})
+}
+
+// flush sends what was put. An error means that the client is gone; errSlow that it has
+// not read for long, or for a moment when the daemon stops.
+func (st *stream) flush() error {
+	if st.buf.Len() == 0 {
+		return nil
+	}
+	limit := st.stallTime
+	if st.slow {
+		limit = st.writeTime
+	}
+	_ = st.rc.SetWriteDeadline(time.Now().Add(limit))
+	if until := st.until.Load(); until != nil && st.slow {
+		_ = st.rc.SetWriteDeadline(until.Add(2 * st.writeTime))
+	} else if until != nil {
+		st.allow(*until)
+	}
+	err := st.await()
+	if err == nil {
+		_, err = st.w.Write(st.buf.Bytes())
+		if st.conn == nil && !st.slow && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errSlow // the page's socket waits itself, and has written nothing
+		}
+	}
+	st.buf.Reset()
+	if err != nil {
+		return err
+	}
+	st.sent.delivered, st.sent.lost, st.sent.behind = st.delivered, st.lost, st.behind
+	return st.rc.Flush()
+}
+
+// await waits until the client has read so much that what is to be written fits into
+// the socket, and the end behind it: a client that does not read finds out why the stream
+// has ended when it does.
+func (st *stream) await() error {
+	if st.conn == nil || st.slow {
+		return nil
+	}
+	err := st.conn.awaitRoom()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errSlow
+	}
+	return err
+}
+
+// endSlow ends a stream whose client does not read; total is what was lost before it came
+// here.
+func (st *stream) endSlow(total uint64, probes []api.Probe) {
+	st.giveUp(total)
+	reason := api.EndSlow
+	if st.until.Load() != nil {
+		reason = api.EndShutdown
+	}
+	st.end(reason, nil, probes)
+}
+
+// giveUp counts what could not be sent as lost, like total before it. Only the end may
+// follow.
+func (st *stream) giveUp(total uint64) {
+	total += st.delivered - st.sent.delivered
+	st.delivered, st.lost, st.behind, st.slow = st.sent.delivered, st.sent.lost, st.sent.behind, true
+	st.putLost(total)
+}
+
+// partWriter sends parts of one record.
+type partWriter struct{ st *stream }
+
+// Write sends p, behind what was put. A part that could not be sent ends the line.
+func (w partWriter) Write(p []byte) (int, error) {
+	w.st.buf.Write(p)
+	err := w.st.flush()
+	if err != nil {
+		w.st.buf.WriteByte('\n')
+	}
+	return len(p), err
+}
+
+// end sends the last record, with what has become of the stream's probes. A client that
+// does not read what is before it gets the end alone.
+func (st *stream) end(reason string, code *int64, probes []api.Probe) {
+	st.endAs(api.End{Reason: reason, Code: code, Probes: probes})
+}
+
+// endAs is end, of which it fills in the stream's counts.
+func (st *stream) endAs(e api.End) {
+	e.Delivered, e.Lost, e.Late = st.delivered, st.lost, st.behind
+	st.put(api.RecordEnd, e)
+	if errors.Is(st.flush(), errSlow) {
+		st.giveUp(st.lost)
+		st.endAs(e)
+	}
+}
+
+// guestEnd returns the end of streams that the guest's state asks for.
+func guestEnd(st machine.State) (reason string, code *int64, ended bool) {
+	switch st.Phase {
+	case machine.PhaseExited:
+		c := int64(st.ExitCode)
+		return api.EndGuestExit, &c, true
+	case machine.PhaseCrashed:
+		return api.EndGuestCrash, nil, true
+	case machine.PhaseClosed:
+		return api.EndShutdown, nil, true
+	}
+	return "", nil, false
+}

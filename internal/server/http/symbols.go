@@ -1,0 +1,125 @@
+package http
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// Limits of a symbol list.
+const (
+	defaultSymbols = 10_000
+	maxSymbols     = guest.MaxImageSymbols
+)
+
+var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymData: "data", guest.SymOther: "other"}
+
+func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	limit := defaultSymbols
+	if v, ok := q["limit"]; ok {
+		limit, err = strconv.Atoi(v)
+		if err != nil || limit < 1 || limit > maxSymbols {
+			return badValue("limit %q: not a number from 1 to %d", v, maxSymbols)
+		}
+	}
+	kind, all := guest.SymOther, true
+	if v := q["kind"]; v != "" {
+		all = false
+		switch v {
+		case "func":
+			kind = guest.SymFunc
+		case "data":
+			kind = guest.SymData
+		case "other":
+		default:
+			return badValue("kind %q: not func, data or other", v)
+		}
+	}
+	known, err := s.askedTypes(q)
+	if err != nil {
+		return err
+	}
+	img := s.guest.Image()
+	syms := img.Symbols()
+	if m := q["match"]; m != "" {
+		if err := guest.CheckGlob(m); err != nil {
+			return badValue("match: %v", err)
+		}
+		syms = img.Match(m)
+	}
+	list := api.SymbolList{Symbols: []api.Symbol{}}
+	for _, sym := range syms {
+		if !all && sym.Kind != kind {
+			continue
+		}
+		if len(list.Symbols) == limit {
+			list.More = true
+			break
+		}
+		list.Symbols = append(list.Symbols, api.Symbol{
+			Name: sym.Name, Demangled: guest.SourceName(sym.Name, true), Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, img, sym),
+		})
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// askedTypes are the guest's types where a request asks for them, or nil.
+func (s *server) askedTypes(q map[string]string) (event.Types, error) {
+	v, ok := q["types"]
+	if !ok {
+		return nil, nil
+	}
+	known := s.guest.Types()
+	switch want, err := strconv.ParseBool(v); {
+	case err != nil:
+		return nil, badValue("types %q: not a boolean", v)
+	case !want:
+		return nil, nil
+	case known == nil:
+		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: s.adviseTypes("")}
+	}
+	return known, nil
+}
+
+// adviseTypes says how the guest gets types, and what else would do.
+func (s *server) adviseTypes(or string) string {
+	if _, linux := s.guest.Image().(probe.Kernel); linux {
+		return "the kernel has no BTF: boot one that is built with CONFIG_DEBUG_INFO_BTF=y" + or
+	}
+	return "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J" + or
+}
+
+// prototype returns that of a function, or nil.
+func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototype {
+	if known == nil || sym.Kind != guest.SymFunc {
+		return nil
+	}
+	proto := known.Func(event.ModuleOf(img, sym.Addr), sym.Name)
+	if proto == nil {
+		return nil
+	}
+	p := &api.Prototype{Text: types.Prototype(sym.Name, proto), Params: []api.Parameter{}, Returns: types.Text(proto.Return)}
+	for _, x := range types.Parameters(proto) {
+		p.Params = append(p.Params, api.Parameter(x))
+	}
+	return p
+}
+
+// blacklisted returns why the symbol may not be probed, or "".
+func (s *server) blacklisted(sym guest.Symbol) string {
+	if sym.Kind != guest.SymFunc {
+		return ""
+	}
+	return s.guest.Image().Blacklisted(sym.Addr)
+}

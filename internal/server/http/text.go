@@ -1,0 +1,114 @@
+package http
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// maxTextRanges bounds the list of differences; the hashes cover everything.
+const maxTextRanges = 10_000
+
+func (s *server) getText(w http.ResponseWriter, r *http.Request) error {
+	t, err := compareText(s.guest)
+	if err != nil {
+		return fmt.Errorf("compare text: %w", err)
+	}
+	writeJSON(w, http.StatusOK, t)
+	return nil
+}
+
+// expecting is an image whose guest patches itself: what its text should be is not the image's bytes alone (linux.View).
+type expecting interface {
+	// Expected returns the bytes that the text in r should have, where own is what is in memory without probes of ours and kprobes of
+	// the guest's own, and the places of the latter.
+	Expected(r guest.Range, own []byte) (want []byte, kprobes []guest.Range, err error)
+}
+
+// compareText compares all executable bytes of the image, the kernel's and
+// those of CPL3, with guest memory. The world is stopped meanwhile: patches are
+// seen whole or not at all. Kprobes of the guest's own are listed, and no difference.
+func compareText(g Guest) (api.Text, error) {
+	var t api.Text
+	err := g.Stop(func(probe.World) error {
+		img := g.Image()
+		live, want := sha256.New(), sha256.New()
+		t = api.Text{Identical: true, Ranges: []api.TextRange{}}
+		for _, user := range []bool{false, true} {
+			for _, rg := range img.Text(user) {
+				d := textDiff{e: g.Engine(), img: img, at: rg.Start, want: img.Code(rg.Start, int(rg.End-rg.Start))}
+				if x, ok := img.(expecting); ok && !user {
+					// Where its table of kprobes cannot be read they are differences like others.
+					d.want, d.kprobes, _ = x.Expected(rg, d.want)
+				}
+				d.live = make([]byte, len(d.want))
+				if err := g.ReadText(rg.Start, d.live); err != nil {
+					return err
+				}
+				live.Write(d.live)
+				t.Bytes += uint64(len(d.want))
+				t.Ranges = append(t.Ranges, d.ranges(maxTextRanges-len(t.Ranges))...)
+				want.Write(d.want)
+			}
+		}
+		t.Live, t.Image = hex.EncodeToString(live.Sum(nil)), hex.EncodeToString(want.Sum(nil))
+		t.Identical = t.Live == t.Image
+		return nil
+	})
+	return t, err
+}
+
+// textDiff is a range of text with the bytes that it should have and those that it has.
+type textDiff struct {
+	e          *probe.Engine
+	img        guest.View
+	at         guest.GVA
+	want, live []byte
+	kprobes    []guest.Range
+}
+
+// ranges returns the runs of bytes that differ, each by one owner, at most limit of them. What is the guest's own is wanted
+// from then on.
+func (d *textDiff) ranges(limit int) (out []api.TextRange) {
+	for i := 0; i < len(d.want); i++ {
+		if d.want[i] == d.live[i] {
+			continue
+		}
+		from, by := i, d.by(i)
+		for i < len(d.want) && d.want[i] != d.live[i] && d.by(i) == by {
+			i++
+		}
+		if len(out) < limit {
+			r := api.TextRange{Addr: api.Hex(d.at + guest.GVA(from)), By: by, Image: hex.EncodeToString(d.want[from:i]), Live: hex.EncodeToString(d.live[from:i])}
+			if sym, ok := d.img.Find(guest.GVA(r.Addr)); ok {
+				r.Symbol = fmt.Sprintf("%s+%#x", sym.Name, uint64(r.Addr)-uint64(sym.Addr))
+			}
+			out = append(out, r)
+		}
+		if by == api.TextGuest {
+			copy(d.want[from:i], d.live[from:i])
+		}
+		i--
+	}
+	return out
+}
+
+// by returns whose the byte at i is, which differs.
+func (d *textDiff) by(i int) string {
+	at := d.at + guest.GVA(i)
+	rest := []byte{d.live[i]}
+	if d.e.Unpatch(at, rest); rest[0] != d.live[i] {
+		return api.TextProbe
+	}
+	for _, k := range d.kprobes {
+		if at >= k.Start && at < k.End {
+			return api.TextGuest
+		}
+	}
+	return api.TextOther
+}
