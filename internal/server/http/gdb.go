@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/internal/server/gdb"
 )
 
 // debuggers serves GDB's remote protocol on a socket of its own, one debugger at a time.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/internal/server/gdb"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/internal/server/gdb"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/internal/server/gdb"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
