@@ -14,7 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/fleet"
 )
 
 // fleetFlags say which daemons of a fleet are meant.

@@ -11,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/fleet"
 )
 
 // errNotYet is for a daemon that does not follow the fleet's definitions just now.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/fleet"
 )
 
 // Main is guestprobe-fleetd. It returns the exit status.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/fleet"
 )
 
 // conns bounds how many connections there are and what the bodies of requests take. It
