@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/guestprobe/guestprobe/internal/fleetd"
+	"github.com/guestprobe/guestprobe/internal/server/fleetd"
 )
 
 func main() { os.Exit(fleetd.Main()) }

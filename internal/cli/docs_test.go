@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/dev"
-	"github.com/guestprobe/guestprobe/internal/fleetd"
+	"github.com/guestprobe/guestprobe/internal/server/fleetd"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 

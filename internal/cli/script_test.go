@@ -20,10 +20,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/child"
-	"github.com/guestprobe/guestprobe/internal/fleetd"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/fleetd"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
