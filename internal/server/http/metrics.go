@@ -12,7 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/metrics"
-	"github.com/guestprobe/guestprobe/internal/web"
+	"github.com/guestprobe/guestprobe/internal/server/web"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/script"
 )

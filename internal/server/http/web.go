@@ -10,7 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	graph "github.com/guestprobe/guestprobe/internal/profile"
-	"github.com/guestprobe/guestprobe/internal/web"
+	"github.com/guestprobe/guestprobe/internal/server/web"
 )
 
 // page is the page in the browser, which is served from the first time on that somebody asks for it. The zero value is ready.

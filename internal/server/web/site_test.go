@@ -19,7 +19,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/guestprobe/guestprobe/internal/patience"
-	"github.com/guestprobe/guestprobe/internal/web"
+	"github.com/guestprobe/guestprobe/internal/server/web"
 )
 
 // served is a site over an API of the test's.
