@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 exits=$(go test -run '^$' -bench ConfinedExit -benchtime 40x ./internal/server/http | grep -E '^Benchmark')
-calls=$(go test -run '^$' -bench Ioctl -count 7 ./internal/jail | grep -E '^(cpu|Benchmark)')
+calls=$(go test -run '^$' -bench Ioctl -count 7 ./internal/server/jail | grep -E '^(cpu|Benchmark)')
 cat <<'EOF'
 
 ## What the jail adds to an exit

@@ -7,7 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
-	"github.com/guestprobe/guestprobe/internal/jail"
+	"github.com/guestprobe/guestprobe/internal/server/jail"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"

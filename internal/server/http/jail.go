@@ -18,7 +18,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/jail"
+	"github.com/guestprobe/guestprobe/internal/server/jail"
 )
 
 // minMemoryLimit is the least of --memory-limit: what a daemon with a small guest and a few scripts wants.
