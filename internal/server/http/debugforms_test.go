@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/service"
+	"github.com/guestprobe/guestprobe/internal/server/service"
 )
 
 // debugForms unpacks a program with its debug information in all forms (guest/debuginfo/testdata/forms).

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/service"
+	"github.com/guestprobe/guestprobe/internal/server/service"
 )
 
 // limits are those that a reload may change.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/service"
+	"github.com/guestprobe/guestprobe/internal/server/service"
 )
 
 // statusEvery is how often it is looked whether the state that a service manager is told has changed.
