@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/metrics"
+	"github.com/guestprobe/guestprobe/internal/server/metrics"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 

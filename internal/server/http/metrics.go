@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/metrics"
+	"github.com/guestprobe/guestprobe/internal/server/metrics"
 	"github.com/guestprobe/guestprobe/internal/server/web"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/script"

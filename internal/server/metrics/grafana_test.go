@@ -33,7 +33,7 @@ type dashboard struct {
 // TestDashboard: panels do not cover each other, and ask for metrics and labels that there are, in
 // expressions that promtool takes.
 func TestDashboard(t *testing.T) {
-	b, err := os.ReadFile("../../docs/grafana.json")
+	b, err := os.ReadFile("../../../docs/grafana.json")
 	if err != nil {
 		t.Fatal(err)
 	}
