@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 )
 
 //go:embed page.html

@@ -8,7 +8,7 @@ import (
 
 	pprof "github.com/google/pprof/profile"
 
-	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 )
 
 // Measures of a flame graph, in pixels.

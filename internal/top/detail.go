@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/chart"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 )
 
 // in is what stands before where handlers run.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 )
 
 // Do is what a key asks for beside another screen.

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 )
 
 var update = flag.Bool("update", false, "write what is drawn to testdata")

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
