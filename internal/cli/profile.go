@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/profile"
+	"github.com/guestprobe/guestprobe/internal/show/profile"
 )
 
 // Forms of a profile beside those that all commands have.

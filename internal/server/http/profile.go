@@ -15,7 +15,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
-	flame "github.com/guestprobe/guestprobe/internal/profile"
+	flame "github.com/guestprobe/guestprobe/internal/show/profile"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 )

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	graph "github.com/guestprobe/guestprobe/internal/profile"
 	"github.com/guestprobe/guestprobe/internal/server/web"
+	graph "github.com/guestprobe/guestprobe/internal/show/profile"
 )
 
 // page is the page in the browser, which is served from the first time on that somebody asks for it. The zero value is ready.
