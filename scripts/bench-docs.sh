@@ -10,7 +10,7 @@ engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | gr
 insn=$(go test -run '^$' -bench . -benchmem ./guest/x86 | grep -E '^Benchmark')
 event=$(go test -run '^$' -bench . -benchmem ./probe/event ./probe/evbpf ./internal/program | grep -E '^Benchmark')
 bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
-forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/timeline | grep -E '^Benchmark')
+forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/show/timeline | grep -E '^Benchmark')
 page=$(go test -run '^TestFeed$' -v -count 1 ./internal/server/web | sed -n 's/^ *feed_test.go:[0-9]*: //p')
 stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
 scripts/bench-jail.sh >build/jail.md

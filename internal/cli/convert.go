@@ -13,7 +13,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
 func (a *app) convert() command.Spec {

@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
 func (a *app) maps() command.Spec {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/report"
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
 func (a *app) report() command.Spec {

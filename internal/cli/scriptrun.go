@@ -16,7 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 

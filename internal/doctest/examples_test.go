@@ -24,7 +24,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace, err := os.ReadFile(filepath.Join(root, "internal/timeline/testdata/trace.ndjson"))
+	trace, err := os.ReadFile(filepath.Join(root, "internal/show/timeline/testdata/trace.ndjson"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
 // Report sums up a trace. Times are nanoseconds since the guest's boot before its first record.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
 // Count is how often a value was seen.
