@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/report"
+	"github.com/guestprobe/guestprobe/internal/show/report"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 

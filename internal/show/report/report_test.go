@@ -39,7 +39,7 @@ func of(trace []byte, values int) (*Report, error) {
 
 // TestReport sums up the trace that all forms are made of.
 func TestReport(t *testing.T) {
-	trace, err := os.ReadFile("../../internal/show/timeline/testdata/trace.ndjson")
+	trace, err := os.ReadFile("../../../internal/show/timeline/testdata/trace.ndjson")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // FuzzReport: whatever a file has, its sums close or it is refused.
 func FuzzReport(f *testing.F) {
-	trace, err := os.ReadFile("../../internal/show/timeline/testdata/trace.ndjson")
+	trace, err := os.ReadFile("../../../internal/show/timeline/testdata/trace.ndjson")
 	if err != nil {
 		f.Fatal(err)
 	}
