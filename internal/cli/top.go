@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/top"
+	"github.com/guestprobe/guestprobe/internal/show/top"
 )
 
 // topFlags are those of top.

@@ -19,7 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
-	"github.com/guestprobe/guestprobe/internal/top"
+	"github.com/guestprobe/guestprobe/internal/show/top"
 )
 
 // Messages to the screen.
