@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
-	"github.com/guestprobe/guestprobe/internal/testreport"
+	"github.com/guestprobe/guestprobe/internal/show/testreport"
 )
 
 // Formats of check beside table, json and markdown.

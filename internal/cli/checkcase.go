@@ -12,7 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/testreport"
+	"github.com/guestprobe/guestprobe/internal/show/testreport"
 )
 
 // Kinds of what goes wrong in a test.
