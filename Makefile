@@ -46,7 +46,7 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 	$(GO) test -vet=off -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
 test-full: ## the tests that take samples or are short in make test, at full size
-	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/soak
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/soak"
+	"github.com/guestprobe/guestprobe/internal/dev/soak"
 )
 
 func soakSpec() command.Spec {

@@ -12,10 +12,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/cli"
+	"github.com/guestprobe/guestprobe/internal/dev/soak"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
-	"github.com/guestprobe/guestprobe/internal/soak"
 )
 
 // TestMain makes this binary the two real programs as well, by their names.
