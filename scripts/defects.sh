@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes each deliberate defect of internal/torture/testdata/defects.txt in a copy
+# Makes each deliberate defect of internal/dev/torture/testdata/defects.txt in a copy
 # of the tree, and lets made-up guests look for it. Ends with 1 if one is not found.
 # Usage: defects.sh [GUESTS [FIRST LAST]]   guests for each defect (default 600), of
 # the defects with these numbers.
@@ -9,7 +9,7 @@ guests=${1:-600} first=${2:-1} last=${3:-1000}
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -co --exclude-standard -z | tar -c --null -T - | tar -x -C "$copy"
-list=internal/torture/testdata/defects.txt
+list=internal/dev/torture/testdata/defects.txt
 n=0 missed=0
 cat >"$copy/edit.awk" <<'AWK'
 # Writes the file with the number-th defect made in it to its place.

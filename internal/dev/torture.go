@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/torture"
+	"github.com/guestprobe/guestprobe/internal/dev/torture"
 )
 
 func tortureSpec() command.Spec {

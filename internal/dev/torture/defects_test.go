@@ -28,7 +28,7 @@ func TestDefects(t *testing.T) {
 				instead = append(instead, rest)
 			}
 		}
-		text, err := os.ReadFile("../../" + file)
+		text, err := os.ReadFile("../../../" + file)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
