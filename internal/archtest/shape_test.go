@@ -11,7 +11,7 @@ const maxLines = 600
 
 // unsafePkgs may have files that use unsafe: the kvm_run page and ioctls, page
 // tables and maps in memory that the guest changes meanwhile, ptrace.
-var unsafePkgs = []string{"kvm", "guest", "probe/bpf", "internal/server/jail", "internal/oracle"}
+var unsafePkgs = []string{"kvm", "guest", "probe/bpf", "internal/server/jail", "internal/dev/oracle"}
 
 func TestUnsafeHasAnAddress(t *testing.T) {
 	for _, f := range load(t) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/oracle"
+	"github.com/guestprobe/guestprobe/internal/dev/oracle"
 )
 
 // Services of the kernel: ud2 and one of these bytes.

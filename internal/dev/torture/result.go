@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/oracle"
+	"github.com/guestprobe/guestprobe/internal/dev/oracle"
 )
 
 // Layout of the kernel's struct result.

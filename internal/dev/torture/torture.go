@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/oracle"
+	"github.com/guestprobe/guestprobe/internal/dev/oracle"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
