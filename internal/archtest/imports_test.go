@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"probe/script":            {"guest/types", "probe/bpf", "probe/bpfgen", "guest/x86"},
 	"internal/program":        {"guest", "guest/linux", "probe", "probe/bpf", "probe/evbpf", "probe/event", "guest/x86"},
 	"internal/probetest":      {"guest", "guest/elfbuild", "probe", "probe/code", "guest/x86"},
-	"internal/bpftest":        {"probe/bpf"},
+	"internal/dev/bpftest":    {"probe/bpf"},
 	"internal/kvmtest":        {},
 	"internal/scripttest":     {},
 	"internal/linuxtest":      {"guest", "guest/linux", "kvm/machine"},
@@ -71,7 +71,7 @@ var allowed = map[string][]string{
 		"guest", "guest/linux", "probe/bpf", "probe/script"},
 	"internal/show/testreport": {"internal/command"},
 	"internal/tools":           {},
-	"internal/dev":             {"internal/api", "internal/dev/bench", "internal/bpftest", "internal/cli", "internal/command", "internal/server/http", "internal/server/fleetd", "internal/hostdoc", "internal/inguest", "internal/dev/soak", "internal/dev/torture", "probe/bpf"},
+	"internal/dev":             {"internal/api", "internal/dev/bench", "internal/dev/bpftest", "internal/cli", "internal/command", "internal/server/http", "internal/server/fleetd", "internal/hostdoc", "internal/inguest", "internal/dev/soak", "internal/dev/torture", "probe/bpf"},
 	"internal/dev/torture": {"guest", "guest/elfbuild", "internal/dev/oracle", "internal/program", "kvm/host", "kvm/machine", "kvm/snapshot", "probe",
 		"probe/bpf", "probe/event", "guest/x86"},
 	"internal/hostdoc":      {"kvm/host", "probe"},
@@ -91,7 +91,7 @@ var only = []struct {
 	why    string
 }{
 	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
-	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "probe/script", "internal/dev/bench", "internal/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
+	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "probe/script", "internal/dev/bench", "internal/dev/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
 	{"github.com/klauspost/compress", []string{"guest/linux", "guest/elf", "internal/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
 	{"github.com/ianlancetaylor/demangle", []string{"guest"}, "names of symbols are demangled in one place"},
 	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},

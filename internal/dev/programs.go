@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/bpftest"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
 	"github.com/guestprobe/guestprobe/internal/inguest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/bpftest"
+	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 )
 

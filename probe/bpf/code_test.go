@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/bpftest"
+	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/guestprobe/guestprobe/internal/bpftest"
+	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 

@@ -2,7 +2,7 @@
 
 package bpf
 
-// What tests outside of the package need, because they use internal/bpftest.
+// What tests outside of the package need, because they use internal/dev/bpftest.
 var (
 	NewNative      = newNative
 	LoadTestObject = loadObject
