@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/hostdoc"
+	"github.com/guestprobe/guestprobe/internal/dev/hostdoc"
 )
 
 func hostsSpec() command.Spec {

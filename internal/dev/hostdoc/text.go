@@ -5,7 +5,7 @@ package hostdoc
 
 const intro = `# What a KVM host delivers
 
-Written by internal/hostdoc from docs/hosts/*.json, which are runs of ` + "`guestprobe doctor --format json`" + ` on the hosts named here. Do
+Written by internal/dev/hostdoc from docs/hosts/*.json, which are runs of ` + "`guestprobe doctor --format json`" + ` on the hosts named here. Do
 not edit; see the end for how to record and write it anew.
 
 KVM hosts differ in how, and whether, a trap of the guest reaches the host. So nothing is assumed: at every start a small guest is run that tries each

@@ -14,8 +14,8 @@ import (
 
 // The document is what the records and the code give.
 func TestDocument(t *testing.T) {
-	const file = "../../docs/hosts.md"
-	all, err := Load(os.DirFS("../../docs/hosts"))
+	const file = "../../../docs/hosts.md"
+	all, err := Load(os.DirFS("../../../docs/hosts"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestDocument(t *testing.T) {
 
 // Every test that the document names exists in package kvm.
 func TestFactsAreAsserted(t *testing.T) {
-	files, err := filepath.Glob("../../kvm/*_test.go")
+	files, err := filepath.Glob("../../../kvm/*_test.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d test files of kvm, error %v", len(files), err)
 	}
