@@ -6,7 +6,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
-	"github.com/guestprobe/guestprobe/internal/probetest"
+	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/probetest"
+	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

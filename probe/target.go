@@ -13,7 +13,7 @@ import (
 // Verdict, the calls in the other direction. What a backend lacks is refused with
 // a reason, and all else works without it: one that sees no exits serves programs
 // at optimizable sites. kvm/machine implements everything over KVM,
-// internal/probetest in plain Go.
+// internal/testing/probetest in plain Go.
 
 // Regs are the saved general registers of a vCPU.
 type Regs = x86.Regs

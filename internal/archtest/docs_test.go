@@ -14,7 +14,7 @@ func TestDocsNameRealTests(t *testing.T) {
 	top := root(t)
 	var src strings.Builder
 	for _, f := range load(t) {
-		if f.test || f.pkg == "internal/probetest" {
+		if f.test || f.pkg == "internal/testing/probetest" {
 			b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(f.path)))
 			if err != nil {
 				t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/probetest"
+	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 )
 
 // patchingGuest is a guest whose image is one of a kernel that patches itself.
