@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // arrival is the way in which a trap shows.

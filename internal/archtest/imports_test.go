@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"internal/program":           {"guest", "guest/linux", "probe", "probe/bpf", "probe/evbpf", "probe/event", "guest/x86"},
 	"internal/testing/probetest": {"guest", "guest/elfbuild", "probe", "probe/code", "guest/x86"},
 	"internal/dev/bpftest":       {"probe/bpf"},
-	"internal/kvmtest":           {},
+	"internal/testing/kvmtest":   {},
 	"internal/scripttest":        {},
 	"internal/linuxtest":         {"guest", "guest/linux", "kvm/machine"},
 	"internal/patience":          {},
@@ -165,7 +165,7 @@ func TestEngineKnowsNoKVM(t *testing.T) {
 			continue
 		}
 		for _, imp := range f.imports() {
-			if imp == module+"/kvm" || imp == module+"/kvm/machine" || imp == module+"/internal/kvmtest" {
+			if imp == module+"/kvm" || imp == module+"/kvm/machine" || imp == module+"/internal/testing/kvmtest" {
 				t.Errorf("%s imports %s: probe sees a Target, never KVM", f.path, imp)
 			}
 		}

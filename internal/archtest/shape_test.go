@@ -91,18 +91,18 @@ func TestFilesStaySmall(t *testing.T) {
 	}
 }
 
-// TestOnlyTheHelperSkips keeps skips loud: internal/kvmtest is the only place
+// TestOnlyTheHelperSkips keeps skips loud: internal/testing/kvmtest is the only place
 // that may end a test early, and it fails where the capability is required.
 func TestOnlyTheHelperSkips(t *testing.T) {
 	for _, f := range load(t) {
-		if f.pkg == "internal/kvmtest" {
+		if f.pkg == "internal/testing/kvmtest" {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
 				switch s.Sel.Name {
 				case "Skip", "Skipf", "SkipNow":
-					t.Errorf("%s calls %s: only internal/kvmtest may skip a test", f.path, s.Sel.Name)
+					t.Errorf("%s calls %s: only internal/testing/kvmtest may skip a test", f.path, s.Sel.Name)
 				}
 			}
 			return true

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // manager plays the service manager of one guestprobed.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // TestExamples runs the examples of guestprobe's help, as docs/cli.md has them, each on

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 func newGuest(t testing.TB, cpl int) *Guest {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // TestTracersModule: what TestTracers does, in the functions of a module, which is unloaded and loaded meanwhile: probes of both

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // hot is mov eax, edi; add eax, esi; ret: a leaf function as compilers emit it.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // TestRealGDB: GDB understands what it is told.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // busy keeps the machine busy with so many other processes until the test ends.

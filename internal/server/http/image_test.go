@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/host"
 )
 

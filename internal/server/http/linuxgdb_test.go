@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // TestLinuxGDB is a session of GDB's with a Linux guest of which there is no other file than the

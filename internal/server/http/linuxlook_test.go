@@ -10,7 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // sleeperWork has a task that sleeps, shows what the kernel says of its stack, and waits.

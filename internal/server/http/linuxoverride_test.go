@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // What the guest does: it reads two files, the first of them five times, and says how that went.

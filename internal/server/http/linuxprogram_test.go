@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // serveLinux starts a daemon with the Linux guest in dir, which runs command. changes have the

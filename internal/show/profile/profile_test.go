@@ -18,7 +18,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 // odd is a name that a hostile guest has.

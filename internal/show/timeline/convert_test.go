@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
 var update = flag.Bool("update", false, "write what is expected anew")
