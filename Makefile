@@ -72,7 +72,7 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 	scripts/nested.sh svm linux
 	scripts/nested.sh vmx linux
-	scripts/nested.sh vmx ./internal/linuxtest -test.run 'TestFiles$$' -test.short
+	scripts/nested.sh vmx ./internal/testing/linuxtest -test.run 'TestFiles$$' -test.short
 
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
@@ -103,7 +103,7 @@ torture-linux: ## every function of a Linux guest that may be probed, in turns, 
 
 tracers: ## the guest's own kprobes, ftrace, BPF and livepatches, switched at random beside our probes, on four kernels (hours)
 	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 trixie/linux-image-rt-amd64 sid/linux-image-cloud-amd64' \
-		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$|TestTracersModule$$|TestSuiteLivepatch$$' -tracers.turns $${TURNS:-300} -tracers.seed $${SEED:-1}
+		scripts/nested.sh svm ./internal/testing/linuxtest -test.run 'TestTracers$$|TestTracersModule$$|TestSuiteLivepatch$$' -tracers.turns $${TURNS:-300} -tracers.seed $${SEED:-1}
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/server/http
@@ -118,8 +118,8 @@ saves: ## 10,000 saves at random moments under probes of all kinds: each restore
 	GUESTPROBE_SAVES=$${GUESTPROBE_SAVES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestSaves$$' ./kvm/machine
 
 saves-linux: ## 300 saves of a Linux guest on the SVM host, and 50 on the VMX host; takes hours
-	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh svm ./internal/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-300} -seed $${GUESTPROBE_SAVES_SEED:-1}
-	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh vmx ./internal/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-50} -seed $${GUESTPROBE_SAVES_SEED:-1}
+	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh svm ./internal/testing/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-300} -seed $${GUESTPROBE_SAVES_SEED:-1}
+	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh vmx ./internal/testing/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-50} -seed $${GUESTPROBE_SAVES_SEED:-1}
 
 storms: ## 10,000 return probes that come and go with calls under way: final counts close
 	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine

@@ -34,7 +34,7 @@ var allowed = map[string][]string{
 	"internal/dev/bpftest":       {"probe/bpf"},
 	"internal/testing/kvmtest":   {},
 	"internal/scripttest":        {},
-	"internal/linuxtest":         {"guest", "guest/linux", "kvm/machine"},
+	"internal/testing/linuxtest": {"guest", "guest/linux", "kvm/machine"},
 	"internal/patience":          {},
 	"internal/fuzzing":           {},
 	"kvm/device":                 {"guest"},

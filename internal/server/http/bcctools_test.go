@@ -10,8 +10,8 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/linuxtest"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/linuxtest"
 	"github.com/guestprobe/guestprobe/kvm/device"
 )
 

@@ -34,7 +34,7 @@ func TestInitrd(t *testing.T) {
 	run := func(args ...string) (names []string, said string) {
 		t.Helper()
 		out := filepath.Join(dir, "out")
-		cmd := exec.Command("../../scripts/linux/initrd.sh", append([]string{out, "--kernel", filepath.Join(dir, "k")}, args...)...)
+		cmd := exec.Command("../../../scripts/linux/initrd.sh", append([]string{out, "--kernel", filepath.Join(dir, "k")}, args...)...)
 		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "TMPDIR="+filepath.Join(dir, "tmp"))
 		var text strings.Builder
 		cmd.Stderr = &text
