@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // pokeTable is physical memory with page tables written by hand.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // forms are the files of one program with its debug information in all forms, by their paths.

@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 func TestPackings(t *testing.T) {

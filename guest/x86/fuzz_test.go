@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // seeds adds instructions of every class and encoding to a fuzz target.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 func TestKernelReport(t *testing.T) {

@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"internal/scripttest":        {},
 	"internal/testing/linuxtest": {"guest", "guest/linux", "kvm/machine"},
 	"internal/patience":          {},
-	"internal/fuzzing":           {},
+	"internal/testing/fuzzing":   {},
 	"kvm/device":                 {"guest"},
 	"internal/server/gdb":        {},
 	"internal/kerneltest":        {"guest/elf"},
@@ -143,13 +143,13 @@ func TestFuzzTargetsWork(t *testing.T) {
 				targets[f.pkg]++
 			}
 		}
-		if slices.Contains(f.imports(), module+"/internal/fuzzing") {
+		if slices.Contains(f.imports(), module+"/internal/testing/fuzzing") {
 			working[f.pkg] = true
 		}
 	}
 	for pkg, n := range targets {
 		if !working[pkg] {
-			t.Errorf("package %s has %d fuzz targets, and its tests do not import internal/fuzzing", pkg, n)
+			t.Errorf("package %s has %d fuzz targets, and its tests do not import internal/testing/fuzzing", pkg, n)
 		}
 	}
 	if len(targets) < 10 {

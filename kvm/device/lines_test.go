@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // No test leaves a goroutine of a device behind.

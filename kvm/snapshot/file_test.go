@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing" // keeps the target at work
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing" // keeps the target at work
 	"github.com/guestprobe/guestprobe/kvm"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 func testMaps(t testing.TB, mem Memory, specs ...MapSpec) []*Map {

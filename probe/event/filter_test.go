@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // filterDef has a value of every kind that a filter can meet.

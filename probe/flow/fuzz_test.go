@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // FuzzAnalyze holds every decision about arbitrary bytes against the slow

@@ -14,7 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // fakeTarget is a guest with a few functions.

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // wire carries packets between two connections, and does with each what fate says.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 // wire is a connection whose other end has sent all that it will.

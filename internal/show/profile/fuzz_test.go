@@ -11,7 +11,7 @@ import (
 
 	pprof "github.com/google/pprof/profile"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing" // keeps the target at work
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing" // keeps the target at work
 )
 
 // FuzzRead: a file is refused, or it becomes every form, and is no different from itself.

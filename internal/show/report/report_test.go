@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
 var update = flag.Bool("update", false, "write what is expected anew")

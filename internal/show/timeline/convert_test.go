@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
