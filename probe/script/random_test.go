@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/scripttest"
+	"github.com/guestprobe/guestprobe/internal/testing/scripttest"
 )
 
 // TestRandomScripts runs random scripts, which print what they do by an evaluation that

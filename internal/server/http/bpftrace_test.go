@@ -18,7 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/scripttest"
+	"github.com/guestprobe/guestprobe/internal/testing/scripttest"
 )
 
 var (

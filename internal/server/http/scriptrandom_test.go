@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/scripttest"
+	"github.com/guestprobe/guestprobe/internal/testing/scripttest"
 )
 
 // TestRandomScripts runs random scripts in the guest and on the host, which both print what
