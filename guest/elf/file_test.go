@@ -14,8 +14,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 // compressed is a section's bytes as SHF_COMPRESSED has them, said to have size

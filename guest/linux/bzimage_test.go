@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 func TestPackings(t *testing.T) {

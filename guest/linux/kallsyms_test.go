@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 func TestKallsyms(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 // tabled is a kernel of 64 functions of 16 bytes, which begin with the nop of 5 bytes,

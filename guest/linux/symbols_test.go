@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/elf"
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 // note is a build ID.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 // TestUnhandled: where breakpoints go to the guest's handler, what CPUs run before they have one is

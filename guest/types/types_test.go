@@ -9,8 +9,8 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
 func read(t testing.TB, section []byte, base *btf.Spec) *btf.Spec {

@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"internal/testing/fuzzing":    {},
 	"kvm/device":                  {"guest"},
 	"internal/server/gdb":         {},
-	"internal/kerneltest":         {"guest/elf"},
+	"internal/testing/kerneltest": {"guest/elf"},
 	"internal/dev/oracle":         {},
 	"guest/elfbuild":              {"guest"},
 	"guest/symfile":               {"guest", "guest/elfbuild"},
@@ -91,10 +91,10 @@ var only = []struct {
 	why    string
 }{
 	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
-	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "probe/script", "internal/dev/bench", "internal/dev/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
-	{"github.com/klauspost/compress", []string{"guest/linux", "guest/elf", "internal/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
+	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/testing/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "probe/script", "internal/dev/bench", "internal/dev/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
+	{"github.com/klauspost/compress", []string{"guest/linux", "guest/elf", "internal/testing/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
 	{"github.com/ianlancetaylor/demangle", []string{"guest"}, "names of symbols are demangled in one place"},
-	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
+	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/testing/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/command"}, "every command line is declared and run in one way"},
 	{"github.com/pelletier/go-toml", []string{"internal/command"}, "a file of configuration is flags; nothing else is TOML"},
 	{"github.com/google/pprof", []string{"internal/cli", "internal/show/profile"}, "it is the form of profiles; stacks are api's until then"},

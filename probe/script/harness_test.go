@@ -11,7 +11,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
