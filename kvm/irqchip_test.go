@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // pcVectors is the vector of line 0 in pcSetup: no port of the interrupt controllers has that number.

@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	"internal/testing/kvmtest":    {},
 	"internal/testing/scripttest": {},
 	"internal/testing/linuxtest":  {"guest", "guest/linux", "kvm/machine"},
-	"internal/patience":           {},
+	"internal/testing/patience":   {},
 	"internal/testing/fuzzing":    {},
 	"kvm/device":                  {"guest"},
 	"internal/server/gdb":         {},

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // The key that leaves is one on a terminal only, and what was typed in front of it in one go goes with it;

@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // keepingServer starts a server of a fleet, without a daemon, and returns its URL and a connection of a peer that publishes what it

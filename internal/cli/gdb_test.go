@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/child"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestGDB is a session of GDB's with the built-in guest on two vCPUs. Each command is

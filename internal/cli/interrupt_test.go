@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestSecondInterrupt: a script that is asked to end and does not, because the daemon says

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestStaleFolders: the folders of processes that were killed are removed; those of others, those that are made just now, and what is

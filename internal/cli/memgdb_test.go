@@ -13,8 +13,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // asGDB are symbols and types of testdata/values.c as mem --as takes them, and the same for GDB.

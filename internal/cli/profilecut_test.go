@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestProfileCutOff: what a daemon had counted that ends without a word is told, and that it is gone.

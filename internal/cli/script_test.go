@@ -20,11 +20,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/child"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/server/fleetd"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // leakTest runs the tests and fails when goroutines are left.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // manager plays the service manager of one guestprobed.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // terminal is a terminal with a command on it, tmux's.

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

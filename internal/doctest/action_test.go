@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // action is where the action is, as workflows name it.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // step is a command of a document and what it is shown to say.

@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // No test leaves a goroutine of a device behind.

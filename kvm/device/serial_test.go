@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // uart is a serial port as a driver of the guest sees it.

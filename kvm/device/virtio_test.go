@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 const version1 = 1 << 32

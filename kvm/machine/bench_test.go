@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

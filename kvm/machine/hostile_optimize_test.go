@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )

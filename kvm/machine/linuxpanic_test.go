@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // panics is a log that hears of the guest's panics.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

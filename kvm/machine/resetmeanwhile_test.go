@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

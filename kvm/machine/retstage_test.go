@@ -16,8 +16,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 

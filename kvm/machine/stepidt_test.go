@@ -8,7 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestStepUntilTablesAreLoaded steps through code that loads an IDT whose #BP has a stack of its own before it loads the TSS that names

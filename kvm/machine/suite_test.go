@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // booted returns the guest that is measured, until the test ends.

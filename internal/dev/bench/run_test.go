@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestRun makes one short run and checks what must hold on every host: exits

@@ -13,9 +13,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/dev/soak"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // TestMain makes this binary the two real programs as well, by their names.

@@ -19,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // served are flags of a server in a new folder.

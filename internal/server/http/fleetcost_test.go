@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 var fleetCosts = flag.String("fleet-costs", "", "measure what fleets cost, and write it to this `file`")

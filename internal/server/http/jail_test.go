@@ -25,8 +25,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/jail"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // triesEnv has this binary be a daemon that tries what it must not, once it is confined: "jail", or "free" without. Its value goes

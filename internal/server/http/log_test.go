@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // fullDisk fails while full.

@@ -22,9 +22,9 @@ import (
 	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // beDaemon is the environment variable that makes this binary guestprobed.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/server/web"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
 // served is a site over an API of the test's.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
