@@ -74,13 +74,13 @@ var allowed = map[string][]string{
 	"internal/dev":             {"internal/api", "internal/dev/bench", "internal/dev/bpftest", "internal/cli", "internal/command", "internal/server/http", "internal/server/fleetd", "internal/dev/hostdoc", "internal/inguest", "internal/dev/soak", "internal/dev/torture", "probe/bpf"},
 	"internal/dev/torture": {"guest", "guest/elfbuild", "internal/dev/oracle", "internal/program", "kvm/host", "kvm/machine", "kvm/snapshot", "probe",
 		"probe/bpf", "probe/event", "guest/x86"},
-	"internal/dev/hostdoc":  {"kvm/host", "probe"},
-	"internal/archtest":     {},
-	"internal/doctest":      {},
-	"cmd/guestprobed":       {"internal/cli", "internal/server/http"},
-	"cmd/guestprobe":        {"internal/cli"},
-	"cmd/guestprobe-fleetd": {"internal/server/fleetd"},
-	"cmd/gpdev":             {"internal/dev"},
+	"internal/dev/hostdoc":      {"kvm/host", "probe"},
+	"internal/testing/archtest": {},
+	"internal/doctest":          {},
+	"cmd/guestprobed":           {"internal/cli", "internal/server/http"},
+	"cmd/guestprobe":            {"internal/cli"},
+	"cmd/guestprobe-fleetd":     {"internal/server/fleetd"},
+	"cmd/gpdev":                 {"internal/dev"},
 }
 
 // only names the packages that may import something from outside, with the
