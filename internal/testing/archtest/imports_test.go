@@ -76,7 +76,7 @@ var allowed = map[string][]string{
 		"probe/bpf", "probe/event", "guest/x86"},
 	"internal/dev/hostdoc":      {"kvm/host", "probe"},
 	"internal/testing/archtest": {},
-	"internal/doctest":          {},
+	"internal/testing/doctest":  {},
 	"cmd/guestprobed":           {"internal/cli", "internal/server/http"},
 	"cmd/guestprobe":            {"internal/cli"},
 	"cmd/guestprobe-fleetd":     {"internal/server/fleetd"},

@@ -87,7 +87,7 @@ func TestWhatStays(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(file(api.Current.String())); err != nil {
-		t.Errorf("level %s is not written down: go test ./internal/doctest -run TestWhatStays -write-level", api.Current)
+		t.Errorf("level %s is not written down: go test ./internal/testing/doctest -run TestWhatStays -write-level", api.Current)
 	}
 	levels, _ := filepath.Glob(file(fmt.Sprintf("%d.*", api.Current.Major))) // the pattern is right
 	for _, path := range levels {

@@ -8,7 +8,7 @@ import (
 )
 
 // root is the checkout.
-const root = "../.."
+const root = "../../.."
 
 // block is a fenced block of a document.
 type block struct {
