@@ -12,7 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 )
 
 // fleetDaemons are the daemons that scripts have started with member, by script and name.

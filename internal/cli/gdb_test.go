@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/server/fleetd"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"

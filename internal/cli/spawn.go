@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 	"github.com/guestprobe/guestprobe/internal/command"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 

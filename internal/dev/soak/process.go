@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 )
 
 // process is one guestprobed.

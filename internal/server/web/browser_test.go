@@ -19,8 +19,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/cli"
+	"github.com/guestprobe/guestprobe/internal/cli/child"
 	"github.com/guestprobe/guestprobe/internal/client"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
