@@ -10,7 +10,7 @@ import (
 // TestDocument: every tool says what it does, and docs/tools.md has each with that, and with
 // a run of it, which the sessions of documents do.
 func TestDocument(t *testing.T) {
-	b, err := os.ReadFile("../../docs/tools.md")
+	b, err := os.ReadFile("../../../docs/tools.md")
 	if err != nil {
 		t.Fatal(err)
 	}
