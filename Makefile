@@ -11,7 +11,7 @@ help: ## this list
 
 VERSION ?=
 # The version that packages have; without one the programs say what Go knows of the tree.
-ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/internal/api.version=$(VERSION) -X github.com/guestprobe/guestprobe/internal/api.commit=$(shell git rev-parse HEAD)')
+ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/probe/remote/api.version=$(VERSION) -X github.com/guestprobe/guestprobe/probe/remote/api.commit=$(shell git rev-parse HEAD)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
 full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestSaves|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestRun|TestInGuestRows|TestEventsClose|TestShort)$$
 DESTDIR ?=

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func TestExitStatus(t *testing.T) {

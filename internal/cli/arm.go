@@ -3,9 +3,9 @@ package cli
 import (
 	"context"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func (a *app) arm() command.Spec {

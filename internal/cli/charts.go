@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // chartHelp says what the flags of charts do.

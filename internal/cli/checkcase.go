@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/testreport"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Kinds of what goes wrong in a test.

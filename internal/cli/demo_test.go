@@ -3,7 +3,7 @@ package cli
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestDemoShow interleaves the hits of two vCPUs: each that is begun is shown to

@@ -8,10 +8,10 @@ import (
 	"os"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // errNotYet is for a daemon that does not follow the fleet's definitions just now.

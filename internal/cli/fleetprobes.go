@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // probesOf is what the daemons of a fleet have answered about probes.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestSecondInterrupt: a script that is asked to end and does not, because the daemon says

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestStaleFolders: the folders of processes that were killed are removed; those of others, those that are made just now, and what is

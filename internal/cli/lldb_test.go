@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestLLDB is a session of LLDB's with the built-in guest on two vCPUs: commands, and what it says then, as

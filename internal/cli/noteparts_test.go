@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestNoteParts: attaching names the functions that run in place of the probed one; cold parts alone are no reason to.

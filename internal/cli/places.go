@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // listPlaces prints where a script may have probes that a pattern matches, as bpftrace -l

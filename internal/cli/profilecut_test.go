@@ -11,8 +11,8 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestProfileCutOff: what a daemon had counted that ends without a word is told, and that it is gone.

@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/cli/child"
 	"github.com/guestprobe/guestprobe/internal/command"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // stopTime is how long a daemon of ours may take to put everything back, where answerTime is not longer.

@@ -14,12 +14,12 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
 	"github.com/guestprobe/guestprobe/internal/show/top"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Messages to the screen.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // minMapEvery is the shortest time between two looks at a map, and maxMapKeys how many of its keys are

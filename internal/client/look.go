@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Where says which memory is meant. At is ADDRESS, SYMBOL or %REGISTER, with +OFFSET or -OFFSET behind it;

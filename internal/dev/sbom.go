@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func sbomSpec() command.Spec {

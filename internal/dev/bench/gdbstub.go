@@ -16,9 +16,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/cli/child"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // loop calls the function behind it for ever, without interrupts: nothing else runs between two hits, so that what is

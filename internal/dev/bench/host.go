@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // thisHost describes the machine and what its KVM delivers.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Profiling is how much slower a guest is whose vCPUs are sampled, by the calls of a function that one of them does in a

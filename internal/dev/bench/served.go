@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // startGuest starts a daemon with the built-in guest and options of its command line, and returns a client of it. End

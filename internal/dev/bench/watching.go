@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Watching is how much slower a busy guest with probes is while 'guestprobe top' watches them, by the rounds of work

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // errNoAnswer ends a request, or a process of a client, when patience does.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

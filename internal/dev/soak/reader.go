@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // reader reads an event stream and keeps account of it.

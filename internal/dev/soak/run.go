@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Shares of one size's time, in percent. They sum up to 100.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // script draws a script that counts hits and returns in several ways; the sums of all of them are told by its probes.

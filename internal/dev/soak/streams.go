@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // session opens a stream that brings 1 to 4 probes of its own. Nil means that

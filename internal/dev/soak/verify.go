@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // rateTime is how long the rate of rounds is measured, to mean something.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestFunctionLeftOutWhole: where one of a function's exits cannot be probed a pattern

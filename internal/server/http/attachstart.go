@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // attachFlags attaches the probes of --probe.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // gdbArguments has GDB print the arguments of all frames, a line each: the frame's address, the name, and the number

@@ -17,8 +17,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/scripttest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 var (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestBusyPrograms: programs that end at their budget only, of each kind that takes long,

@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // ownText reports whether all of these places are text that the guest's program may write.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestWithoutChanged: text that the guest has changed under a probe is no reason for the daemon to fail at its end, and all else is.

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // maxGlobs bounds how many patterns with wildcards one request may have: each is held

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // dial connects and sends text as it is.

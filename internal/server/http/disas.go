@@ -11,9 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
 	x86text "github.com/guestprobe/guestprobe/guest/x86/text"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/flow"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Disassembler lists functions of images. It remembers what it has found out

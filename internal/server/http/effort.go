@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // effort bounds what requests that compile may use together: they run one at a time, and none begins or continues

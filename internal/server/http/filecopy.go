@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // fileGuest is what a Guest has that takes copies of its files.

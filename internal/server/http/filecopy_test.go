@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // filesGuest is a fakeGuest that takes copies of files.

@@ -15,11 +15,11 @@ import (
 
 	nats "github.com/nats-io/nats-server/v2/server"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 var fleetDaemons = flag.Int("fleet-daemons", 6, "how many daemons tests of a fleet have")

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // FuzzCreateProbes sends any body to POST /v1/probes. The answer is either the

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/server/gdb"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // debuggers serves GDB's remote protocol on a socket of its own, one debugger at a time.

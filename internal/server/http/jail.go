@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/jail"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // minMemoryLimit is the least of --memory-limit: what a daemon with a small guest and a few scripts wants.

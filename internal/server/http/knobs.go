@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func (s *server) getKnobs(w http.ResponseWriter, r *http.Request) error {

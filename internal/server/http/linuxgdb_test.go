@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestLinuxGDB is a session of GDB's with a Linux guest of which there is no other file than the

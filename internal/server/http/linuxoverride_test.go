@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // What the guest does: it reads two files, the first of them five times, and says how that went.

@@ -5,8 +5,8 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // What the guest does for scripts: three programs read two bytes of a file each.

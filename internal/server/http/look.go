@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // looking is a Guest that can be looked at. The daemon's tests have one that cannot.

@@ -10,10 +10,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/server/metrics"
 	"github.com/guestprobe/guestprobe/internal/server/web"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // checkNames refuses in a body, which has been decoded into a value of type t,

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // yamlNode is a map of the part of YAML that docs/openapi.yaml is written in:
@@ -167,7 +167,7 @@ func TestOpenAPIReferences(t *testing.T) {
 // wants a status for each.
 func TestOpenAPICodes(t *testing.T) {
 	doc, _ := readYAML(t, openapi)
-	file, err := parser.ParseFile(token.NewFileSet(), "../../../internal/api/code.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../../probe/remote/api/code.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,8 @@ package http
 import (
 	"net/http"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func (s *server) getOptimization(w http.ResponseWriter, _ *http.Request) error {

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // injector makes a probed function return without running, in some of the calls. Its

@@ -3,8 +3,8 @@ package http
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestCheckAgrees: what bpf check says of where programs run is what attach says, in a guest that takes all that can run there.

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Names of bits, by their numbers (SDM Vol. 1, 3.4.3; Vol. 3, 2.5, 2.6 and 2.2.1, table 13-1 of Vol. 1; the

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // maxBody bounds a request. A batch of 10,000 definitions of ordinary length

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // route is one operation of the API. docs/openapi.yaml describes each, and a

@@ -16,11 +16,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/jail"
 	"github.com/guestprobe/guestprobe/internal/server/service"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // exitPermission is guestprobed's exit status when /dev/kvm or the socket may not

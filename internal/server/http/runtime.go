@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // getDaemon says what this process uses. It collects garbage first: without

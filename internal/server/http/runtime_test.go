@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestDaemonCountsItself: every count moves by what a client opens, and comes

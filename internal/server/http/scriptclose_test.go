@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestScriptTotals ends scripts while their long program runs in the guest all the time, on

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // followScript streams what a script has printed, as far as it is kept, and what it prints.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestScriptOrder runs clauses at one place in the order of the source, in the guest and on the host.

@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/testing/scripttest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestRandomScripts runs random scripts in the guest and on the host, which both print what

@@ -3,8 +3,8 @@ package http
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestScriptTypes: types come from the image's BTF, and of an image that has none from its

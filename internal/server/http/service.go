@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/service"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // statusEvery is how often it is looked whether the state that a service manager is told has changed.

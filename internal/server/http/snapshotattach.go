@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // attachments are what is on a guest from outside, as a snapshot has it.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/api"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // serveKept starts a daemon with --state.

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // stops has the hits of a that pass its filter stop the vCPU. Callers hold changes.

@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // maxTasks bounds what is read of a guest's tasks.

@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // maxTextRanges bounds the list of differences; the hashes cover everything.

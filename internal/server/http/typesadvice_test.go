@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/probetest"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // patchingGuest is a guest whose image is one of a kernel that patches itself.

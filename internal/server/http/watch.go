@@ -4,9 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // specFits refuses options that the kind of probe does not have.

@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/server/web"
 	graph "github.com/guestprobe/guestprobe/internal/show/profile"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // page is the page in the browser, which is served from the first time on that somebody asks for it. The zero value is ready.

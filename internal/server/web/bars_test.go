@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // serveCharts is the API of a guest whose script has a map of many keys, as far as the page needs it.

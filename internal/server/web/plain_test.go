@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // servePlain is the API of a guest that turns the direction of its lines, as far as the page needs it.

@@ -6,7 +6,7 @@ import (
 
 	pprof "github.com/google/pprof/profile"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Node is a function in a flame graph, called by the one that it is a child of.

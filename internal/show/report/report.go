@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Report sums up a trace. Times are nanoseconds since the guest's boot before its first record.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // flood is a trace of n hits as a busy guest makes them: reads by some tasks on two vCPUs, each with its return.

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // ftrace writes a trace.dat of version 6 (trace-cmd.dat.v6(5)). All is written when it is closed: names and

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // layout is the format of an event of a trace.dat, as in Linux's events/GROUP/EVENT/format.

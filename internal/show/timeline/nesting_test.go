@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestNesting: calls that do and do not lie within each other, in whatever order they come, are drawn with their own

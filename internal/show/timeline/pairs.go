@@ -3,7 +3,7 @@ package timeline
 import (
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Pairs finds the entries that returns belong to. Its memory is bounded.

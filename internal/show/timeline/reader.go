@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // maxLine bounds a line of a saved trace. The largest is a start that lists every probe.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Record is a record of a trace. Of the pointers at most one is set: none where the type is

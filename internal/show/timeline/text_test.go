@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestTraceLine compares lines with ones in the columns that Linux prints them in.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // in is what stands before where handlers run.

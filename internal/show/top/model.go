@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Do is what a key asks for beside another screen.

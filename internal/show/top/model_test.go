@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 var update = flag.Bool("update", false, "write what is drawn to testdata")

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // Row is what is known of a probe at a moment. Rates are per second, of the interval before it.
