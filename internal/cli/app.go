@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -71,7 +71,7 @@ type app struct {
 }
 
 // asking is what a command does that needs a daemon.
-type asking func(context.Context, *command.Run, *client.Client) error
+type asking func(context.Context, *command.Run, *remote.Client) error
 
 // ask runs f with a client of the daemon that the user means.
 func (a *app) ask(f asking) func(context.Context, *command.Run) error {
@@ -110,7 +110,7 @@ func answerTime(getenv func(string) string) (time.Duration, error) {
 
 // answers refuses a daemon that takes connections and does not answer: it is stopped, or
 // hangs. What else may be wrong the command finds out.
-func answers(ctx context.Context, getenv func(string) string, c *client.Client) error {
+func answers(ctx context.Context, getenv func(string) string, c *remote.Client) error {
 	limit, err := answerTime(getenv)
 	if err != nil {
 		return err
@@ -125,13 +125,13 @@ func answers(ctx context.Context, getenv func(string) string, c *client.Client) 
 
 // notAnswering is for a daemon that is there and does not answer.
 func notAnswering(path string, limit time.Duration) error {
-	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, path, limit)
+	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", remote.ErrUnreachable, path, limit)
 }
 
 // show runs ask, and shows the answer: as the JSON that the daemon sent, or as
 // what table prints.
-func show[T any](a *app, ask func(context.Context, *command.Run, *client.Client) (T, error), table func(*command.Run, T) error) func(context.Context, *command.Run) error {
-	return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+func show[T any](a *app, ask func(context.Context, *command.Run, *remote.Client) (T, error), table func(*command.Run, T) error) func(context.Context, *command.Run) error {
+	return a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 		v, err := ask(ctx, r, c)
 		if err != nil {
 			return err
@@ -153,7 +153,7 @@ func (a *app) orMany(one, many func(context.Context, *command.Run) error) func(c
 // client returns a client of the socket that the user means: --socket, the
 // environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core, or the
 // one daemon of --fleet that is meant.
-func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Writer) (*client.Client, error) {
+func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Writer) (*remote.Client, error) {
 	if _, err := a.fleet.check(); err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Wr
 		for _, what := range c.Inside() {
 			fmt.Fprintf(warn, "guestprobe: warning: %s: %s when the guest ended; its registers there are those that the handlers have used\n", a.core, what)
 		}
-		return client.Of(a.core, c.Dial, c.Close), nil
+		return remote.Of(a.core, c.Dial, c.Close), nil
 	}
 	value, from := a.socket, "--socket"
 	if value == "" {
@@ -189,14 +189,14 @@ func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Wr
 	if err != nil {
 		return nil, command.Usagef("%s: %w", from, err)
 	}
-	return client.New(path), nil
+	return remote.New(path), nil
 }
 
 // completeTime bounds what a key press may cost.
 const completeTime = 500 * time.Millisecond
 
 // complete completes an argument by names that the daemon has.
-func (a *app) complete(names func(ctx context.Context, c *client.Client, prefix string) []string) command.Completion {
+func (a *app) complete(names func(ctx context.Context, c *remote.Client, prefix string) []string) command.Completion {
 	return func(ctx context.Context, _ []string, prefix string) (out []string) {
 		ctx, cancel := context.WithTimeout(ctx, completeTime)
 		defer cancel()
@@ -216,7 +216,7 @@ func (a *app) complete(names func(ctx context.Context, c *client.Client, prefix 
 
 // completeProbes completes the names of attached probes.
 func (a *app) completeProbes() command.Completion {
-	return a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+	return a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
 		ps, _ := c.Probes(ctx)
 		for _, p := range ps {
 			names = append(names, p.Name[strings.IndexByte(p.Name, '/')+1:], p.Name)
@@ -227,8 +227,8 @@ func (a *app) completeProbes() command.Completion {
 
 // completeSymbols completes the first argument by names of functions.
 func (a *app) completeSymbols() command.Completion {
-	complete := a.complete(func(ctx context.Context, c *client.Client, prefix string) (names []string) {
-		l, _ := c.Symbols(ctx, client.SymbolQuery{Match: prefix + "*", Kind: "func", Limit: 1000})
+	complete := a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
+		l, _ := c.Symbols(ctx, remote.SymbolQuery{Match: prefix + "*", Kind: "func", Limit: 1000})
 		for _, s := range l.Symbols {
 			names = append(names, s.Name)
 		}
@@ -296,15 +296,15 @@ func judge(err error) command.Verdict {
 		return command.Verdict{Status: wireStatus(wire.Code)}
 	case errors.Is(err, fleet.ErrOther):
 		return command.Verdict{Status: command.ExitFailed, Code: codeOther}
-	case errors.Is(err, client.ErrUnreachable) && errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, remote.ErrUnreachable) && errors.Is(err, fs.ErrPermission):
 		return command.Verdict{Status: exitPermission, Code: codePermission,
 			Hint: "The socket is its daemon's user's. 'guestprobed --allow-uid USER' and '--group GROUP' let others in."}
 	case errors.Is(err, fs.ErrPermission):
 		return command.Verdict{Status: exitPermission, Code: codePermission}
-	case errors.Is(err, client.ErrUnreachable):
+	case errors.Is(err, remote.ErrUnreachable):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
 			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it, 'guestprobe ps' lists those that run; 'guestprobe demo' needs none."}
-	case errors.Is(err, client.ErrOldDaemon):
+	case errors.Is(err, remote.ErrOldDaemon):
 		return command.Verdict{Status: command.ExitFailed, Code: codeOldDaemon}
 	case errors.Is(err, fleet.ErrNoServer):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet serve' starts one."}

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -28,13 +28,13 @@ func TestExitStatus(t *testing.T) {
 		{&api.Error{Code: "not_boundary", Errno: "EILSEQ"}, 1},
 		// A refusal with EACCES or EPERM of the engine is no lack of permission.
 		{&api.Error{Code: "a_later_reason", Errno: "EACCES"}, 1},
-		{fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.ECONNREFUSED), 3},
-		{fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.EACCES), 5},
+		{fmt.Errorf("%w: %w", remote.ErrUnreachable, syscall.ECONNREFUSED), 3},
+		{fmt.Errorf("%w: %w", remote.ErrUnreachable, syscall.EACCES), 5},
 		{&fs.PathError{Op: "open", Err: syscall.EACCES}, 5},
 		{fmt.Errorf("%w after 1s", errTimeout), 124},
 		{fmt.Errorf("%w: 1 hit", errTooFew), 6},
 		{context.Canceled, 1},
-		{client.ErrCutOff, 1},
+		{remote.ErrCutOff, 1},
 	} {
 		if got := judge(tc.err).Status; got != tc.want {
 			t.Errorf("%v: status %d, want %d", tc.err, got, tc.want)

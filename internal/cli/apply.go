@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -31,7 +31,7 @@ flags are about every definition.`,
 		Args:  command.Between(0, 1, ""),
 		Files: []string{"file"},
 		Flags: func(f *pflag.FlagSet) { probes.add(f) },
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			name, in := "standard input", r.Stdin
 			if len(r.Args) > 0 && r.Args[0] != "-" {
 				name, in = r.Args[0], nil

@@ -3,8 +3,8 @@ package cli
 import (
 	"context"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -22,7 +22,7 @@ func (a *app) setArmed(on bool, use, short string) command.Spec {
 		Short: short,
 		Long: short + `.
 It is the kernel's kprobes/enabled. Each probe keeps its own enabled state.`,
-		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Knobs, error) {
+		Run: show(a, func(ctx context.Context, _ *command.Run, c *remote.Client) (api.Knobs, error) {
 			return api.Knobs{Enabled: &on}, c.SetArmed(ctx, on)
 		}, func(*command.Run, api.Knobs) error { return nil }),
 	}
@@ -32,7 +32,7 @@ It is the kernel's kprobes/enabled. Each probe keeps its own enabled state.`,
 const formatKernel = "kernel"
 
 // kernelFile prints what one of the kernel's files on probes would have.
-func kernelFile(ctx context.Context, r *command.Run, c *client.Client, file string) error {
+func kernelFile(ctx context.Context, r *command.Run, c *remote.Client, file string) error {
 	text, err := c.KernelList(ctx, file)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (a *app) blacklist() command.Spec {
 		Long: `List the functions that may not be probed, and why. --format kernel prints the
 format of the kernel's kprobes/blacklist.`,
 		Formats: []string{formatKernel},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if r.Format == formatKernel {
 				return kernelFile(ctx, r, c, "blacklist")
 			}

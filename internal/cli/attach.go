@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -118,7 +118,7 @@ func (a *app) attach() command.Spec {
 		}
 		return prog.check(&probes, r.Args)
 	}
-	attach := func(ctx context.Context, r *command.Run, c *client.Client) (list api.ProbeList, err error) {
+	attach := func(ctx context.Context, r *command.Run, c *remote.Client) (list api.ProbeList, err error) {
 		if prog.file != "" {
 			list.Probes, err = prog.attach(ctx, c, &probes)
 		} else if list, err = probes.attach(ctx, r, c, r.Args); err != nil {
@@ -215,7 +215,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read, or these: names and patterns with commas between")
 		},
-		Run: a.orKeep(&keep, &probes, a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.orKeep(&keep, &probes, a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := check(r); err != nil {
 				return err
 			}
@@ -228,13 +228,13 @@ there, an access outside of what it is to, code that is never executed) is a war
 			if err := check(r); err != nil {
 				return err
 			}
-			return attachMany(ctx, r, m, func(ctx context.Context, c *client.Client) (api.ProbeList, error) { return attach(ctx, r, c) })
+			return attachMany(ctx, r, m, func(ctx context.Context, c *remote.Client) (api.ProbeList, error) { return attach(ctx, r, c) })
 		})),
 	}
 }
 
 // attach carries out commands; the probes stay.
-func (p *probeFlags) attach(ctx context.Context, r *command.Run, c *client.Client, defs []string) (api.ProbeList, error) {
+func (p *probeFlags) attach(ctx context.Context, r *command.Run, c *remote.Client, defs []string) (api.ProbeList, error) {
 	specs, err := p.specs(defs, true)
 	if err == nil {
 		err = giveFiles(ctx, r, c, p.files)

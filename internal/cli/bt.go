@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -33,8 +33,8 @@ prototype, says where they are: '?' is one that is not to be had, and JSON says 
 			f.BoolVar(&all, "all", false, "of each vCPU")
 			rawNames(f, &raw)
 		},
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.BacktraceList, error) {
-			of := client.Where{VCPU: "0", Task: task}
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.BacktraceList, error) {
+			of := remote.Where{VCPU: "0", Task: task}
 			switch {
 			case len(r.Args) > 0 && (all || task != "") || all && task != "":
 				return api.BacktraceList{}, command.Usagef("VCPU, --task and --all say whose backtrace: give one of them")

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -38,7 +38,7 @@ neither in time refuses.`,
 			f.DurationVar(&timeout, "timeout", 5*time.Second, "how long the guest may take, a `duration` up to 1m")
 		},
 		Complete: a.completeSymbols(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			ms, err := timeoutMS(timeout)
 			if err != nil {
 				return err

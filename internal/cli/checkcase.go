@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/testreport"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -57,7 +57,7 @@ type check struct {
 	status command.Status
 
 	own                    *ownDaemon
-	c                      *client.Client
+	c                      *remote.Client
 	output, console, trace tail
 	first                  []byte // line of the trace
 	said                   string // the last error of the script
@@ -118,7 +118,7 @@ func (t *check) guarded(ctx context.Context) (f *fault) {
 	if err != nil {
 		return broken(err)
 	}
-	t.own, t.c = own, client.New(own.socket)
+	t.own, t.c = own, remote.New(own.socket)
 	defer func() {
 		// The guest as it was is kept before it is gone, and the log when it is whole.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTime)
@@ -167,7 +167,7 @@ func (t *check) watch(parent, timed context.Context) *fault {
 		return broken(err)
 	}
 	others.Go(func() { t.watchKernel(life, end) })
-	e, err := follow(parent, over, t.c, func(ctx context.Context) (*client.Stream, error) { return t.c.RunScript(ctx, t.req) }, func(_ api.Record, s api.Start) error {
+	e, err := follow(parent, over, t.c, func(ctx context.Context) (*remote.Stream, error) { return t.c.RunScript(ctx, t.req) }, func(_ api.Record, s api.Start) error {
 		_, err := t.c.Resume(life)
 		return err
 	}, t.record)
@@ -208,7 +208,7 @@ func (t *check) record(r api.Record) error {
 }
 
 // readConsole reads what the guest writes until it ends, or the stream.
-func (t *check) readConsole(s *client.Stream) (e api.End) {
+func (t *check) readConsole(s *remote.Stream) (e api.End) {
 	for {
 		r, err := s.Next()
 		if err != nil {
@@ -248,7 +248,7 @@ func (t *check) traceProbes(parent, over context.Context, others *sync.WaitGroup
 	}
 	others.Go(func() {
 		defer close(done)
-		e, err := follow(parent, over, t.c, func(ctx context.Context) (*client.Stream, error) { return t.c.Events(ctx, req) }, func(r api.Record, _ api.Start) error {
+		e, err := follow(parent, over, t.c, func(ctx context.Context) (*remote.Stream, error) { return t.c.Events(ctx, req) }, func(r api.Record, _ api.Start) error {
 			t.first = line(r)
 			begun <- nil
 			return nil
@@ -312,7 +312,7 @@ func (t *check) judge(parent, over context.Context, e api.End, err error, guestE
 	case gerr != nil:
 		return broken(gerr)
 	case e.Reason == endCutOff:
-		return broken(client.ErrCutOff)
+		return broken(remote.ErrCutOff)
 	case e.Reason == api.EndExit && e.Code != nil && *e.Code != 0:
 		f := failed(kindExit, "the script has called exit(%d)", *e.Code)
 		if t.said != "" {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -37,7 +37,7 @@ console, the built-in one for instance, refuse what is typed.`,
 			f.BoolVarP(&follow, "follow", "f", false, "go on with new output")
 			f.BoolVarP(&interactive, "interactive", "i", false, "go on with new output, and type standard input")
 		},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if interactive {
 				return typeAt(ctx, r, c)
 			}
@@ -53,7 +53,7 @@ console, the built-in one for instance, refuse what is typed.`,
 
 // typeAt prints the console's output as it is and types standard input, until the guest ends or the
 // user leaves.
-func typeAt(ctx context.Context, r *command.Run, c *client.Client) error {
+func typeAt(ctx context.Context, r *command.Run, c *remote.Client) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s, err := c.ConsoleBytes(ctx)
@@ -138,7 +138,7 @@ func (w crlf) Write(p []byte) (int, error) {
 
 // printConsole prints a console stream to its end, one of ConsoleBytes when typed: then control
 // characters come out as they are.
-func printConsole(r *command.Run, s *client.Stream, typed bool) error {
+func printConsole(r *command.Run, s *remote.Stream, typed bool) error {
 	var lines io.Writer = r.Stdout
 	terminal, what := command.Terminal(r.Stdout), "console line"
 	if typed {
@@ -165,7 +165,7 @@ func printConsole(r *command.Run, s *client.Stream, typed bool) error {
 		case api.RecordConsole:
 			var l api.Console
 			if err := json.Unmarshal(rec.Data, &l); err != nil {
-				return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+				return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 			}
 			text := l.Text + string(l.Bytes)
 			if terminal && !typed {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -74,7 +74,7 @@ func (d *demo) run(ctx context.Context, verbose bool) (err error) {
 			d.step("stopped %s; all of it took %v", own.what, time.Since(start).Round(10*time.Millisecond))
 		}
 	}()
-	c := client.New(own.socket)
+	c := remote.New(own.socket)
 	defer c.Close()
 	g, err := c.Guest(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func (d *demo) step(format string, args ...any) {
 
 // trace attaches the probes for the time of a stream and shows hits. It returns the text
 // as it was while they were there.
-func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, err error) {
+func (d *demo) trace(ctx context.Context, c *remote.Client) (during api.Text, err error) {
 	var specs []api.ProbeSpec
 	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
 	for _, p := range demoProbes {
@@ -223,7 +223,7 @@ func someRegs(h api.Hit) map[string]api.Hex {
 }
 
 // restored proves that nothing is left of the probes.
-func (d *demo) restored(ctx context.Context, c *client.Client, before, during api.Text) error {
+func (d *demo) restored(ctx context.Context, c *remote.Client, before, during api.Text) error {
 	after, err := c.Text(ctx)
 	if err != nil {
 		return err

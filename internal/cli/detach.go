@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -26,7 +26,7 @@ func (a *app) detach() command.Spec {
 		Example: `  guestprobe detach myread
   guestprobe detach 'io/*' 7
   guestprobe detach --all`,
-	}, func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error) {
+	}, func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error) {
 		if len(names) == 0 {
 			return c.DetachAll(ctx)
 		}
@@ -49,7 +49,7 @@ func (a *app) setEnabled(on bool, use, short string) command.Spec {
 		Use:   use,
 		Short: short,
 		Long:  short + ". A probe that is so already stays so.\n\n" + probeNames,
-	}, func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error) {
+	}, func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error) {
 		return c.Patch(ctx, api.PatchProbe{Enabled: &on}, names...)
 	})
 }
@@ -82,7 +82,7 @@ func (a *app) filter() command.Spec {
 			if all == (len(names) > 0) {
 				return nil, command.Usagef("say which probes, or --all")
 			}
-			return func(ctx context.Context, c *client.Client) ([]api.Probe, error) {
+			return func(ctx context.Context, c *remote.Client) ([]api.Probe, error) {
 				return c.Patch(ctx, api.PatchProbe{Filter: &expr}, names...)
 			}, nil
 		}),
@@ -91,7 +91,7 @@ func (a *app) filter() command.Spec {
 
 // onProbes makes the command that does one thing with the probes that its arguments
 // name, or with no names with all of them, and prints what they are then.
-func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error)) command.Spec {
+func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error)) command.Spec {
 	var all bool
 	s.Args = func([]string) error { return nil }
 	s.Flags = func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "every probe") }
@@ -100,18 +100,18 @@ func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *client.Cl
 		if all == (len(r.Args) > 0) {
 			return nil, command.Usagef("say which probes, or --all")
 		}
-		return func(ctx context.Context, c *client.Client) ([]api.Probe, error) { return do(ctx, c, r.Args) }, nil
+		return func(ctx context.Context, c *remote.Client) ([]api.Probe, error) { return do(ctx, c, r.Args) }, nil
 	})
 	return s
 }
 
 // doing does something with probes of a daemon, and returns what they are then.
-type doing func(context.Context, *client.Client) ([]api.Probe, error)
+type doing func(context.Context, *remote.Client) ([]api.Probe, error)
 
 // askProbes has one daemon, or all of a fleet that are meant, do what the command line says, and prints what the
 // probes are then.
 func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Context, *command.Run) error {
-	return a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+	return a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 		do, err := what(r)
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Con
 		if err != nil {
 			return err
 		}
-		return onFleet(ctx, r, m, func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+		return onFleet(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
 			l.Probes, err = do(ctx, c)
 			return l, err
 		})

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -52,7 +52,7 @@ the file is read instead of asking a daemon.`,
 		Complete: a.completeSymbols(),
 		Run: func(ctx context.Context, r *command.Run) error {
 			if image == "" {
-				return show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Disas, error) {
+				return show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Disas, error) {
 					return c.Disas(ctx, r.Args[0], lines)
 				}, printDisas)(ctx, r)
 			}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -18,7 +18,7 @@ func fileFlag(f *pflag.FlagSet, files *[]string) {
 }
 
 // giveFiles gives the daemon copies of files of the guest's, PATH=COPY each.
-func giveFiles(ctx context.Context, r *command.Run, c *client.Client, files []string) error {
+func giveFiles(ctx context.Context, r *command.Run, c *remote.Client, files []string) error {
 	for _, f := range files {
 		path, from, ok := strings.Cut(f, "=")
 		if !ok || !strings.HasPrefix(path, "/") || from == "" {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -115,7 +115,7 @@ func (ff *fleetFlags) findWith(ctx context.Context, state bool) (*fleet.Network,
 }
 
 // one returns a client of the only daemon that is meant.
-func (ff *fleetFlags) one(ctx context.Context) (*client.Client, error) {
+func (ff *fleetFlags) one(ctx context.Context) (*remote.Client, error) {
 	n, ds, err := ff.find(ctx)
 	if err != nil {
 		return nil, err
@@ -131,13 +131,13 @@ func (ff *fleetFlags) one(ctx context.Context) (*client.Client, error) {
 }
 
 // dialed returns a client of a daemon, one of so many.
-func dialed(n *fleet.Network, d fleet.Daemon, of int, closed func()) *client.Client {
-	c := client.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
+func dialed(n *fleet.Network, d fleet.Daemon, of int, closed func()) *remote.Client {
+	c := remote.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, fleetTime, fmt.Errorf("not within %v", fleetTime))
 		defer cancel()
 		return n.Dial(ctx, d, maxInFlight/of)
 	}, closed)
-	return c.Bound(client.Bounds{Answer: maxMemberAnswer, Line: maxMemberAnswer, Time: memberTime, All: membersRoom})
+	return c.Bound(remote.Bounds{Answer: maxMemberAnswer, Line: maxMemberAnswer, Time: memberTime, All: membersRoom})
 }
 
 // Bounds of what a daemon of a fleet may cost: it is not trusted to be what it says.
@@ -151,7 +151,7 @@ const (
 )
 
 // membersRoom is shared by all daemons that a command asks.
-var membersRoom = client.NewRoom(maxAnswers)
+var membersRoom = remote.NewRoom(maxAnswers)
 
 // maxInFlight bounds what of all daemons is on its way here, in bytes: a server drops a client that does not read
 // 64 MiB.
@@ -160,7 +160,7 @@ const maxInFlight = 16 << 20
 // member is a daemon of the fleet.
 type member struct {
 	fleet.Daemon
-	*client.Client
+	*remote.Client
 }
 
 // members are the daemons of a fleet, or of this machine, that are meant.
@@ -203,7 +203,7 @@ type ofOne string
 func (what ofOne) Error() string { return string(what) + ": of one daemon" }
 
 // only returns the one daemon that is meant.
-func (m *members) only(what ofOne) (*client.Client, error) {
+func (m *members) only(what ofOne) (*remote.Client, error) {
 	if len(m.all) == 1 && len(m.missing) == 0 {
 		return m.all[0].Client, nil
 	}
@@ -351,7 +351,7 @@ type answersOf[T any] struct {
 }
 
 // gather asks all daemons, and returns their answers in the order of their names.
-func gather[T any](ctx context.Context, m *members, ask func(context.Context, *client.Client) (T, error)) answersOf[T] {
+func gather[T any](ctx context.Context, m *members, ask func(context.Context, *remote.Client) (T, error)) answersOf[T] {
 	out := answersOf[T]{make([]answer[T], len(m.all))}
 	room := make(chan struct{}, maxAsked)
 	var wg sync.WaitGroup

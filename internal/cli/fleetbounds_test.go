@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -93,7 +93,7 @@ func TestFleetPartialLines(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, client.ErrProtocol) || cap(one.line) > 4*maxJSONLine {
+	if !errors.Is(err, remote.ErrProtocol) || cap(one.line) > 4*maxJSONLine {
 		t.Errorf("an object without an end: %v, %d bytes", err, cap(one.line))
 	}
 }
@@ -109,11 +109,11 @@ func TestFleetMapParts(t *testing.T) {
 			t.Fatal("no bound")
 		}
 	}
-	if !errors.Is(err, client.ErrProtocol) {
+	if !errors.Is(err, remote.ErrProtocol) {
 		t.Error(err)
 	}
 	one = &sender{name: "vm1"}
-	if err := fs.maps(one, api.ScriptMaps{Maps: []byte("[]"), Part: true}); !errors.Is(err, client.ErrProtocol) {
+	if err := fs.maps(one, api.ScriptMaps{Maps: []byte("[]"), Part: true}); !errors.Is(err, remote.ErrProtocol) {
 		t.Errorf("a part that nobody has asked for: %v", err)
 	}
 }
@@ -170,13 +170,13 @@ func TestMemberBounds(t *testing.T) {
 	go func() { _ = hs.Serve(l) }()
 	defer hs.Close()
 	defer close(stop)
-	room := client.NewRoom(1 << 20)
-	c := client.Of("x", func(ctx context.Context) (net.Conn, error) {
+	room := remote.NewRoom(1 << 20)
+	c := remote.Of("x", func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
-	}, func() {}).Bound(client.Bounds{Answer: 256 << 10, Line: 128 << 10, Time: 500 * time.Millisecond, All: room})
+	}, func() {}).Bound(remote.Bounds{Answer: 256 << 10, Line: 128 << 10, Time: 500 * time.Millisecond, All: room})
 	defer c.Close()
 	ctx := patience.Of(t)
-	if _, err := c.Guest(ctx); !errors.Is(err, client.ErrProtocol) || !strings.Contains(err.Error(), "an answer of more than 262144 bytes") {
+	if _, err := c.Guest(ctx); !errors.Is(err, remote.ErrProtocol) || !strings.Contains(err.Error(), "an answer of more than 262144 bytes") {
 		t.Errorf("an answer without end: %v", err)
 	}
 	if _, err := c.Daemon(ctx); err == nil || !strings.Contains(err.Error(), "the daemon has not answered in time: not within 500ms") {

@@ -8,9 +8,9 @@ import (
 	"os"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -107,7 +107,7 @@ func undefined(err error, name string) error {
 // stateOf asks the daemons that are there what has become of a definition, once they know that revision. One that does not
 // have it is refused or late; with id "" it is to be gone.
 func (m *members) stateOf(ctx context.Context, revision uint64, id string) answersOf[api.FleetState] {
-	return gather(ctx, m, func(ctx context.Context, c *client.Client) (api.FleetState, error) {
+	return gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.FleetState, error) {
 		st, err := c.Fleet(ctx, revision)
 		if err != nil {
 			return st, err
@@ -205,7 +205,7 @@ func (a *app) orKept(run func(context.Context, *command.Run) error) func(context
 
 // detachKept detaches what definitions have attached, shows the final counts, and withdraws them.
 func detachKept(ctx context.Context, r *command.Run, m *members, defs []fleet.Definition) error {
-	failed := onFleet(ctx, r, m, func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+	failed := onFleet(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
 		st, err := c.Fleet(ctx, 0)
 		if err != nil {
 			return l, err

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -25,7 +25,7 @@ func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 }
 
 // onFleet does something with probes of all daemons, and prints what they are then.
-func onFleet(ctx context.Context, r *command.Run, m *members, do func(context.Context, *client.Client) (api.ProbeList, error), columns ...column) error {
+func onFleet(ctx context.Context, r *command.Run, m *members, do func(context.Context, *remote.Client) (api.ProbeList, error), columns ...column) error {
 	o := probesOf{gather(ctx, m, do)}
 	if err := o.print(r, columns); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (o probesOf) print(r *command.Run, columns columnList) error {
 }
 
 // attachMany attaches to the guests of all daemons.
-func attachMany(ctx context.Context, r *command.Run, m *members, do func(context.Context, *client.Client) (api.ProbeList, error)) error {
+func attachMany(ctx context.Context, r *command.Run, m *members, do func(context.Context, *remote.Client) (api.ProbeList, error)) error {
 	o := probesOf{gather(ctx, m, do)}
 	if err := o.print(r, nil); err != nil {
 		return err
@@ -78,7 +78,7 @@ func attachMany(ctx context.Context, r *command.Run, m *members, do func(context
 
 // listMany lists the probes of all daemons.
 func listMany(ctx context.Context, r *command.Run, m *members, quiet bool, columns columnList) error {
-	ask := func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+	ask := func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
 		l.Probes, err = c.Probes(ctx, r.Args...)
 		return l, err
 	}
@@ -126,7 +126,7 @@ func statMany(ctx context.Context, r *command.Run, m *members, perCPU, quiet boo
 	if perCPU || r.Format == formatKernel {
 		return ofOne("--per-cpu and --format " + formatKernel)
 	}
-	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s statAnswer, err error) {
+	got := gather(ctx, m, func(ctx context.Context, c *remote.Client) (s statAnswer, err error) {
 		if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
 			return s, err
 		}

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -30,7 +30,7 @@ type fleetScript struct {
 	flags *scriptFlags
 	out   io.Writer
 	lines *fleet.Order[string]
-	open  func(context.Context, *client.Client) (*client.Stream, error)
+	open  func(context.Context, *remote.Client) (*remote.Stream, error)
 
 	attached string // what is said of the daemons in which it has begun; "": nothing
 	alone    bool   // without those that come later
@@ -103,13 +103,13 @@ func (s *scriptFlags) runMany(ctx context.Context, r *command.Run, m *members) (
 		return err
 	}
 	s.req.Data = true
-	fs := newFleetScript(r, s, out, func(ctx context.Context, c *client.Client) (*client.Stream, error) { return c.RunScript(ctx, s.req) })
+	fs := newFleetScript(r, s, out, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.RunScript(ctx, s.req) })
 	fs.attached = "Attached"
 	return fs.everywhere(ctx, m, begin)
 }
 
 // newFleetScript returns a script whose stream is what open opens.
-func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(context.Context, *client.Client) (*client.Stream, error)) *fleetScript {
+func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(context.Context, *remote.Client) (*remote.Stream, error)) *fleetScript {
 	fs := &fleetScript{Run: r, flags: s, out: &lockedWriter{w: guestText(r, out)}, open: open}
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
 		_, err := io.WriteString(fs.out, line)
@@ -184,13 +184,13 @@ func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, c
 }
 
 // follow takes what one daemon sends until its end.
-func (fs *fleetScript) follow(ctx, over context.Context, c *client.Client, one *sender, started func(api.Start) error) {
-	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return fs.open(life, c) },
+func (fs *fleetScript) follow(ctx, over context.Context, c *remote.Client, one *sender, started func(api.Start) error) {
+	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return fs.open(life, c) },
 		func(_ api.Record, s api.Start) error { return started(s) }, func(rec api.Record) error { return fs.record(one, rec) })
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if one.end, one.err, one.ended = end, err, true; err == nil && end.Reason == endCutOff {
-		one.err = client.ErrCutOff
+		one.err = remote.ErrCutOff
 	}
 	one.lineMu.Lock()
 	_ = fs.flush(one)
@@ -251,7 +251,7 @@ func (fs *fleetScript) print(one *sender, at int64, text string) error {
 		}
 		if !whole && len(one.line)+len(line) > most {
 			if fs.WantsJSON() {
-				return fmt.Errorf("%w: a line of more than %d bytes", client.ErrProtocol, most)
+				return fmt.Errorf("%w: a line of more than %d bytes", remote.ErrProtocol, most)
 			}
 			whole = true
 		}
@@ -310,13 +310,13 @@ func (fs *fleetScript) named(one *sender, line string) string {
 func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 	var states []script.MapState
 	if err := json.Unmarshal(m.Maps, &states); err != nil {
-		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 	}
 	if m.Left > 0 && !m.More {
 		fs.Note("%s: %s of maps %s left out: there are too many", command.Line(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
 	}
 	if one.elements += elementsOf(states); len(one.parts)+len(states) > maxParts || one.elements > 2*script.MaxStateElements {
-		return fmt.Errorf("%w: maps of more than %d elements", client.ErrProtocol, script.MaxStateElements)
+		return fmt.Errorf("%w: maps of more than %d elements", remote.ErrProtocol, script.MaxStateElements)
 	}
 	one.parts = append(one.parts, states...)
 	if m.More {
@@ -331,7 +331,7 @@ func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 		return nil
 	}
 	if fs.flags.every == 0 {
-		return fmt.Errorf("%w: maps of an interval, which nobody has asked for", client.ErrProtocol)
+		return fmt.Errorf("%w: maps of an interval, which nobody has asked for", remote.ErrProtocol)
 	}
 	one.rounds = append(one.rounds, states)
 	fs.printRounds()

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -71,7 +71,7 @@ func (a *app) scriptsMany(ctx context.Context, r *command.Run) error {
 		return err
 	}
 	defer m.close()
-	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s scriptsOf, err error) {
+	got := gather(ctx, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
 		if s.Scripts, err = c.Scripts(ctx); err == nil {
 			s.Fleet, err = c.Fleet(ctx, 0)
 		}
@@ -170,7 +170,7 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 
 // scriptMany prints the maps of a script in all daemons that have it, as they are now, as one.
 func scriptMany(ctx context.Context, r *command.Run, m *members, name string) error {
-	o := answersOf[api.ScriptInfo]{gather(ctx, m, func(ctx context.Context, c *client.Client) (api.ScriptInfo, error) {
+	o := answersOf[api.ScriptInfo]{gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
 		return c.Script(ctx, name, api.ScriptData)
 	}).having(api.CodeNoScript)}
 	var total script.Total
@@ -186,7 +186,7 @@ func scriptMany(ctx context.Context, r *command.Run, m *members, name string) er
 		}
 		var states []script.MapState
 		if err := json.Unmarshal(a.Answer.States, &states); err != nil {
-			return fmt.Errorf("%s: %w: %w", a.Daemon, client.ErrProtocol, err)
+			return fmt.Errorf("%s: %w: %w", a.Daemon, remote.ErrProtocol, err)
 		}
 		for _, p := range total.Add(a.Daemon, states) {
 			noteOf(r, a.Daemon, p)
@@ -224,7 +224,7 @@ func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
 	}
 	some := *m
 	some.all = nil
-	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s scriptsOf, err error) {
+	got := gather(ctx, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
 		if s.Scripts, err = c.Scripts(ctx); err == nil && def != nil {
 			s.Fleet, err = c.Fleet(ctx, 0)
 		}
@@ -241,7 +241,7 @@ func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
 	}
 	var ended error
 	if len(some.all) > 0 {
-		fs := newFleetScript(r, &scriptFlags{}, r.Stdout, func(ctx context.Context, c *client.Client) (*client.Stream, error) { return c.StopScript(ctx, name) })
+		fs := newFleetScript(r, &scriptFlags{}, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.StopScript(ctx, name) })
 		fs.alone = true
 		ended = fs.everywhere(ctx, &some, func() error { return nil })
 	}

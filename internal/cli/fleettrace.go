@@ -12,10 +12,10 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -137,13 +137,13 @@ func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlag
 }
 
 // follow takes what one daemon sends until its end.
-func (t *fleetTrace) follow(ctx, over context.Context, one *traced, c *client.Client, specs []api.ProbeSpec, began func() error) {
+func (t *fleetTrace) follow(ctx, over context.Context, one *traced, c *remote.Client, specs []api.ProbeSpec, began func() error) {
 	defer func() { _ = t.order.End(one.name) }() // an error of the writer's is finish's
 	if one.err = giveFiles(ctx, t.Run, c, t.flags.files); one.err != nil {
 		return
 	}
 	req := api.StreamEvents{Probes: specs, Names: t.flags.names}
-	one.end, one.err = follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Events(life, req) },
+	one.end, one.err = follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Events(life, req) },
 		func(raw api.Record, s api.Start) error {
 			t.mu.Lock()
 			one.start, one.begun = s, true
@@ -158,7 +158,7 @@ func (t *fleetTrace) follow(ctx, over context.Context, one *traced, c *client.Cl
 			return cmp.Or(began(), t.put(one, s.TimeNS, &fleetHit{of: one, raw: raw}))
 		}, func(raw api.Record) error { return t.record(one, raw) })
 	if one.err == nil && one.end.Reason == endCutOff {
-		one.err = client.ErrCutOff
+		one.err = remote.ErrCutOff
 	}
 }
 
@@ -171,7 +171,7 @@ func (t *fleetTrace) put(one *traced, at int64, h *fleetHit) error {
 func (t *fleetTrace) record(one *traced, raw api.Record) error {
 	r, err := timeline.Parse(raw)
 	if err != nil {
-		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 	}
 	h := &fleetHit{of: one, raw: raw}
 	when := int64(0)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -41,7 +41,7 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 			f.BoolVar(&print, "print", print, "print the command instead of running it")
 		},
 		Plain: true,
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if a.core != "" {
 				return command.Usagef("--core: GDB itself reads what 'guestprobe --core %s guest save --elf FILE' writes", a.core)
 			}

@@ -10,21 +10,21 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 func (a *app) guest() command.Spec {
-	action := func(use, short string, do func(context.Context, *client.Client) (api.Guest, error)) command.Spec {
-		return command.Spec{Use: use, Short: short, Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Guest, error) {
+	action := func(use, short string, do func(context.Context, *remote.Client) (api.Guest, error)) command.Spec {
+		return command.Spec{Use: use, Short: short, Run: show(a, func(ctx context.Context, _ *command.Run, c *remote.Client) (api.Guest, error) {
 			return do(ctx, c)
 		}, printGuest)}
 	}
 	var paused bool
 	var to string
-	reset := action("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *client.Client) (api.Guest, error) {
+	reset := action("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *remote.Client) (api.Guest, error) {
 		if to != "" {
 			return resetTo(ctx, c, to, paused)
 		}
@@ -37,7 +37,7 @@ func (a *app) guest() command.Spec {
 	}
 	vcpu := -1
 	resume := action("resume", "Let the guest run, and vCPUs that are stopped", nil)
-	resume.Run = show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Guest, error) {
+	resume.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Guest, error) {
 		if r.Given("vcpu") {
 			return c.ResumeVCPU(ctx, vcpu)
 		}
@@ -48,8 +48,8 @@ func (a *app) guest() command.Spec {
 		Use:   "guest",
 		Short: "Show and control the guest",
 		Sub: []command.Spec{
-			action("status", "Show the guest's state", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Guest(ctx) }),
-			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Pause(ctx) }),
+			action("status", "Show the guest's state", func(ctx context.Context, c *remote.Client) (api.Guest, error) { return c.Guest(ctx) }),
+			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *remote.Client) (api.Guest, error) { return c.Pause(ctx) }),
 			resume,
 			reset, a.save(), a.console(), a.text(),
 		},
@@ -200,7 +200,7 @@ func (a *app) text() command.Spec {
 differs: the sites that are armed (probe), and what has no known owner (other). The exit status is 1 when anything does.
 
 A Linux kernel patches itself; the image is what it has patched, and its own kprobes are listed (guest), but are no difference.`,
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			t, err := c.Text(ctx)
 			if err != nil {
 				return err

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -63,7 +63,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
 		},
 		Complete: a.completeProbes(),
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := notQuiet(r); err != nil {
 				return err
 			}

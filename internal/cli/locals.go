@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -169,14 +169,14 @@ func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
 func lookAt(ctx context.Context, path string, limit time.Duration, listening func() map[string]bool) localRow {
 	row := localRow{Name: command.Clean(strings.TrimSuffix(filepath.Base(path), ".sock")), Socket: path}
 	if err := unix.Access(path, unix.W_OK); errors.Is(err, unix.EACCES) {
-		return row.is(localRefused, fmt.Errorf("%w on %s: %w", client.ErrUnreachable, path, err))
+		return row.is(localRefused, fmt.Errorf("%w on %s: %w", remote.ErrUnreachable, path, err))
 	}
 	// A daemon has a lock beside its socket, a service manager has none.
 	if _, err := os.Lstat(path + api.LockSuffix); errors.Is(err, fs.ErrNotExist) && listening()[path] {
 		return row.is(localWaits, nil)
 	}
 	peer := 0
-	c := client.Of(path, func(ctx context.Context) (net.Conn, error) {
+	c := remote.Of(path, func(ctx context.Context) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 		if err == nil && peer == 0 {
 			peer = peerOf(conn.(*net.UnixConn))
@@ -277,7 +277,7 @@ func (a *app) localMembers(ctx context.Context, r *command.Run) (*members, error
 		switch row.State {
 		case localAnswers:
 			if where.Match(labels) {
-				m.all = append(m.all, member{fleet.Daemon{Name: row.Name, Labels: labels}, client.New(row.Socket)})
+				m.all = append(m.all, member{fleet.Daemon{Name: row.Name, Labels: labels}, remote.New(row.Socket)})
 			}
 		case localHangs, localFailed:
 			m.missing = append(m.missing, failure{row.Name, row.err})

@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // spaceFlags are those that say which address space is meant.
-func spaceFlags(f *pflag.FlagSet, w *client.Where) {
+func spaceFlags(f *pflag.FlagSet, w *remote.Where) {
 	f.StringVar(&w.Task, "task", "", "the memory of task `PID` of a Linux guest")
 	f.StringVar(&w.Space, "cr3", "", "the memory that the page tables at physical `ADDRESS` map")
 	f.StringVar(&w.VCPU, "vcpu", "", "the memory that vCPU `N` sees, and its registers")
@@ -36,7 +36,7 @@ func at(addr api.Hex, symbol string) string {
 }
 
 func (a *app) pt() command.Spec {
-	var w client.Where
+	var w remote.Where
 	return command.Spec{
 		Use:   "pt ADDRESS|SYMBOL[+OFFSET]|%REGISTER[+OFFSET]",
 		Short: "Show how an address is found in the page tables",
@@ -51,7 +51,7 @@ D (dirty), PS (a large page), G (global), PAT, XD (no code).`,
 		Args:     command.Between(1, 1, "say which address"),
 		Flags:    func(f *pflag.FlagSet) { spaceFlags(f, &w) },
 		Complete: a.completeSymbols(),
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.PageWalk, error) {
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.PageWalk, error) {
 			w.At = r.Args[0]
 			return c.PageWalk(ctx, w)
 		}, printWalk),

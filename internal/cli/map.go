@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -31,7 +31,7 @@ func (a *app) mapList() command.Spec {
 		Long: `List the maps of attached programs: number, name, kind, bytes of a key and of a
 value, entries (of a ring its bytes), bytes of memory, where that memory is (guest:
 programs in the guest see it, too) and the probes whose programs refer to it.`,
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			ms, err := c.Maps(ctx)
 			if err != nil {
 				return err
@@ -80,7 +80,7 @@ call returns to. Of a ring there are counts: its records go to 'guestprobe trace
 			f.BoolVar(&raw, "raw", false, "print bytes, whatever their types")
 		},
 		Complete: a.completeMaps(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := heat.check(r); err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func printHist(r *command.Run, buckets []api.MapBucket) error {
 
 // completeMaps completes the first argument by names of maps.
 func (a *app) completeMaps() command.Completion {
-	return first(a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+	return first(a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
 		ms, _ := c.Maps(ctx)
 		for _, m := range ms {
 			names = append(names, m.Name)

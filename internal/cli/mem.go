@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -22,8 +22,8 @@ const (
 )
 
 func (a *app) mem() command.Spec {
-	var w client.Where
-	var q client.MemoryQuery
+	var w remote.Where
+	var q remote.MemoryQuery
 	var write string
 	var yes bool
 	return command.Spec{
@@ -73,7 +73,7 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 				return a.writeMemory(w, write, yes)(ctx, r)
 			}
 			q.Symbols = r.Format == formatWords
-			return show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Memory, error) {
+			return show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Memory, error) {
 				return c.Memory(ctx, w, q)
 			}, printMemory)(ctx, r)
 		},
@@ -81,8 +81,8 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 }
 
 // writeMemory writes, and shows what was written.
-func (a *app) writeMemory(w client.Where, bytes string, yes bool) func(context.Context, *command.Run) error {
-	return show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Memory, error) {
+func (a *app) writeMemory(w remote.Where, bytes string, yes bool) func(context.Context, *command.Run) error {
+	return show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Memory, error) {
 		if len(r.Args) > 1 {
 			return api.Memory{}, command.Usagef("LENGTH and --write: the bytes say how long they are")
 		}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -58,13 +58,13 @@ func TestMemAsGDB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := client.New(socket)
+	c := remote.New(socket)
 	told := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(told) != len(asGDB) {
 		t.Fatalf("GDB says %d values of %d:\n%s", len(told), len(asGDB), out)
 	}
 	for i, x := range asGDB {
-		m, err := c.Memory(ctx, client.Where{At: x[0]}, client.MemoryQuery{Type: x[1]})
+		m, err := c.Memory(ctx, remote.Where{At: x[0]}, remote.MemoryQuery{Type: x[1]})
 		got := m.Text
 		if err != nil {
 			t.Errorf("%s as %s: %v", x[0], x[1], err)
@@ -72,11 +72,11 @@ func TestMemAsGDB(t *testing.T) {
 			t.Errorf("%s as %s is %q (%q), GDB says of %s %q (%q)", x[0], x[1], got, g, x[2], told[i], w)
 		}
 	}
-	if m, err := c.Memory(ctx, client.Where{At: "nodes"}, client.MemoryQuery{Type: "struct node *[3]"}); err != nil || !slices.Equal(m.Symbols, []api.Pointer{{Offset: 8, Symbol: "second"}}) {
+	if m, err := c.Memory(ctx, remote.Where{At: "nodes"}, remote.MemoryQuery{Type: "struct node *[3]"}); err != nil || !slices.Equal(m.Symbols, []api.Pointer{{Offset: 8, Symbol: "second"}}) {
 		t.Errorf("nodes have %+v, %v", m, err)
 	}
 	// GDB writes complex numbers in a way of its own.
-	if m, err := c.Memory(ctx, client.Where{At: "pair"}, client.MemoryQuery{Type: "struct pair"}); err != nil || m.Text != "{\n  .both = [1.5,-2.25]\n  .small = [0.1,30000000000]\n}" || string(m.Value) != `{"both":[1.5,-2.25],"small":[0.1,30000000000]}` {
+	if m, err := c.Memory(ctx, remote.Where{At: "pair"}, remote.MemoryQuery{Type: "struct pair"}); err != nil || m.Text != "{\n  .both = [1.5,-2.25]\n  .small = [0.1,30000000000]\n}" || string(m.Value) != `{"both":[1.5,-2.25],"small":[0.1,30000000000]}` {
 		t.Errorf("pair is %s, %s, %v", m.Text, m.Value, err)
 	}
 	if err := d.End(ctx, os.Interrupt); err != nil {

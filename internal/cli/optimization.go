@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -28,7 +28,7 @@ a sentence.`,
 			f.BoolVar(&now, "now", false, "run the optimizer before the answer, instead of when its delay is over")
 		},
 		Complete: func(context.Context, []string, string) []string { return []string{"on", "off"} },
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Optimization, error) {
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Optimization, error) {
 			if len(r.Args) == 0 && !now {
 				return c.Optimization(ctx)
 			}

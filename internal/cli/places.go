@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // listPlaces prints where a script may have probes that a pattern matches, as bpftrace -l
 // does; with types also the parameters of functions.
-func listPlaces(ctx context.Context, r *command.Run, c *client.Client, pattern string, types bool) error {
+func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern string, types bool) error {
 	ps, err := c.Places(ctx, pattern, types)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func listPlaces(ctx context.Context, r *command.Run, c *client.Client, pattern s
 // completePlaces completes the pattern that is listed by names of functions. A shell takes
 // what is behind a colon for a word of its own.
 func (a *app) completePlaces() command.Completion {
-	return first(a.complete(func(ctx context.Context, c *client.Client, prefix string) (names []string) {
+	return first(a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
 		if !strings.Contains(prefix, ":") {
 			return []string{"kprobe:", "kretprobe:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/profile"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -120,7 +120,7 @@ and the number is told.`,
 				}
 				return flags.show(ctx, r, p, filepath.Base(flags.read))
 			}
-			return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error { return flags.take(ctx, r, c) })(ctx, r)
+			return a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error { return flags.take(ctx, r, c) })(ctx, r)
 		},
 	}
 }
@@ -176,7 +176,7 @@ type profileAnswer struct {
 var errNoSamples = errors.New("nothing was seen")
 
 // take makes a profile of the guest and shows it.
-func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Client) error {
+func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Client) error {
 	var base *pprof.Profile
 	if f.diff != "" {
 		var err error
@@ -210,7 +210,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	}
 	var said api.Heartbeat // what the daemon has counted, as it told last
 	ended := endInterrupted
-	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
+	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
 		noteSkipped(r, s.Skipped)
 		for _, p := range s.Probes {
@@ -267,7 +267,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	took := time.Duration(a.DurationNS).Round(10 * time.Millisecond)
 	if end.Reason == endCutOff {
 		return fmt.Errorf("%w: %s in %v, as the daemon said last, are gone: until a profile ends its stacks are in the daemon",
-			client.ErrCutOff, command.Plural(said.Delivered, what), took)
+			remote.ErrCutOff, command.Plural(said.Delivered, what), took)
 	}
 	noteEnd(r, end, "")
 	a.Reason, a.Counted, a.Lost, a.Probes = end.Reason, end.Delivered, end.Lost, end.Probes

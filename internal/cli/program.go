@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -42,7 +42,7 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 }
 
 // attach reads the file and attaches its programs.
-func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *probeFlags) ([]api.Probe, error) {
+func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *probeFlags) ([]api.Probe, error) {
 	object, err := readObject(ctx, p.file)
 	if err != nil {
 		return nil, err

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -40,7 +40,7 @@ named are changed, or none. It needs --yes, for nothing is kept of what was ther
 			f.StringArrayVar(&set, "set", nil, "change a register of the vCPU, 0 where none is named: `NAME=VALUE`; may be repeated")
 			f.BoolVarP(&yes, "yes", "y", false, "do change it")
 		},
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.RegisterList, error) {
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.RegisterList, error) {
 			vcpu := ""
 			if len(r.Args) > 0 {
 				vcpu = r.Args[0]
@@ -60,7 +60,7 @@ named are changed, or none. It needs --yes, for nothing is kept of what was ther
 }
 
 // setRegisters changes registers, NAME=VALUE each, and returns what there is then.
-func setRegisters(ctx context.Context, c *client.Client, vcpu string, set []string, vectors, yes bool) (l api.RegisterList, err error) {
+func setRegisters(ctx context.Context, c *remote.Client, vcpu string, set []string, vectors, yes bool) (l api.RegisterList, err error) {
 	req := api.WriteRegisters{Set: map[string]string{}}
 	if vcpu != "" {
 		if req.VCPU, err = strconv.Atoi(vcpu); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 )
 
 // maxScript bounds a script, in bytes, as the daemon does.
@@ -20,7 +20,7 @@ func (a *app) run() command.Spec {
 	var sf scriptFlags
 	var list bool
 	var files []string
-	one := func(ctx context.Context, r *command.Run, c *client.Client) error {
+	one := func(ctx context.Context, r *command.Run, c *remote.Client) error {
 		if err := giveFiles(ctx, r, c, files); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			if err := sf.read(ctx, r); err != nil {
 				return err
 			}
-			o := gather(ctx, m, func(ctx context.Context, c *client.Client) (struct{}, error) {
+			o := gather(ctx, m, func(ctx context.Context, c *remote.Client) (struct{}, error) {
 				return struct{}{}, giveFiles(ctx, r, c, files)
 			})
 			if err := o.verdict(r); err != nil {

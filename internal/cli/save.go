@@ -12,9 +12,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -49,7 +49,7 @@ What is on the disks of a Linux guest is not in it.`,
 			f.BoolVar(&core, "elf", false, "write an ELF core instead, for debuggers: the vCPUs are its threads, and memory is where the page tables of vCPU 0 map it")
 		},
 		Args: command.Between(1, 1, "say which file to write: FILE"),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			s, err := saveTo(ctx, c, r.Args[0], core)
 			if err != nil {
 				return err
@@ -71,7 +71,7 @@ What is on the disks of a Linux guest is not in it.`,
 }
 
 // saveTo has the guest saved to a file, which is there when it is complete.
-func saveTo(ctx context.Context, c *client.Client, path string, core bool) (savedFile, error) {
+func saveTo(ctx context.Context, c *remote.Client, path string, core bool) (savedFile, error) {
 	out := savedFile{File: path, LeftOut: []string{}}
 	if path == "" || path == "-" {
 		return out, command.Usagef("guest save %q: a guest is saved to a file; name it, ./- for one of that name", path)
@@ -88,7 +88,7 @@ func saveTo(ctx context.Context, c *client.Client, path string, core bool) (save
 }
 
 // save has the guest saved to a file, or a core made of that.
-func (out *savedFile) save(ctx context.Context, c *client.Client, to *os.File, core bool) error {
+func (out *savedFile) save(ctx context.Context, c *remote.Client, to *os.File, core bool) error {
 	f := to
 	if core {
 		var err error
@@ -138,7 +138,7 @@ func writeCore(from, to *os.File) (partial bool, err error) {
 // same: one that is damaged is no snapshot of any daemon's.
 //
 // The daemon keeps one, which another client may put another one in the place of before it is asked for.
-func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g api.Guest, err error) {
+func resetTo(ctx context.Context, c *remote.Client, path string, paused bool) (g api.Guest, err error) {
 	f, _, err := files.Open(path)
 	if err != nil {
 		return g, fmt.Errorf("--to %w", err)

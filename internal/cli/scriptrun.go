@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -55,7 +55,7 @@ func (s *scriptFlags) check(r *command.Run) error {
 }
 
 // run runs the script of s.req, and prints what it does until there is a reason to stop.
-func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *remote.Client) (err error) {
 	if err := s.check(r); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 	}
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return printScript(ctx, over, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) error {
+	return printScript(ctx, over, r, c, out, func(life context.Context) (*remote.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) error {
 		if err := begin(); err != nil { // before, the script may be one that does not compile
 			return err
 		}
@@ -172,7 +172,7 @@ func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 
 // printScript prints what the stream of a script brings until its end, which over asks
 // for.
-func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start) error) error {
+func printScript(ctx, over context.Context, r *command.Run, c *remote.Client, out io.Writer, open func(context.Context) (*remote.Stream, error), began func(api.Start) error) error {
 	start := func(_ api.Record, s api.Start) error {
 		if began == nil {
 			return nil
@@ -199,7 +199,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			}
 			var states []script.MapState
 			if err := json.Unmarshal(m.Maps, &states); err != nil {
-				return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+				return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 			}
 			if total.Add("", states); m.More {
 				return nil
@@ -252,7 +252,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 	case err != nil:
 		return err
 	case end.Reason == endCutOff:
-		return client.ErrCutOff
+		return remote.ErrCutOff
 	case end.Reason == api.EndExit && end.Code != nil && *end.Code != 0:
 		return command.Status(*end.Code & 0xff)
 	case end.Strict != "":

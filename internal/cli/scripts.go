@@ -8,14 +8,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // detachScript leaves a script running in the daemon.
-func detachScript(ctx context.Context, r *command.Run, c *client.Client, s *scriptFlags) error {
+func detachScript(ctx context.Context, r *command.Run, c *remote.Client, s *scriptFlags) error {
 	i, err := c.DetachScript(ctx, s.req)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ With --fleet it lists what the fleet is to do (FROM is fleet), in how many daemo
 refused, with the sums of their counts, and the scripts that daemons have besides.`,
 		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
 		Args:    command.Between(0, 0, ""),
-		Run: a.orMany(show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.ScriptList, error) {
+		Run: a.orMany(show(a, func(ctx context.Context, _ *command.Run, c *remote.Client) (api.ScriptList, error) {
 			ss, err := c.Scripts(ctx)
 			return api.ScriptList{Scripts: ss}, err
 		}, func(r *command.Run, l api.ScriptList) error {
@@ -87,7 +87,7 @@ func firstLine(script string) string {
 func (a *app) script() command.Spec {
 	var followed bool
 	var heat heatFlags
-	one := func(ctx context.Context, r *command.Run, c *client.Client) error {
+	one := func(ctx context.Context, r *command.Run, c *remote.Client) error {
 		name := r.Args[0]
 		if err := heat.check(r); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (a *app) script() command.Spec {
 			})
 		}
 		if followed {
-			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, nil)
+			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*remote.Stream, error) { return c.FollowScript(life, name) }, nil)
 		}
 		format := api.ScriptText
 		if r.WantsJSON() || r.Format == formatSVG {
@@ -179,15 +179,15 @@ fleet is withdrawn from it: a daemon that is away now ends it when it is back.`,
 		Example:  "  guestprobe stop reads",
 		Args:     command.Between(1, 1, ""),
 		Complete: first(a.completeScripts()),
-		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.StopScript(life, r.Args[0]) }, nil)
+		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
+			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*remote.Stream, error) { return c.StopScript(life, r.Args[0]) }, nil)
 		}), func(ctx context.Context, r *command.Run) error { return a.stopMany(ctx, r, r.Args[0]) }),
 	}
 }
 
 // completeScripts completes the names of scripts.
 func (a *app) completeScripts() command.Completion {
-	return a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+	return a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
 		ss, _ := c.Scripts(ctx)
 		for _, s := range ss {
 			names = append(names, s.Name)

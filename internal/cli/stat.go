@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -54,7 +54,7 @@ kprobe_profile; --quiet prints the first table only.
 			noTrunc(f)
 		},
 		Complete: a.completeProbes(),
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) (err error) {
 			if err := notQuiet(r); err != nil {
 				return err
 			}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -25,7 +25,7 @@ func (a *app) goOn(spec command.Spec, how string, ask func(r *command.Run, s *ap
 		f.IntVar(&vcpu, "vcpu", -1, "the `VCPU`, where several are stopped")
 		f.DurationVar(&timeout, "timeout", timeout, "give up after this `TIME`, 1ms to 1m")
 	}
-	spec.Run = show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Stepped, error) {
+	spec.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Stepped, error) {
 		ms, err := timeoutMS(timeout)
 		if err != nil {
 			return api.Stepped{}, err

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -16,7 +16,7 @@ import (
 var symbolKinds = []string{"func", "data", "other"}
 
 func (a *app) symbols() command.Spec {
-	var q client.SymbolQuery
+	var q remote.SymbolQuery
 	var raw bool
 	return command.Spec{
 		Use:   "symbols [GLOB]",
@@ -38,7 +38,7 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 			f.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 10000)")
 		},
 		Complete: a.completeSymbols(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if r.Given("limit") && q.Limit < 1 {
 				return command.Usagef("--limit %d: not at least 1", q.Limit)
 			}

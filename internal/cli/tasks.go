@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -27,7 +27,7 @@ that of a kernel thread. - stands for what the kernel does not tell.`,
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&threads, "threads", "L", false, "each thread of each process")
 		},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			l, err := c.Tasks(ctx, threads)
 			if err != nil {
 				return err

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/cli/tools"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 )
 
 func (a *app) tool() command.Spec {
@@ -63,7 +63,7 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 				}
 				return nil
 			}
-			return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			return a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) (err error) {
 				sf.req.Name = t.Name + ".bt"
 				var failed error
 				sf.req.Script, sf.req.Args, err = t.Script(r.Args[1:], func(pattern string) bool {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/top"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -64,7 +64,7 @@ terminal.
 			f.BoolVar(&flags.back, "reverse", false, "sort the other way around")
 		},
 		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := flags.check(r); err != nil {
 				return err
 			}
@@ -107,12 +107,12 @@ func (f *topFlags) request(r *command.Run) api.StreamCounts {
 }
 
 // tables prints moments until there are enough.
-func (f *topFlags) tables(ctx context.Context, r *command.Run, c *client.Client) error {
+func (f *topFlags) tables(ctx context.Context, r *command.Run, c *remote.Client) error {
 	over, enough := context.WithCancel(ctx)
 	defer enough()
 	var rates top.Rates
 	printed := uint64(0)
-	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Counts(life, f.request(r)) }, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
+	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Counts(life, f.request(r)) }, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
 		if rec.Type != api.RecordCounts || f.count > 0 && printed == f.count {
 			return nil
 		}
@@ -145,7 +145,7 @@ func topEnd(ctx context.Context, r *command.Run, end api.End) error {
 	case ctx.Err() != nil, end.Reason == api.EndAsked:
 		return nil
 	case end.Reason == endCutOff, end.Reason == api.EndShutdown:
-		return fmt.Errorf("%w any more: the daemon has ended", client.ErrUnreachable)
+		return fmt.Errorf("%w any more: the daemon has ended", remote.ErrUnreachable)
 	}
 	noteEnd(r, end, "")
 	return nil

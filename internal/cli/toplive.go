@@ -14,11 +14,11 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
 	"github.com/guestprobe/guestprobe/internal/show/top"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -90,7 +90,7 @@ func (s *topScreen) View() tea.View {
 }
 
 // watch shows counts on the terminal until the user leaves.
-func (f *topFlags) watch(ctx context.Context, r *command.Run, c *client.Client) error {
+func (f *topFlags) watch(ctx context.Context, r *command.Run, c *remote.Client) error {
 	over, leave := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { leave(); all.Wait() }()
@@ -108,7 +108,7 @@ func (f *topFlags) watch(ctx context.Context, r *command.Run, c *client.Client) 
 	var end api.End
 	var failed error
 	all.Go(func() {
-		end, failed = follow(over, over, c, func(life context.Context) (*client.Stream, error) { return c.Counts(life, f.request(r)) }, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
+		end, failed = follow(over, over, c, func(life context.Context) (*remote.Stream, error) { return c.Counts(life, f.request(r)) }, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
 			if rec.Type != api.RecordCounts {
 				return nil
 			}
@@ -137,7 +137,7 @@ func (f *topFlags) watch(ctx context.Context, r *command.Run, c *client.Client) 
 
 // topLook gets what one probe is looked into for, while it is.
 type topLook struct {
-	c     *client.Client
+	c     *remote.Client
 	send  func(tea.Msg)
 	every time.Duration
 	over  context.Context
@@ -246,7 +246,7 @@ func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 	var stacks []api.Stack
 	over, enough := context.WithCancel(ctx)
 	defer enough()
-	_, err := follow(ctx, over, l.c, func(life context.Context) (*client.Stream, error) {
+	_, err := follow(ctx, over, l.c, func(life context.Context) (*remote.Stream, error) {
 		return l.c.Profile(life, api.StreamProfile{Names: []string{strconv.FormatUint(id, 10)}})
 	}, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
 		switch rec.Type {

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/files"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -96,7 +96,7 @@ which has header and totals nowhere.`,
 			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes(), "map": a.completeMaps()},
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := flags.check(r); err != nil {
 				return err
 			}
@@ -219,7 +219,7 @@ func (l *lateFile) Write(b []byte) (int, error) {
 }
 
 // trace shows hits until there is a reason to stop.
-func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
+func trace(ctx context.Context, run *command.Run, c *remote.Client, flags *traceFlags) (err error) {
 	defs := run.Args
 	out, begin := run.Stdout, func() error { return nil }
 	if flags.output != "" {
@@ -292,10 +292,10 @@ const endTime = 30 * time.Second
 // shown, or it ends by itself. In each case it goes on to the stream's own end, which
 // says what has become of everything. An error is that there was no stream, or no
 // printing.
-func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEvents) (api.End, error) {
+func (t *tracer) follow(ctx context.Context, c *remote.Client, req api.StreamEvents) (api.End, error) {
 	over, enough := context.WithCancel(ctx)
 	defer enough()
-	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Events(life, req) }, t.start, func(r api.Record) error {
+	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Events(life, req) }, t.start, func(r api.Record) error {
 		err := t.record(r)
 		if t.count > 0 && t.left == 0 {
 			enough()
@@ -314,7 +314,7 @@ func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEve
 // follow reads a stream to its own end, which it asks for when over is. Its first record
 // goes to start, all others to record, of which either may fail. The end has no reason
 // where ctx has ended before the stream began, and is endCutOff where the daemon sends none.
-func follow(ctx, over context.Context, c *client.Client, open func(context.Context) (*client.Stream, error), start func(api.Record, api.Start) error, record func(api.Record) error) (api.End, error) {
+func follow(ctx, over context.Context, c *remote.Client, open func(context.Context) (*remote.Stream, error), start func(api.Record, api.Start) error, record func(api.Record) error) (api.End, error) {
 	life, cut := context.WithCancel(context.WithoutCancel(ctx))
 	asked, stop := context.WithCancel(over)
 	var asking sync.WaitGroup
@@ -333,7 +333,7 @@ func follow(ctx, over context.Context, c *client.Client, open func(context.Conte
 		switch {
 		case !begun && life.Err() != nil:
 			return api.End{}, nil
-		case err != nil && life.Err() != nil, errors.Is(err, client.ErrCutOff):
+		case err != nil && life.Err() != nil, errors.Is(err, remote.ErrCutOff):
 			return api.End{Reason: endCutOff}, nil
 		case err != nil:
 			return api.End{}, err
@@ -384,7 +384,7 @@ func (t *tracer) reason(ctx context.Context) string {
 // data reads the data of a record.
 func data[T any](r api.Record) (v T, err error) {
 	if err := json.Unmarshal(r.Data, &v); err != nil {
-		return v, fmt.Errorf("%w: a record of type %q: %s", client.ErrProtocol, r.Type, api.DecodeText(err))
+		return v, fmt.Errorf("%w: a record of type %q: %s", remote.ErrProtocol, r.Type, api.DecodeText(err))
 	}
 	return v, nil
 }
@@ -408,7 +408,7 @@ func (t *tracer) start(r api.Record, s api.Start) error {
 func (t *tracer) record(raw api.Record) error {
 	r, err := timeline.Parse(raw)
 	if err != nil {
-		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 	}
 	if err := t.sampled(); err != nil {
 		return err
@@ -460,7 +460,7 @@ func (t *tracer) verdict(end api.End, timeout time.Duration) error {
 	}
 	switch {
 	case end.Reason == endCutOff:
-		return client.ErrCutOff
+		return remote.ErrCutOff
 	case t.left == 0, end.Reason == endInterrupted:
 		return nil
 	case end.Reason == endTimeout:

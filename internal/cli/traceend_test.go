@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -49,7 +49,7 @@ func TestTraceOverAtItsStart(t *testing.T) {
 		})}
 		served := make(chan error)
 		go func() { served <- srv.Serve(ln) }()
-		c := client.New(path)
+		c := remote.New(path)
 		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: "json"}
 		tr := &tracer{Run: run, w: timeline.NewNDJSON(writerFunc(func([]byte) { over(cause) })), count: 1, left: 1, post: map[uint64]bool{}}
 		if end, err := tr.follow(ctx, c, api.StreamEvents{}); err != nil || end.Reason != want {

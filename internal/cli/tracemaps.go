@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -29,7 +29,7 @@ type mapSampler struct {
 
 // sampleMaps looks at maps from the begin of a stream on that is asked for now, until it is stopped. An error is
 // that one is not there, or has no numbers.
-func sampleMaps(ctx context.Context, c *client.Client, names []string, every time.Duration) (*mapSampler, error) {
+func sampleMaps(ctx context.Context, c *remote.Client, names []string, every time.Duration) (*mapSampler, error) {
 	for _, name := range names {
 		if _, err := c.Map(ctx, name); err != nil {
 			return nil, err

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -21,7 +21,7 @@ file that guestprobed --debug names, must have debug information.`,
   guestprobe vars fs.c:71`,
 		Args:     command.Between(1, 1, "say one place: FUNCTION[+OFFSET], ADDRESS, FILE:LINE or inline:FUNCTION"),
 		Complete: a.completeSymbols(),
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.VariableList, error) {
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.VariableList, error) {
 			return c.Variables(ctx, r.Args[0])
 		}, printVariables),
 	}

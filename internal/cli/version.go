@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -19,14 +19,14 @@ func (a *app) version() command.Spec {
 	return command.Spec{
 		Use:   "version",
 		Short: "Show the versions of this program and of the daemon",
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (versions, error) {
+		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (versions, error) {
 			out := versions{Client: api.Build()}
 			out.Client.Oldest = api.OldestDaemon.String()
 			v, err := c.Version(ctx)
 			switch {
 			case err == nil:
 				out.Daemon = &v
-			case errors.Is(err, client.ErrUnreachable), errors.Is(err, client.ErrOldDaemon):
+			case errors.Is(err, remote.ErrUnreachable), errors.Is(err, remote.ErrOldDaemon):
 				// Our own version is worth knowing without a daemon, and with one that we refuse.
 				r.Note("guestprobe: %v", err)
 			default:

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -33,7 +33,7 @@ need no other. guestprobed --web-listen says where the page is served; over ssh,
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&noOpen, "no-open", noOpen, "only print the address")
 		},
-		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Page, error) {
+		Run: show(a, func(ctx context.Context, _ *command.Run, c *remote.Client) (api.Page, error) {
 			return c.Page(ctx)
 		}, func(r *command.Run, p api.Page) error {
 			if err := r.Print("%s\n", p.URL); err != nil || noOpen || r.Getenv("DISPLAY") == "" && r.Getenv("WAYLAND_DISPLAY") == "" {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -99,7 +99,7 @@ func profiling(ctx context.Context, runs, windows int) (out Profiling, err error
 }
 
 // sampledWindow is window while the vCPUs are sampled, or for 0 Hz are not, with the end of that profile.
-func sampledWindow(ctx context.Context, c *client.Client, hz int) (with usage, end api.End, err error) {
+func sampledWindow(ctx context.Context, c *remote.Client, hz int) (with usage, end api.End, err error) {
 	if hz > 0 {
 		s, failed := c.Profile(ctx, api.StreamProfile{Hz: hz})
 		if failed != nil {
@@ -119,7 +119,7 @@ func sampledWindow(ctx context.Context, c *client.Client, hz int) (with usage, e
 }
 
 // endProfile asks for the end of a profile, and reads it.
-func endProfile(ctx context.Context, c *client.Client, s *client.Stream) (end api.End, err error) {
+func endProfile(ctx context.Context, c *remote.Client, s *remote.Stream) (end api.End, err error) {
 	for {
 		r, err := s.Next()
 		if err != nil {

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // startGuest starts a daemon with the built-in guest and options of its command line, and returns a client of it. End
 // ends both.
-func startGuest(ctx context.Context, vcpus int, options string) (c *client.Client, end func() error, err error) {
+func startGuest(ctx context.Context, vcpus int, options string) (c *remote.Client, end func() error, err error) {
 	dir, err := os.MkdirTemp("", "guestprobe-bench")
 	if err != nil {
 		return nil, nil, err
@@ -30,7 +30,7 @@ func startGuest(ctx context.Context, vcpus int, options string) (c *client.Clien
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("guestprobed did not start: %w: %s", err, log.String()), os.RemoveAll(dir))
 	}
-	c = client.New(socket)
+	c = remote.New(socket)
 	return c, func() error {
 		c.Close()
 		return errors.Join(stop(), os.RemoveAll(dir))
@@ -45,11 +45,11 @@ type usage struct {
 }
 
 // work is how much each of two vCPUs has done until now.
-type work func(context.Context, *client.Client) ([2]uint64, error)
+type work func(context.Context, *remote.Client) ([2]uint64, error)
 
 // window watches the guest's work for d, and for longer until each measured quantity has grown and enough, if it is not
 // nil, reports true: a slow host may do nothing at all in d.
-func window(ctx context.Context, c *client.Client, done work, d time.Duration, enough func() bool) (u usage, err error) {
+func window(ctx context.Context, c *remote.Client, done work, d time.Duration, enough func() bool) (u usage, err error) {
 	n, err := done(ctx, c)
 	if err != nil {
 		return u, err
@@ -86,7 +86,7 @@ func window(ctx context.Context, c *client.Client, done work, d time.Duration, e
 }
 
 // rounds is the work of a guest with the option busy, in kernel and user code.
-func rounds(ctx context.Context, c *client.Client) (n [2]uint64, err error) {
+func rounds(ctx context.Context, c *remote.Client) (n [2]uint64, err error) {
 	for _, symbol := range []string{"workload_rounds", "user_rounds"} {
 		of, err := counters(ctx, c, symbol)
 		if err != nil {
@@ -98,13 +98,13 @@ func rounds(ctx context.Context, c *client.Client) (n [2]uint64, err error) {
 }
 
 // calls is the work behind callForEver.
-func calls(ctx context.Context, c *client.Client) ([2]uint64, error) {
+func calls(ctx context.Context, c *remote.Client) ([2]uint64, error) {
 	return counters(ctx, c, symHotCalls)
 }
 
 // counters reads a counter of each of two vCPUs.
-func counters(ctx context.Context, c *client.Client, symbol string) (of [2]uint64, err error) {
-	m, err := c.Memory(ctx, client.Where{At: symbol}, client.MemoryQuery{Length: 16})
+func counters(ctx context.Context, c *remote.Client, symbol string) (of [2]uint64, err error) {
+	m, err := c.Memory(ctx, remote.Where{At: symbol}, remote.MemoryQuery{Length: 16})
 	if err != nil {
 		return of, err
 	}
@@ -117,8 +117,8 @@ func counters(ctx context.Context, c *client.Client, symbol string) (of [2]uint6
 
 // callForEver has two vCPUs of a guest with the option bench call a function in user code without an end, and returns
 // when both do.
-func callForEver(ctx context.Context, c *client.Client) error {
-	l, err := c.Symbols(ctx, client.SymbolQuery{Match: symHotLoop})
+func callForEver(ctx context.Context, c *remote.Client) error {
+	l, err := c.Symbols(ctx, remote.SymbolQuery{Match: symHotLoop})
 	if err != nil {
 		return err
 	}

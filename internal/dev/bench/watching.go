@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -86,7 +86,7 @@ func watching(ctx context.Context, runs int) (out Watching, err error) {
 }
 
 // window returns the rate of a window with a watcher that reads every record, at least one with a timed call.
-func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with usage, err error) {
+func (w *WatchingAt) window(ctx context.Context, c *remote.Client) (with usage, err error) {
 	s, err := c.Counts(ctx, api.StreamCounts{IntervalMS: w.IntervalMS, Durations: true})
 	if err != nil {
 		return with, err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -103,7 +103,7 @@ var refusals = []api.Code{
 
 // gone reports whether err is how a client sees a daemon that went away.
 func gone(err error) bool {
-	return errors.Is(err, client.ErrUnreachable) || errors.Is(err, client.ErrCutOff) || errors.Is(err, api.ErrClosing)
+	return errors.Is(err, remote.ErrUnreachable) || errors.Is(err, remote.ErrCutOff) || errors.Is(err, api.ErrClosing)
 }
 
 // worker is one client.
@@ -111,7 +111,7 @@ type worker struct {
 	*arena
 	id   string
 	rand *rand.Rand
-	c    *client.Client
+	c    *remote.Client
 
 	op    int      // how many were begun
 	doing string   // the name of the present one
@@ -127,7 +127,7 @@ func (a *arena) newWorker(id string, n int) *worker {
 	for _, b := range []byte(a.phase.Name) {
 		h = (h ^ uint64(b)) * 1099511628211
 	}
-	return &worker{arena: a, id: id, rand: rand.New(rand.NewPCG(a.opt.Seed, h+uint64(n))), c: client.New(a.daemon.socket)}
+	return &worker{arena: a, id: id, rand: rand.New(rand.NewPCG(a.opt.Seed, h+uint64(n))), c: remote.New(a.daemon.socket)}
 }
 
 // operation is something that a client does, with dice of its own: how many

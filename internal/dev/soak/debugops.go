@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -25,11 +25,11 @@ func (w *worker) examine(r *rand.Rand) {
 		case 0:
 			_, err = w.c.Registers(ctx, cpu, r.IntN(2) == 0)
 		case 1:
-			_, err = w.c.Backtraces(ctx, client.Where{VCPU: cpu})
+			_, err = w.c.Backtraces(ctx, remote.Where{VCPU: cpu})
 		case 2:
 			_, err = w.c.Disas(ctx, f.sym.Addr.String(), false)
 		default:
-			m, e := w.c.Memory(ctx, client.Where{At: f.sym.Addr.String()}, client.MemoryQuery{Length: f.sym.Size})
+			m, e := w.c.Memory(ctx, remote.Where{At: f.sym.Addr.String()}, remote.MemoryQuery{Length: f.sym.Size})
 			if err = e; err == nil {
 				if want := hex.EncodeToString(w.sites.img.Code(f.sym.Addr, int(f.sym.Size))); m.Data != want {
 					wrong = fmt.Sprintf("the text of %s is %s, in the image it is %s", f.sym.Name, m.Data, want)

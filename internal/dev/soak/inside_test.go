@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -212,7 +212,7 @@ func TestSums(t *testing.T) {
 // TestJudgement: which answers a client puts up with, and when.
 func TestJudgement(t *testing.T) {
 	refusal := &api.Error{Code: "blacklisted"}
-	gone := fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.ECONNREFUSED)
+	gone := fmt.Errorf("%w: %w", remote.ErrUnreachable, syscall.ECONNREFUSED)
 	for _, tc := range []struct {
 		name   string
 		err    error

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // reader reads an event stream and keeps account of it.
 type reader struct {
-	stream *client.Stream
+	stream *remote.Stream
 	cancel context.CancelFunc // cuts the connection
 	start  api.Start
 	seen   chan struct{} // has a value after a hit
@@ -185,7 +185,7 @@ func (a *arena) finished(rd *reader, report func(string, ...any)) bool {
 	case rd.odd != "":
 		report("odd record: %s", rd.odd)
 	case rd.end == nil:
-		if !a.is(killed) || !errors.Is(rd.err, client.ErrCutOff) {
+		if !a.is(killed) || !errors.Is(rd.err, remote.ErrCutOff) {
 			report("a stream ended without an end record: %v", rd.err)
 		}
 		return false

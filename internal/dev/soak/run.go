@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -137,14 +137,14 @@ func (s *soak) first(d *process) (*api.Daemon, error) {
 	// The first answer makes the runtime start what it keeps; so it is thrown
 	// away.
 	for range 2 {
-		c := client.New(d.socket)
+		c := remote.New(d.socket)
 		_, err := c.Daemon(ctx)
 		c.Close()
 		if err != nil {
 			return nil, err
 		}
 	}
-	c := client.New(d.socket)
+	c := remote.New(d.socket)
 	defer c.Close()
 	u, err := c.Daemon(ctx)
 	return &u, err
@@ -343,7 +343,7 @@ func (s *soak) toItsEnd(ctx context.Context, ph *Phase, p *process, d time.Durat
 		wrong, detail := v.detachAll()
 		ph.check("detach", wrong, detail)
 	}
-	c := client.New(p.socket)
+	c := remote.New(p.socket)
 	defer c.Close()
 	limit, cancel := context.WithTimeoutCause(ctx, 2*s.opt.Patience, errors.New("the guest has not done its rounds in time"))
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -106,7 +106,7 @@ type scriptSums struct {
 }
 
 // read reads what is printed, to the end.
-func (c *scriptSums) read(s *client.Stream) error {
+func (c *scriptSums) read(s *remote.Stream) error {
 	for {
 		r, err := s.Next()
 		if errors.Is(err, io.EOF) && c.end != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -43,8 +43,8 @@ type verifier struct {
 
 // ask makes one request over a connection of its own, which is closed behind
 // it.
-func (v *verifier) ask(f func(ctx context.Context, c *client.Client) error) error {
-	c := client.New(v.daemon.socket)
+func (v *verifier) ask(f func(ctx context.Context, c *remote.Client) error) error {
+	c := remote.New(v.daemon.socket)
 	defer c.Close()
 	return v.try(func(ctx context.Context) error { return f(ctx, c) })
 }
@@ -79,7 +79,7 @@ func (v *verifier) atRest() {
 func (v *verifier) sessions() string {
 	return eventually(v.opt.Patience, func() string {
 		var d api.Daemon
-		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 			d, err = c.Daemon(ctx)
 			return err
 		}); err != nil {
@@ -99,7 +99,7 @@ func (v *verifier) patched() (wrong, detail string) {
 	var ps []api.Probe
 	var text api.Text
 	var on bool
-	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 		// Nothing is to become a jump between listing and reading.
 		if _, err = c.SetOptimization(ctx, api.SetOptimization{Now: true}); err != nil {
 			return err
@@ -182,7 +182,7 @@ func others(ps []api.Probe, p api.Probe) bool {
 // detachAll detaches every probe that clients have left and closes their sums.
 func (v *verifier) detachAll() (wrong, detail string) {
 	var ps []api.Probe
-	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 		ps, err = c.DetachAll(ctx)
 		return err
 	}); err != nil {
@@ -201,7 +201,7 @@ func (v *verifier) detachAll() (wrong, detail string) {
 // restored checks that nothing is attached any more and that the guest's text
 // is its image's, byte for byte.
 func (v *verifier) restored() (wrong, detail string) {
-	err := v.ask(func(ctx context.Context, c *client.Client) error {
+	err := v.ask(func(ctx context.Context, c *remote.Client) error {
 		ps, err := c.Probes(ctx)
 		if err != nil {
 			return err
@@ -232,7 +232,7 @@ func (v *verifier) restored() (wrong, detail string) {
 // guest checks that the guest runs and has found no wrong result.
 func (v *verifier) guest() (wrong, detail string) {
 	var g api.Guest
-	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 		g, err = c.Guest(ctx)
 		return err
 	}); err != nil {
@@ -261,7 +261,7 @@ type rounds struct{ kernel, user [8]uint64 }
 // sample reads them at the beginning of a round.
 func (v *verifier) sample() (out rounds, err error) {
 	const def = "p:soaks/rounds workload_round k=@workload_rounds:u64[8] u=@user_rounds:u64[8] failures=@selfcheck_failures:u64"
-	err = v.ask(func(ctx context.Context, c *client.Client) error {
+	err = v.ask(func(ctx context.Context, c *remote.Client) error {
 		s, err := c.Events(ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: def}}})
 		if err != nil {
 			return err
@@ -333,7 +333,7 @@ func (v *verifier) progress() (wrong, detail string) {
 // consoleLines checks that the guest has said nothing but that it is there.
 func (v *verifier) consoleLines() (wrong, detail string) {
 	var lines []string
-	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 		lines, err = console(ctx, c, false)
 		return err
 	}); err != nil {
@@ -349,7 +349,7 @@ func (v *verifier) consoleLines() (wrong, detail string) {
 
 // console returns the lines of the guest's console, until now or with follow
 // until its end.
-func console(ctx context.Context, c *client.Client, follow bool) ([]string, error) {
+func console(ctx context.Context, c *remote.Client, follow bool) ([]string, error) {
 	s, err := c.Console(ctx, follow)
 	if err != nil {
 		return nil, err
@@ -380,11 +380,11 @@ func console(ctx context.Context, c *client.Client, follow bool) ([]string, erro
 func (v *verifier) uses() (wrong, detail string) {
 	var d api.Daemon
 	// The daemon keeps the last snapshot: it is to have one each time.
-	if err := v.ask(func(ctx context.Context, c *client.Client) error { return c.Save(ctx, io.Discard) }); err != nil {
+	if err := v.ask(func(ctx context.Context, c *remote.Client) error { return c.Save(ctx, io.Discard) }); err != nil {
 		return err.Error(), ""
 	}
 	wrong = eventually(v.opt.Patience, func() string {
-		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 			d, err = c.Daemon(ctx)
 			return err
 		}); err != nil {
@@ -412,7 +412,7 @@ func (v *verifier) uses() (wrong, detail string) {
 		if d.HeapBytes <= limit {
 			return ""
 		}
-		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 			d, err = c.Daemon(ctx)
 			return err
 		}); err != nil {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -65,7 +65,7 @@ func TestOuterArguments(t *testing.T) {
 			t.Fatalf("until %s: %+v, %v", function, s, err)
 		}
 		for range 2 {
-			list, err := h.c.Backtraces(h.ctx, client.Where{})
+			list, err := h.c.Backtraces(h.ctx, remote.Where{})
 			if err != nil || len(list.Backtraces) != 1 {
 				t.Fatal(list, err)
 			}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -17,7 +17,7 @@ import (
 type toolRun struct {
 	*harness
 	tool   bccTool
-	stream *client.Stream
+	stream *remote.Stream
 	number uint64 // of the stream
 	probes []string
 	events []map[string]any // what its programs have reported, in the order of its coming

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -189,7 +189,7 @@ func TestEventsEndWhenAsked(t *testing.T) {
 func TestStartAsItStops(t *testing.T) {
 	h := serveFake(t, nil)
 	h.s.streams.mu.Lock() // no stream opens
-	opened := make(chan *client.Stream)
+	opened := make(chan *remote.Stream)
 	go func() {
 		defer close(opened)
 		s, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a vfs_read"}, {Def: "p:b schedule"}}})

@@ -8,12 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // counts opens a stream of counts whose moments come when it is told to.
-func (h *harness) counts(r api.StreamCounts) (*client.Stream, api.Start) {
+func (h *harness) counts(r api.StreamCounts) (*remote.Stream, api.Start) {
 	h.Helper()
 	if r.IntervalMS == 0 {
 		r.IntervalMS = api.MaxInterval
@@ -27,7 +27,7 @@ func (h *harness) counts(r api.StreamCounts) (*client.Stream, api.Start) {
 }
 
 // moment reads one moment, of however many records.
-func (h *harness) moment(s *client.Stream) (all api.Counted) {
+func (h *harness) moment(s *remote.Stream) (all api.Counted) {
 	h.Helper()
 	for {
 		m := next[api.Counted](h, s, api.RecordCounts)

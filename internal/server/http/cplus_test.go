@@ -12,10 +12,10 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -63,7 +63,7 @@ const (
 // arguments are those of the first frame, as bt shows them; addresses are ADDR.
 func (h *harness) arguments() string {
 	h.Helper()
-	list, err := h.c.Backtraces(h.ctx, client.Where{})
+	list, err := h.c.Backtraces(h.ctx, remote.Where{})
 	if err != nil || len(list.Backtraces) != 1 {
 		h.Fatal(list, err)
 	}
@@ -123,7 +123,7 @@ func TestSourceNames(t *testing.T) {
 		if s, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: function, TimeoutMS: &timeout}); err != nil || !s.Reached {
 			t.Fatalf("until %s: %+v, %v", function, s, err)
 		}
-		list, err := h.c.Backtraces(h.ctx, client.Where{})
+		list, err := h.c.Backtraces(h.ctx, remote.Where{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestSourceNames(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	list, err := h.c.Symbols(h.ctx, client.SymbolQuery{Match: "_Z*"})
+	list, err := h.c.Symbols(h.ctx, remote.SymbolQuery{Match: "_Z*"})
 	if err != nil {
 		t.Fatal(err)
 	}

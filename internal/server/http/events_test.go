@@ -20,14 +20,14 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // stream opens an event stream.
-func (h *harness) stream(ctx context.Context, r api.StreamEvents) *client.Stream {
+func (h *harness) stream(ctx context.Context, r api.StreamEvents) *remote.Stream {
 	h.Helper()
 	s, err := h.c.Events(ctx, r)
 	if err != nil {
@@ -408,7 +408,7 @@ func TestShutdown(t *testing.T) {
 	if err != nil || !text.Identical {
 		t.Errorf("text %+v, %v", text, err)
 	}
-	if _, err := h.c.Guest(h.ctx); !errors.Is(err, client.ErrUnreachable) {
+	if _, err := h.c.Guest(h.ctx); !errors.Is(err, remote.ErrUnreachable) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -15,10 +15,10 @@ import (
 
 	nats "github.com/nats-io/nats-server/v2/server"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -81,8 +81,8 @@ func inFleet(t *testing.T, n int, urls []string, change func(*options)) (map[str
 }
 
 // reach returns a client of a daemon.
-func reach(t *testing.T, n *fleet.Network, d fleet.Daemon) *client.Client {
-	c := client.Of(d.Name, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, d, 64<<10) }, func() {})
+func reach(t *testing.T, n *fleet.Network, d fleet.Daemon) *remote.Client {
+	c := remote.Of(d.Name, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, d, 64<<10) }, func() {})
 	t.Cleanup(c.Close)
 	return c
 }

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 )
 
 var fleetCosts = flag.String("fleet-costs", "", "measure what fleets cost, and write it to this `file`")
@@ -141,7 +141,7 @@ func TestFleetCosts(t *testing.T) {
 func (f *fleetCost) perDaemon(n int64) float64 { return float64(n) / float64(len(f.ds)) }
 
 // each calls do for all daemons, so many at a time, each with a client of its own.
-func (f *fleetCost) each(atOnce int, do func(d fleet.Daemon, h *harness, c *client.Client)) {
+func (f *fleetCost) each(atOnce int, do func(d fleet.Daemon, h *harness, c *remote.Client)) {
 	room := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for _, d := range f.ds {
@@ -181,7 +181,7 @@ func (f *fleetCost) list() {
 	var took []time.Duration
 	for range times {
 		began := time.Now()
-		f.each(64, func(d fleet.Daemon, h *harness, c *client.Client) {
+		f.each(64, func(d fleet.Daemon, h *harness, c *remote.Client) {
 			if _, err := c.Probes(h.ctx); err != nil {
 				f.t.Errorf("%s: %v", d.Name, err)
 			}

@@ -9,16 +9,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // records calls each with what comes of a stream until its end, which it returns.
-func records(h *harness, s *client.Stream, each func(api.Record)) api.End {
+func records(h *harness, s *remote.Stream, each func(api.Record)) api.End {
 	for {
 		rec, err := s.Next()
 		if err != nil {
@@ -56,7 +56,7 @@ func (f *fleetCost) maps(keys int) {
 	ctx, end := context.WithCancel(patience.Of(f.t))
 	defer end()
 	over.Go(func() {
-		f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *client.Client) {
+		f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
 			s, err := c.RunScript(h.ctx, api.RunScript{Script: `kprobe:do_fork { @n = count(); @by[arg0] = count(); }`, Data: true})
 			if err != nil {
 				h.Fatal(err)
@@ -126,7 +126,7 @@ func (f *fleetCost) events(how string, room int) {
 	begun.Add(len(f.ds))
 	before := f.s.traffic("test")
 	var first, last time.Time
-	f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *client.Client) {
+	f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
 		order.Begin(d.Name)
 		defer func() { _ = order.End(d.Name) }() // emit has no error
 		s, err := c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e do_fork n=%di:u64"}}})

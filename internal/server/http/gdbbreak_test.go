@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -32,7 +32,7 @@ func TestBreakpointsAndProbes(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.await("jump", "optimized", func(p api.Probe) bool { return p.Optimized })
-	live, err := h.c.Memory(h.ctx, client.Where{At: "user_hot"}, client.MemoryQuery{Length: 16, Live: true})
+	live, err := h.c.Memory(h.ctx, remote.Where{At: "user_hot"}, remote.MemoryQuery{Length: 16, Live: true})
 	if err != nil {
 		t.Fatal(err)
 	}

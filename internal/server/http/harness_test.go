@@ -16,8 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -39,7 +39,7 @@ type harness struct {
 	*testing.T
 	g      *fakeGuest
 	s      *server
-	c      *client.Client
+	c      *remote.Client
 	log    *syncBuffer
 	path   string
 	ctx    context.Context
@@ -115,7 +115,7 @@ func (h *harness) serve(g Guest, o options) *harness {
 	ready := make(chan struct{})
 	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()
 	<-ready
-	h.c = client.New(h.path)
+	h.c = remote.New(h.path)
 	h.Cleanup(func() {
 		h.c.Close()
 		h.stop()
@@ -172,7 +172,7 @@ func (h *harness) attach(defs ...string) []api.Probe {
 }
 
 // next returns the next record of type want, skipping heartbeats.
-func next[T any](h *harness, s *client.Stream, want api.RecordType) T {
+func next[T any](h *harness, s *remote.Stream, want api.RecordType) T {
 	h.Helper()
 	for {
 		r, err := s.Next()

@@ -22,10 +22,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/jail"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -148,7 +148,7 @@ func triesMain(how string) int {
 }
 
 // startTrying starts that daemon and returns what came of its tries, when it serves.
-func startTrying(t *testing.T, how string, args ...string) (out tried, c *client.Client, cmd *exec.Cmd, log *syncBuffer) {
+func startTrying(t *testing.T, how string, args ...string) (out tried, c *remote.Client, cmd *exec.Cmd, log *syncBuffer) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -209,7 +209,7 @@ func startTrying(t *testing.T, how string, args ...string) (out tried, c *client
 	if err != nil || rerr != nil || !strings.HasPrefix(line, "ready ") {
 		t.Fatalf("the daemon does not serve (%v, %v, %q); its log:\n%s", err, rerr, line, log)
 	}
-	c = client.New(socket)
+	c = remote.New(socket)
 	t.Cleanup(c.Close)
 	return out, c, cmd, log
 }

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -25,7 +25,7 @@ const servesEnv = "GUESTPROBE_TEST_SERVES"
 // serving is a guestprobed with a guest whose functions have int3s, paused.
 type serving struct {
 	b   testing.TB
-	c   *client.Client
+	c   *remote.Client
 	pid int
 	ns  []float64 // of the vCPU's processor time for an exit, one for each sample
 }
@@ -61,7 +61,7 @@ func startServing(b testing.TB, args ...string) *serving {
 	if line, err := bufio.NewReader(ready).ReadString('\n'); err != nil {
 		b.Fatalf("the daemon does not serve: %q, %v", line, err)
 	}
-	s := &serving{b: b, c: client.New(socket), pid: cmd.Process.Pid}
+	s := &serving{b: b, c: remote.New(socket), pid: cmd.Process.Pid}
 	b.Cleanup(s.c.Close)
 	ctx := context.Background()
 	off := false

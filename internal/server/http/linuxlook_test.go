@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -33,7 +33,7 @@ func TestLinuxLook(t *testing.T) {
 					want = append(want, m[1])
 				}
 			}
-			look := func(of client.Where) []api.Backtrace {
+			look := func(of remote.Where) []api.Backtrace {
 				t.Helper()
 				l, err := h.c.Backtraces(h.ctx, of)
 				if err != nil {
@@ -46,7 +46,7 @@ func TestLinuxLook(t *testing.T) {
 				if probed {
 					h.attach("p:a do_nanosleep", "r:b hrtimer_nanosleep", "p:c schedule", "r:d schedule")
 				}
-				bs := look(client.Where{Task: pid})
+				bs := look(remote.Where{Task: pid})
 				var got []string
 				for _, f := range bs[0].Frames {
 					name, _, _ := strings.Cut(f.Symbol, "/")
@@ -63,7 +63,7 @@ func TestLinuxLook(t *testing.T) {
 				}
 			}
 			// Up to 5.10 CPU 0 comes to cpu_startup_entry by jumps from start_kernel, whose text is freed by then.
-			for i, b := range look(client.Where{}) {
+			for i, b := range look(remote.Where{}) {
 				last := ""
 				for _, f := range b.Frames {
 					if f.Symbol != "" {
@@ -74,11 +74,11 @@ func TestLinuxLook(t *testing.T) {
 					t.Errorf("vcpu %d ends in %q: %+v", i, last, b)
 				}
 			}
-			m, err := h.c.Memory(h.ctx, client.Where{At: "init_task"}, client.MemoryQuery{Type: "struct task_struct.comm"})
+			m, err := h.c.Memory(h.ctx, remote.Where{At: "init_task"}, remote.MemoryQuery{Type: "struct task_struct.comm"})
 			if err != nil || m.Text != `"swapper/0"` || string(m.Value) != `"swapper/0"` {
 				t.Errorf("%+v, %v", m, err)
 			}
-			if m, err = h.c.Memory(h.ctx, client.Where{At: "init_task"}, client.MemoryQuery{Type: "task_struct"}); err != nil || !strings.Contains(m.Text, "\n  .comm = \"swapper/0\"\n") {
+			if m, err = h.c.Memory(h.ctx, remote.Where{At: "init_task"}, remote.MemoryQuery{Type: "task_struct"}); err != nil || !strings.Contains(m.Text, "\n  .comm = \"swapper/0\"\n") {
 				t.Errorf("%d bytes of text, %v", len(m.Text), err)
 			}
 			regs, err := h.c.Registers(h.ctx, "", true)
@@ -86,21 +86,21 @@ func TestLinuxLook(t *testing.T) {
 				t.Fatal(regs, err)
 			}
 			for _, r := range regs.VCPUs {
-				w, err := h.c.PageWalk(h.ctx, client.Where{At: "schedule", Space: fmt.Sprint(uint64(r.Control["cr3"]))})
+				w, err := h.c.PageWalk(h.ctx, remote.Where{At: "schedule", Space: fmt.Sprint(uint64(r.Control["cr3"]))})
 				if err != nil || w.Mapping == nil || w.Mapping.NoExec || w.Mapping.User || w.Mapping.Region == "" {
 					t.Errorf("%+v, %v", w, err)
 				}
 			}
 			// The same memory by the direct mapping of all of it, with probes in it.
-			w, err := h.c.PageWalk(h.ctx, client.Where{At: "schedule"})
+			w, err := h.c.PageWalk(h.ctx, remote.Where{At: "schedule"})
 			if err != nil || w.Mapping == nil {
 				t.Fatal(w, err)
 			}
-			own, err := h.c.Memory(h.ctx, client.Where{At: "schedule"}, client.MemoryQuery{Length: 16})
+			own, err := h.c.Memory(h.ctx, remote.Where{At: "schedule"}, remote.MemoryQuery{Length: 16})
 			if err != nil {
 				t.Fatal(err)
 			}
-			base, err := h.c.Memory(h.ctx, client.Where{At: "page_offset_base"}, client.MemoryQuery{Type: "u64"})
+			base, err := h.c.Memory(h.ctx, remote.Where{At: "page_offset_base"}, remote.MemoryQuery{Type: "u64"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,8 +109,8 @@ func TestLinuxLook(t *testing.T) {
 				t.Fatal(err)
 			}
 			direct := fmt.Sprintf("%#x", n+uint64(w.Mapping.Physical))
-			alias, err := h.c.Memory(h.ctx, client.Where{At: direct}, client.MemoryQuery{Length: 16})
-			live, err2 := h.c.Memory(h.ctx, client.Where{At: direct}, client.MemoryQuery{Length: 16, Live: true})
+			alias, err := h.c.Memory(h.ctx, remote.Where{At: direct}, remote.MemoryQuery{Length: 16})
+			live, err2 := h.c.Memory(h.ctx, remote.Where{At: direct}, remote.MemoryQuery{Length: 16, Live: true})
 			if err != nil || err2 != nil || alias.Data != own.Data || live.Data == own.Data {
 				t.Errorf("at %s: %s, live %s, %v %v; the symbol has %s", direct, alias.Data, live.Data, err, err2, own.Data)
 			}
@@ -148,7 +148,7 @@ func TestLinuxLook(t *testing.T) {
 			if !strings.HasPrefix(at, "vfs_read+") {
 				t.Errorf("stopped at %s", at)
 			}
-			b := look(client.Where{})[0]
+			b := look(remote.Where{})[0]
 			if b.Task == nil || b.Frames[0].Symbol == "" || !strings.HasPrefix(b.Frames[1].Symbol, "ksys_read+") {
 				t.Errorf("%+v", b)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -152,7 +152,7 @@ func TestTextRanges(t *testing.T) {
 
 func TestSymbolsAndBlacklist(t *testing.T) {
 	h := serveFake(t, nil)
-	l, err := h.c.Symbols(h.ctx, client.SymbolQuery{Match: "vfs_*", Kind: "func"})
+	l, err := h.c.Symbols(h.ctx, remote.SymbolQuery{Match: "vfs_*", Kind: "func"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,10 +163,10 @@ func TestSymbolsAndBlacklist(t *testing.T) {
 	if d := cmp.Diff([]string{"vfs_read", "vfs_write"}, names); d != "" || l.More {
 		t.Errorf("symbols %+v (-want +got):\n%s", l, d)
 	}
-	if l, err = h.c.Symbols(h.ctx, client.SymbolQuery{Limit: 1}); err != nil || len(l.Symbols) != 1 || !l.More {
+	if l, err = h.c.Symbols(h.ctx, remote.SymbolQuery{Limit: 1}); err != nil || len(l.Symbols) != 1 || !l.More {
 		t.Errorf("limit: %d symbols, more %v, %v", len(l.Symbols), l.More, err)
 	}
-	if l, err = h.c.Symbols(h.ctx, client.SymbolQuery{Match: "blacklisted_fn"}); err != nil || l.Symbols[0].Blacklist == "" {
+	if l, err = h.c.Symbols(h.ctx, remote.SymbolQuery{Match: "blacklisted_fn"}); err != nil || l.Symbols[0].Blacklist == "" {
 		t.Errorf("blacklisted symbol: %+v, %v", l, err)
 	}
 	entries, err := h.c.Blacklist(h.ctx)

@@ -10,13 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // profile opens the stream of a profile.
-func (h *harness) profile(r api.StreamProfile) (*client.Stream, api.Start) {
+func (h *harness) profile(r api.StreamProfile) (*remote.Stream, api.Start) {
 	h.Helper()
 	s, err := h.c.Profile(h.ctx, r)
 	if err != nil {
@@ -27,7 +27,7 @@ func (h *harness) profile(r api.StreamProfile) (*client.Stream, api.Start) {
 }
 
 // stacks reads a profile to its end.
-func (h *harness) stacks(s *client.Stream) (stacks []api.Stack, end api.End) {
+func (h *harness) stacks(s *remote.Stream) (stacks []api.Stack, end api.End) {
 	h.Helper()
 	for {
 		r, err := s.Next()

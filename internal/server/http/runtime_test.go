@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -28,7 +28,7 @@ func TestDaemonCountsItself(t *testing.T) {
 		t.Errorf("nothing is attached, and yet %+v", before)
 	}
 	p := h.attach("p:stays vfs_read")[0]
-	other := client.New(h.c.Path())
+	other := remote.New(h.c.Path())
 	s, err := other.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:goes vfs_read"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // script starts a script, and returns its stream and the number of that.
-func (h *harness) script(r api.RunScript) (*client.Stream, api.Start) {
+func (h *harness) script(r api.RunScript) (*remote.Stream, api.Start) {
 	h.Helper()
 	s, err := h.c.RunScript(h.ctx, r)
 	if err != nil {
@@ -24,7 +24,7 @@ func (h *harness) script(r api.RunScript) (*client.Stream, api.Start) {
 }
 
 // rest reads a script's stream to its end: what was printed, the warnings, and the end.
-func (h *harness) rest(s *client.Stream) (out string, warnings []string, end api.End) {
+func (h *harness) rest(s *remote.Stream) (out string, warnings []string, end api.End) {
 	h.Helper()
 	for {
 		r, err := s.Next()

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/testing/probetest"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -37,7 +37,7 @@ func TestTypesAdvice(t *testing.T) {
 			}
 			h := newHarness(t).serve(g, defaultOptions())
 			var got *api.Error
-			if _, err := h.c.Symbols(h.ctx, client.SymbolQuery{Match: "vfs_read", Types: true}); !errors.As(err, &got) || got.Code != api.CodeUnavailable || got.Detail != tt.want {
+			if _, err := h.c.Symbols(h.ctx, remote.SymbolQuery{Match: "vfs_read", Types: true}); !errors.As(err, &got) || got.Code != api.CodeUnavailable || got.Detail != tt.want {
 				t.Errorf("%v, %+v; want %q", err, got, tt.want)
 			}
 		})

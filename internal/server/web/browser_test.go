@@ -20,10 +20,10 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/cli/child"
-	"github.com/guestprobe/guestprobe/internal/client"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // guest is a guestprobed with the built-in guest.
 type guest struct {
-	*client.Client
+	*remote.Client
 	t   *testing.T
 	ctx context.Context
 	d   *child.Daemon
@@ -59,7 +59,7 @@ func startGuest(t *testing.T, args ...string) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guest{t: t, ctx: patience.Of(t), log: &bytes.Buffer{}, Client: client.New(filepath.Join(dir, "s"))}
+	g := &guest{t: t, ctx: patience.Of(t), log: &bytes.Buffer{}, Client: remote.New(filepath.Join(dir, "s"))}
 	g.d, err = child.Start(g.ctx, child.Options{Program: exe, Args: append([]string{"--socket", g.Path()}, args...), Env: append(os.Environ(), beDaemon+"=1"), Output: g.log})
 	if err != nil {
 		t.Fatalf("%v; log:\n%s", err, g.log)

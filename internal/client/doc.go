@@ -1,2 +1,0 @@
-// Package client is the typed client of the daemon's socket.
-package client

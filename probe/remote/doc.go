@@ -1,0 +1,2 @@
+// Package remote is the typed client of the daemon's socket.
+package remote
