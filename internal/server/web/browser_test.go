@@ -282,7 +282,7 @@ func (w *window) picture(name string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	dir := filepath.Join("..", "..", "build", "page")
+	dir := filepath.Join("..", "..", "..", "build", "page")
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		w.t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func TestCodeView(t *testing.T) {
 
 // TestCodeViewWithoutSource: the instructions are there though nobody knows the source.
 func TestCodeViewWithoutSource(t *testing.T) {
-	g := startGuest(t, "--guest", filepath.Join("..", "..", "docs", "examples", "guest", "first.elf"), "--paused")
+	g := startGuest(t, "--guest", filepath.Join("..", "..", "..", "docs", "examples", "guest", "first.elf"), "--paused")
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("code:collatz")
