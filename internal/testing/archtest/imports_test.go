@@ -7,80 +7,54 @@ import (
 	"testing"
 )
 
-// allowed is the import graph: for each package of ours the packages of ours
-// that its non-test files may import. The arrows point down only.
-var allowed = map[string][]string{
-	"guest/x86":                   {},
-	"kvm":                         {"guest/x86"},
-	"guest/files":                 {},
-	"guest/elf":                   {"guest/files"},
-	"guest":                       {"guest/elf", "guest/x86"},
-	"guest/types":                 {},
-	"guest/dies":                  {},
-	"guest/debuginfo":             {"guest/types", "guest/dies", "guest/elf"},
-	"guest/linux":                 {"guest", "guest/types", "guest/elf", "guest/x86"},
-	"guest/builtin":               {},
-	"probe/flow":                  {"guest/x86"},
-	"guest/x86/text":              {"guest/x86"},
-	"probe/code":                  {"guest", "guest/x86"},
-	"probe":                       {"guest", "probe/code", "probe/flow", "guest/x86"},
-	"probe/event":                 {"guest", "guest/types", "probe", "guest/x86"},
-	"probe/bpf":                   {"guest/x86"},
-	"probe/bpfgen":                {"probe/bpf"},
-	"probe/evbpf":                 {"guest", "probe", "probe/bpf", "probe/bpfgen", "probe/event"},
-	"probe/script":                {"guest/types", "probe/bpf", "probe/bpfgen", "guest/x86"},
-	"internal/program":            {"guest", "guest/linux", "probe", "probe/bpf", "probe/evbpf", "probe/event", "guest/x86"},
-	"internal/testing/probetest":  {"guest", "guest/elfbuild", "probe", "probe/code", "guest/x86"},
-	"internal/dev/bpftest":        {"probe/bpf"},
-	"internal/testing/kvmtest":    {},
-	"internal/testing/scripttest": {},
-	"internal/testing/linuxtest":  {"guest", "guest/linux", "kvm/machine"},
-	"internal/testing/patience":   {},
-	"internal/testing/fuzzing":    {},
-	"kvm/device":                  {"guest"},
-	"internal/server/gdb":         {},
-	"internal/testing/kerneltest": {"guest/elf"},
-	"internal/dev/oracle":         {},
-	"guest/elfbuild":              {"guest"},
-	"guest/symfile":               {"guest", "guest/elfbuild"},
-	"probe/remote/api":            {},
-	"probe/remote":                {"probe/remote/api"},
-	"internal/server/service":     {},
-	"internal/server/jail":        {},
-	"internal/cli/child":          {},
-	"internal/server/fleet":       {"guest/files"},
-	"internal/server/fleetd":      {"internal/command", "guest/files", "internal/server/fleet"},
-	"internal/command":            {"probe/remote/api"},
-	"kvm/host":                    {"guest", "kvm", "probe", "guest/x86"},
-	"kvm/snapshot":                {"guest", "kvm"},
-	"kvm/machine":                 {"kvm", "kvm/host", "kvm/snapshot", "guest", "guest/linux", "kvm/device", "probe", "probe/code", "guest/x86", "guest/x86/text"},
-	"internal/inguest":            {"guest/elfbuild", "kvm/host", "kvm/machine", "guest", "probe/bpf", "guest/x86"},
-	"internal/server/http":        {"kvm/host", "kvm/machine", "kvm/snapshot", "internal/program", "probe/remote/api", "internal/show/chart", "internal/command", "kvm/device", "guest/files", "internal/server/fleet", "internal/server/gdb", "internal/server/jail", "internal/server/metrics", "internal/show/profile", "internal/server/service", "guest/symfile", "internal/server/web", "guest", "guest/builtin", "guest/debuginfo", "guest/linux", "guest/types", "probe", "probe/bpf", "probe/event", "probe/flow", "guest/x86", "guest/x86/text", "probe/script"},
-	"internal/dev/bench": {"kvm", "kvm/host", "kvm/machine", "internal/cli/child", "internal/server/http", "guest/elfbuild", "kvm/snapshot", "internal/program", "probe/remote/api", "probe/remote", "guest", "guest/builtin", "probe", "probe/bpf",
-		"guest/x86", "probe/script"},
-	"internal/dev/soak":       {"probe/remote/api", "internal/cli/child", "probe/remote", "guest", "guest/builtin", "kvm/snapshot", "guest/x86"},
-	"internal/analyze":        {"guest", "guest/linux", "guest/elf", "probe/flow", "guest/x86"},
-	"internal/show/profile":   {"probe/remote/api", "internal/show/chart"},
-	"internal/show/timeline":  {"probe/remote/api", "internal/command"},
-	"internal/show/report":    {"probe/remote/api", "internal/show/timeline"},
-	"internal/server/metrics": {"probe/remote/api", "probe/script"},
-	"internal/show/chart":     {},
-	"internal/server/web":     {"probe/remote/api"},
-	"internal/show/top":       {"probe/remote/api", "internal/show/chart", "internal/command"},
-	"internal/cli": {"internal/analyze", "probe/remote/api", "internal/show/chart", "internal/cli/child", "probe/remote", "internal/command", "internal/server/http", "guest/files", "internal/server/fleet", "internal/inguest", "internal/show/profile", "internal/show/report", "internal/show/testreport", "internal/show/timeline", "internal/cli/tools", "internal/show/top", "kvm/host", "kvm/machine", "kvm/snapshot",
-		"guest", "guest/linux", "probe/bpf", "probe/script"},
-	"internal/show/testreport": {"internal/command"},
-	"internal/cli/tools":       {},
-	"internal/dev":             {"probe/remote/api", "internal/dev/bench", "internal/dev/bpftest", "internal/cli", "internal/command", "internal/server/http", "internal/server/fleetd", "internal/dev/hostdoc", "internal/inguest", "internal/dev/soak", "internal/dev/torture", "probe/bpf"},
-	"internal/dev/torture": {"guest", "guest/elfbuild", "internal/dev/oracle", "internal/program", "kvm/host", "kvm/machine", "kvm/snapshot", "probe",
-		"probe/bpf", "probe/event", "guest/x86"},
-	"internal/dev/hostdoc":      {"kvm/host", "probe"},
-	"internal/testing/archtest": {},
-	"internal/testing/doctest":  {},
-	"cmd/guestprobed":           {"internal/cli", "internal/server/http"},
-	"cmd/guestprobe":            {"internal/cli"},
-	"cmd/guestprobe-fleetd":     {"internal/server/fleetd"},
-	"cmd/gpdev":                 {"internal/dev"},
+// floors are all packages of the module from the ground up. A package imports only
+// packages of the lines below its own: no arrow runs upward, and none along a floor.
+// The lines follow the folders: guest, probe, kvm, internal, cmd.
+var floors = [][]string{
+	{"guest/x86", "guest/files", "guest/types", "guest/dies", "guest/builtin"},
+	{"guest/x86/text", "guest/elf"},
+	{"guest"},
+	{"guest/linux", "guest/debuginfo", "guest/elfbuild"},
+	{"guest/symfile"},
+
+	{"probe/flow", "probe/code", "probe/bpf", "probe/remote/api"},
+	{"probe", "probe/bpfgen", "probe/remote"},
+	{"probe/event", "probe/script"},
+	{"probe/evbpf"},
+
+	{"kvm", "kvm/device"},
+	{"kvm/host", "kvm/snapshot"},
+	{"kvm/machine"},
+
+	{"internal/testing/archtest", "internal/testing/doctest", "internal/testing/fuzzing", "internal/testing/kerneltest", "internal/testing/kvmtest",
+		"internal/testing/linuxtest", "internal/testing/patience", "internal/testing/probetest", "internal/testing/scripttest"},
+	{"internal/analyze", "internal/command", "internal/inguest", "internal/program"},
+	{"internal/show/chart", "internal/show/testreport", "internal/show/timeline"},
+	{"internal/show/profile", "internal/show/report", "internal/show/top"},
+	{"internal/server/fleet", "internal/server/gdb", "internal/server/jail", "internal/server/metrics", "internal/server/service", "internal/server/web"},
+	{"internal/server/fleetd", "internal/server/http"},
+	{"internal/cli/child", "internal/cli/tools"},
+	{"internal/cli"},
+	{"internal/dev/bpftest", "internal/dev/hostdoc", "internal/dev/oracle", "internal/dev/soak"},
+	{"internal/dev/bench", "internal/dev/torture"},
+	{"internal/dev"},
+	{"cmd/gpdev", "cmd/guestprobe", "cmd/guestprobe-fleetd", "cmd/guestprobed"},
+}
+
+// upward are the imports that floors does not allow, with the reason.
+var upward = []struct{ from, to, why string }{}
+
+// alone are packages that import no other one of ours.
+var alone = []struct{ pkg, why string }{
+	{"guest/x86", "instructions are bytes"},
+	{"guest/files", "a file is what a path leads to"},
+	{"guest/types", "BTF is read from bytes"},
+	{"guest/dies", "DWARF is read from bytes"},
+	{"probe/remote/api", "the wire is its own: no type of the engine's may become a promise by being sent"},
+	{"internal/server/gdb", "the protocol knows no machine: what a debugger sees is an interface"},
+	{"internal/server/jail", "what a process gives up does not depend on what it does"},
+	{"internal/server/service", "a service manager's protocol is about processes"},
+	{"internal/show/chart", "charts draw numbers"},
 }
 
 // only names the packages that may import something from outside, with the
@@ -112,24 +86,75 @@ var only = []struct {
 }
 
 func TestImportGraph(t *testing.T) {
+	floor := map[string]int{}
+	for i, pkgs := range floors {
+		for _, p := range pkgs {
+			if _, twice := floor[p]; twice {
+				t.Errorf("%s is on two floors", p)
+			}
+			floor[p] = i
+		}
+	}
+	found, imported := map[string]bool{}, map[string]bool{}
 	for _, f := range load(t) {
-		rule, known := allowed[f.pkg]
+		own, known := floor[f.pkg]
 		if !known {
-			t.Errorf("%s: package %s is not in the import table; give it its place there and in DESIGN's layout", f.path, f.pkg)
+			t.Errorf("%s: package %s is on no floor; give it its line in floors, and its place in docs/architecture.md", f.path, f.pkg)
 			continue
 		}
+		found[f.pkg] = true
 		if f.test {
 			continue
 		}
 		for _, imp := range f.imports() {
-			if own, ok := strings.CutPrefix(imp, module+"/"); ok && !slices.Contains(rule, own) {
-				t.Errorf("%s: %s may not import %s", f.path, f.pkg, own)
-			}
 			for _, o := range only {
 				if (imp == o.prefix || strings.HasPrefix(imp, o.prefix+"/") && o.prefix != "log") && !slices.Contains(o.pkgs, f.pkg) {
 					t.Errorf("%s: %s may not import %s: %s", f.path, f.pkg, imp, o.why)
 				}
 			}
+			to, ours := strings.CutPrefix(imp, module+"/")
+			if !ours {
+				continue
+			}
+			for _, a := range alone {
+				if a.pkg == f.pkg {
+					t.Errorf("%s: %s imports %s, and is to import nothing of ours: %s", f.path, f.pkg, to, a.why)
+				}
+			}
+			if n, ok := floor[to]; !ok || n < own {
+				continue
+			}
+			imported[f.pkg+" "+to] = true
+			if !slices.ContainsFunc(upward, func(x struct{ from, to, why string }) bool { return x.from == f.pkg && x.to == to }) {
+				t.Errorf("%s: %s imports %s, which is not below it", f.path, f.pkg, to)
+			}
+		}
+	}
+	for p := range floor {
+		if !found[p] {
+			t.Errorf("floors has %s, which does not exist", p)
+		}
+	}
+	for _, x := range upward {
+		if !imported[x.from+" "+x.to] {
+			t.Errorf("the exception for %s, which imports %s, is not needed", x.from, x.to)
+		}
+	}
+}
+
+// TestFoldersAreFloors: the lines of floors go through the folders in their order,
+// so that what imports what can be seen from the paths.
+func TestFoldersAreFloors(t *testing.T) {
+	order := []string{"guest", "probe", "kvm", "internal", "cmd"}
+	last := 0
+	for _, pkgs := range floors {
+		for _, p := range pkgs {
+			top, _, _ := strings.Cut(p, "/")
+			i := slices.Index(order, top)
+			if i < last {
+				t.Errorf("%s is above packages of %s", p, order[last])
+			}
+			last = max(last, i)
 		}
 	}
 }
