@@ -19,5 +19,6 @@ for record in vmx:kvm_intel-bochs svm:kvm_amd-qemu; do
 		echo "no new record of ${record#*:} (make test-${record%%:*} leaves one)"
 	fi
 done
-go run ./cmd/gpdev hosts docs/hosts >docs/hosts.md.new
-mv docs/hosts.md.new docs/hosts.md
+mkdir -p build
+go run ./cmd/gpdev hosts docs/hosts >build/hosts.md
+mv build/hosts.md docs/hosts.md
