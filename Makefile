@@ -11,14 +11,18 @@ help: ## this list
 
 VERSION ?=
 # The version that packages have; without one the programs say what Go knows of the tree.
-ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/probe/remote/api.version=$(VERSION) -X github.com/guestprobe/guestprobe/probe/remote/api.commit=$(shell git rev-parse HEAD)')
+ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(VERSION) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
 full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestSaves|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestRun|TestInGuestRows|TestEventsClose|TestShort)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 
+# Where programs go, and which.
+BIN ?= bin
+PROGRAMS ?= ./cmd/...
+
 build: ## build bin/guestprobed, bin/guestprobe and bin/gpdev
-	$(GO) build -trimpath -buildvcs=$(if $(VERSION),false,auto) $(ldflags) -o bin/ ./cmd/...
+	$(GO) build -trimpath -buildvcs=$(if $(VERSION),false,auto) $(ldflags) -o $(BIN)/ $(PROGRAMS)
 
 install: build ## install programs, units, manual pages, completions and documents below DESTDIR and PREFIX
 	DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install.sh

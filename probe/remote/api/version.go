@@ -3,6 +3,8 @@ package api
 import (
 	"runtime"
 	"runtime/debug"
+
+	"github.com/guestprobe/guestprobe/probe/remote/internal/version"
 )
 
 // V1 is the name and the path prefix of the one protocol version there is.
@@ -20,11 +22,7 @@ type Version struct {
 	PID     int      `json:"pid,omitempty"`
 }
 
-// version and commit are set by the linker where packages are made (Makefile).
-var version, commit string
-
-// Build returns the version of the running program from what the linker
-// recorded in it.
+// Build returns the version of the running program: the one that its package has, or what Go recorded of the tree.
 func Build() Version {
 	v := Version{Version: "(devel)", API: []string{V1}, Level: Current.String(), Oldest: OldestClient.String(), Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
@@ -34,8 +32,9 @@ func Build() Version {
 	if info.Main.Version != "" {
 		v.Version = info.Main.Version
 	}
-	if version != "" {
-		v.Version = version
+	linked, commit := version.Linked()
+	if linked != "" {
+		v.Version = linked
 	}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
