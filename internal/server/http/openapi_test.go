@@ -4,95 +4,77 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// yamlNode is a map of the part of YAML that docs/openapi.yaml is written in:
-// maps by indentation, and on one line whatever else there is.
-type yamlNode struct {
-	text string // behind the colon, on the same line
-	keys []string
-	sub  map[string]*yamlNode
-	list []string // lines that begin with a dash
-}
+// yamlMap is a map of docs/openapi.yaml.
+type yamlMap = map[string]any
 
-func readYAML(t *testing.T, path string) (*yamlNode, string) {
+// readYAML returns the document, which has each key once: the library sees to that.
+func readYAML(t *testing.T, path string) yamlMap {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := regexp.MustCompile(`^( *)("[^"]*"|[^\s:"]+):(?: (.*))?$`)
-	root := &yamlNode{sub: map[string]*yamlNode{}}
-	type level struct {
-		indent int
-		node   *yamlNode
+	var doc yamlMap
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		t.Fatalf("%s: %v", path, err)
 	}
-	stack := []level{{-1, root}}
-	for i, line := range strings.Split(string(b), "\n") {
-		indent := len(line) - len(strings.TrimLeft(line, " "))
-		for stack[len(stack)-1].indent >= indent && strings.TrimSpace(line) != "" {
-			stack = stack[:len(stack)-1]
-		}
-		top := stack[len(stack)-1].node
-		if item, ok := strings.CutPrefix(strings.TrimSpace(line), "- "); ok {
-			top.list = append(top.list, item)
-			continue
-		}
-		m := key.FindStringSubmatch(line)
-		if m == nil || top.text == "|" {
-			continue // text of a block
-		}
-		name, err := strconv.Unquote(m[2])
-		if err != nil {
-			name = m[2]
-		}
-		if top.sub[name] != nil {
-			t.Fatalf("%s:%d: %s stands twice", path, i+1, name)
-		}
-		n := &yamlNode{text: m[3], sub: map[string]*yamlNode{}}
-		top.keys, top.sub[name] = append(top.keys, name), n
-		stack = append(stack, level{indent, n})
-	}
-	return root, string(b)
+	return doc
 }
 
-func (n *yamlNode) at(path ...string) *yamlNode {
-	for _, p := range path {
-		if n = n.sub[p]; n == nil {
-			return &yamlNode{}
+// at returns the value that is found by keys, one below the other, or nil.
+func at(v any, keys ...string) any {
+	for _, k := range keys {
+		m, _ := v.(yamlMap)
+		v = m[k]
+	}
+	return v
+}
+
+// each calls f with each map of the document, and the key that it has there.
+func each(key string, v any, f func(key string, m yamlMap)) {
+	switch v := v.(type) {
+	case yamlMap:
+		f(key, v)
+		for k, x := range v {
+			each(k, x, f)
+		}
+	case []any:
+		for _, x := range v {
+			each(key, x, f)
 		}
 	}
-	return n
 }
 
 const openapi = "../../../docs/openapi.yaml"
 
 // TestOpenAPIRoutes compares the mux table with the document.
 func TestOpenAPIRoutes(t *testing.T) {
-	doc, _ := readYAML(t, openapi)
 	var want, got []string
 	for _, r := range routes() {
 		want = append(want, r.method+" "+r.path)
 	}
-	paths := doc.at("paths")
-	for _, p := range paths.keys {
-		for _, m := range paths.sub[p].keys {
+	paths := at(readYAML(t, openapi), "paths").(yamlMap)
+	for p, methods := range paths {
+		for m := range methods.(yamlMap) {
 			if m == "parameters" {
 				continue
 			}
 			got = append(got, strings.ToUpper(m)+" "+p)
-			if paths.at(p, m, "summary").text == "" {
+			if at(methods, m, "summary") == nil {
 				t.Errorf("%s %s has no summary", m, p)
 			}
 		}
@@ -106,8 +88,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 
 // TestOpenAPISchemas compares the fields of the wire structs with the document.
 func TestOpenAPISchemas(t *testing.T) {
-	doc, _ := readYAML(t, openapi)
-	schemas := doc.at("components", "schemas")
+	schemas := at(readYAML(t, openapi), "components", "schemas").(yamlMap)
 	wire := []any{
 		api.Error{}, api.ErrorBody{}, api.Version{}, api.Host{}, api.HostKVM{}, api.HostTraps{}, api.TrapReport{}, api.Daemon{}, api.EventCounts{},
 		api.Guest{}, api.Jail{}, api.Kernel{}, api.CPUInfo{}, api.Crash{}, api.ResetGuest{}, api.Snapshot{}, api.ConsoleInput{}, api.ConsoleTaken{}, api.Call{}, api.CallResult{}, api.Text{}, api.TextRange{},
@@ -127,14 +108,14 @@ func TestOpenAPISchemas(t *testing.T) {
 				want = append(want, name)
 			}
 		}
-		got := slices.Clone(schemas.at(typ.Name(), "properties").keys)
+		properties, _ := at(schemas, typ.Name(), "properties").(yamlMap)
+		got := slices.Sorted(maps.Keys(properties))
 		slices.Sort(want)
-		slices.Sort(got)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("schema %s (-struct +document):\n%s", typ.Name(), d)
 		}
 	}
-	for _, name := range schemas.keys {
+	for name := range schemas {
 		if !known[name] {
 			t.Errorf("schema %s is of no wire struct", name)
 		}
@@ -142,20 +123,24 @@ func TestOpenAPISchemas(t *testing.T) {
 }
 
 func TestOpenAPIReferences(t *testing.T) {
-	doc, text := readYAML(t, openapi)
-	refs := regexp.MustCompile(`"#/([^"]*)"`).FindAllStringSubmatch(text, -1)
-	if len(refs) < 50 {
-		t.Errorf("only %d references found", len(refs))
-	}
+	doc := readYAML(t, openapi)
 	used := map[string]bool{}
-	for _, r := range refs {
-		used[r[1]] = true
-		if n := doc.at(strings.Split(r[1], "/")...); n.text == "" && n.keys == nil {
-			t.Errorf("%s refers to nothing", r[1])
+	each("", doc, func(_ string, m yamlMap) {
+		ref, ok := m["$ref"].(string)
+		if !ok {
+			return
 		}
+		path := strings.TrimPrefix(ref, "#/")
+		used[path] = true
+		if at(doc, strings.Split(path, "/")...) == nil {
+			t.Errorf("%s refers to nothing", ref)
+		}
+	})
+	if len(used) < 50 {
+		t.Errorf("only %d things are referred to", len(used))
 	}
 	for _, kind := range []string{"responses", "requestBodies"} {
-		for _, name := range doc.at("components", kind).keys {
+		for name := range at(doc, "components", kind).(yamlMap) {
 			if !used["components/"+kind+"/"+name] {
 				t.Errorf("%s %s is not used", kind, name)
 			}
@@ -166,12 +151,11 @@ func TestOpenAPIReferences(t *testing.T) {
 // TestOpenAPICodes compares the constants of package api with the document, and
 // wants a status for each.
 func TestOpenAPICodes(t *testing.T) {
-	doc, _ := readYAML(t, openapi)
 	file, err := parser.ParseFile(token.NewFileSet(), "../../../probe/remote/api/code.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []string
+	var want []any
 	ast.Inspect(file, func(n ast.Node) bool {
 		if s, ok := n.(*ast.ValueSpec); ok {
 			if typ, ok := s.Type.(*ast.Ident); ok && typ.Name == "Code" {
@@ -187,8 +171,8 @@ func TestOpenAPICodes(t *testing.T) {
 		}
 		return true
 	})
-	slices.Sort(want)
-	if d := cmp.Diff(want, doc.at("components", "schemas", "Code", "enum").list); d != "" {
+	slices.SortFunc(want, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+	if d := cmp.Diff(want, at(readYAML(t, openapi), "components", "schemas", "Code", "enum")); d != "" {
 		t.Errorf("codes (-package +document):\n%s", d)
 	}
 }
