@@ -27,9 +27,9 @@ var notPaths = map[string]string{
 }
 
 var (
-	// pathWord is a word with everything that a path may be written with: globs, {a,b}
-	// and variables of a shell.
-	pathWord = regexp.MustCompile(`(?:[A-Za-z0-9_./@+*?~:-]|\[[^]\s]*\]|\{[^{}\s]*,[^{}\s]*\}|\$\{[^}\s]*\}|\$\([^)\s]*\)|\$[A-Za-z0-9_]+)+`)
+	// pathWord is a word with everything that a path may be written with: globs, {a,b},
+	// (a|b) and variables of a shell.
+	pathWord = regexp.MustCompile(`(?:[A-Za-z0-9_./@+*?~:-]|\[[^]\s]*\]|\{[^{}\s]*,[^{}\s]*\}|\([^()\s]*\|[^()\s]*\)|\$\{[^}\s]*\}|\$\([^)\s]*\)|\$[A-Za-z0-9_]+)+`)
 	// ownPath is a word that begins at the top of the repository.
 	ownPath = regexp.MustCompile(`^(?:\./)?((?:cmd|kvm|probe|guest|internal|scripts|docs|testdata|packaging)/.*)$`)
 	// shellVariable is replaced by a glob.
@@ -75,6 +75,7 @@ func TestPathsIn(t *testing.T) {
 		{"docs/cli.md", "see `probe/stage.go:12`, docs/linux.md#first and /usr/share/docs/x.", "probe/stage.go docs/linux.md"},
 		{"docs/cli.md", "packages `guest/{x86,elf}`, `probe/*.go`", "guest/{x86,elf} probe/*.go"},
 		{"scripts/a.sh", `cp "scripts/nested/plan.$plan" "$root/docs/cli.md" build/docs/x`, "scripts/nested/plan.*"},
+		{".github/a.yml", "fuzz.sh 'internal/(fleet|daemon) FuzzA'", "internal/{fleet,daemon}"},
 		{"scripts/nested/plan.svm", "kvm 150 cd internal/server/http && gzip ../../../testdata/a", "internal/server/http testdata/a"},
 	} {
 		if got := strings.Join(pathsIn(c.file, c.line), " "); got != c.want {
@@ -118,6 +119,9 @@ func pathsIn(file, line string) []string {
 		dir = m[1]
 	}
 	for _, word := range pathWord.FindAllString(line, -1) {
+		if strings.Contains(word, "|") { // of a regular expression
+			word = strings.NewReplacer("(", "{", "|", ",", ")", "}").Replace(word)
+		}
 		if rest, ok := strings.CutPrefix(word, module+"/"); ok {
 			// What the linker sets is a variable of the package.
 			if i := strings.LastIndex(rest, "/"); i >= 0 {
