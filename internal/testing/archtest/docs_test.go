@@ -55,7 +55,7 @@ func TestLinksResolve(t *testing.T) {
 	}
 	link := regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
 	found := 0
-	for _, path := range append(docs, filepath.Join(top, "README.md")) {
+	for _, path := range append(docs, filepath.Join(top, "README.md"), filepath.Join(top, "CONTRIBUTING.md"), filepath.Join(top, "SECURITY.md")) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 // a folder stands for all files below it.
 var namesPaths = []string{
 	"Makefile", ".ci/run", ".github", "scripts", "packaging", "docs/*.md", "docs/examples/Makefile", "README.md",
-	"SECURITY.md", "internal/dev/torture/testdata/defects.txt",
+	"CONTRIBUTING.md", "SECURITY.md", "internal/dev/torture/testdata/defects.txt",
 }
 
 // notPaths are words that look like a path of the repository and are none, as

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -22,6 +23,7 @@ type goFile struct {
 	test  bool
 	lines int
 	ast   *ast.File
+	fset  *token.FileSet
 }
 
 func (f *goFile) imports() []string {
@@ -44,8 +46,22 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// load parses every Go file of the module, tests included.
+// load parses every Go file of the module, tests included, once for all tests.
 func load(t *testing.T) []*goFile {
+	t.Helper()
+	loaded.Do(func() { loaded.files = parseAll(t) })
+	if loaded.files == nil {
+		t.Fatal("the module's files could not be read")
+	}
+	return loaded.files
+}
+
+var loaded struct {
+	sync.Once
+	files []*goFile
+}
+
+func parseAll(t *testing.T) []*goFile {
 	t.Helper()
 	top := root(t)
 	var files []*goFile
@@ -75,7 +91,7 @@ func load(t *testing.T) []*goFile {
 		}
 		files = append(files, &goFile{
 			pkg: path.Dir(rel), name: path.Base(rel), path: rel,
-			test: strings.HasSuffix(rel, "_test.go"), lines: strings.Count(string(src), "\n"), ast: tree,
+			test: strings.HasSuffix(rel, "_test.go"), lines: strings.Count(string(src), "\n"), ast: tree, fset: fset,
 		})
 		return nil
 	})
