@@ -1,9 +1,11 @@
 package archtest
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,24 +48,70 @@ func TestDocsNameRealTests(t *testing.T) {
 	}
 }
 
+// documents returns the text of each page, by its path below top: those of docs,
+// the API's description, and those at the top of the repository.
+func documents(t *testing.T, top string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"docs/*.md", "docs/openapi.yaml", "*.md"} {
+		paths, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: no such page (%v)", pattern, err)
+		}
+		for _, path := range paths {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rel, _ := filepath.Rel(top, path)
+			texts[filepath.ToSlash(rel)] = string(b)
+		}
+	}
+	return texts
+}
+
+// TestDocsNameTests: each test, fuzz target and benchmark that a page names
+// exists. A name in backticks is exact; another one may be the beginning of several.
+func TestDocsNameTests(t *testing.T) {
+	var have []string
+	for _, f := range load(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Recv == nil {
+				have = append(have, fn.Name.Name)
+			}
+		}
+	}
+	name := regexp.MustCompile("(`?)\\b((?:Test|Fuzz|Benchmark)[A-Z]\\w*)\\b(`?)")
+	exact, begun := 0, 0
+	for page, text := range documents(t, root(t)) {
+		for n, line := range strings.Split(text, "\n") {
+			for _, m := range name.FindAllStringSubmatch(line, -1) {
+				if slices.Contains(have, m[2]) {
+					exact++
+					continue
+				}
+				if m[1] != "" && m[3] != "" || !slices.ContainsFunc(have, func(s string) bool { return strings.HasPrefix(s, m[2]) }) {
+					t.Errorf("%s:%d: there is no test %s", page, n+1, m[2])
+				}
+				begun++
+			}
+		}
+	}
+	if exact < 300 {
+		t.Errorf("found only %d names of tests (and %d beginnings): the pages are not read", exact, begun)
+	}
+}
+
 // TestLinksResolve: what a document links to inside the repository exists.
 func TestLinksResolve(t *testing.T) {
 	top := root(t)
-	docs, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	link := regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
 	found := 0
-	for _, path := range append(docs, filepath.Join(top, "README.md"), filepath.Join(top, "CONTRIBUTING.md"), filepath.Join(top, "SECURITY.md")) {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+	for page, text := range documents(t, top) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			found++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), filepath.FromSlash(m[1]))); err != nil {
-				t.Errorf("%s links to %s: %v", filepath.Base(path), m[1], err)
+			if _, err := os.Stat(filepath.Join(top, filepath.Dir(page), filepath.FromSlash(m[1]))); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
 			}
 		}
 	}
