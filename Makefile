@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -21,7 +21,7 @@ PREFIX ?= /usr/local
 BIN ?= bin
 PROGRAMS ?= ./cmd/...
 
-build: ## build bin/guestprobed, bin/guestprobe and bin/gpdev
+build: ## build guestprobe, guestprobed, guestprobe-fleetd and gpdev in bin/
 	$(GO) build -trimpath -buildvcs=$(if $(VERSION),false,auto) $(ldflags) -o $(BIN)/ $(PROGRAMS)
 
 install: build ## install programs, units, manual pages, completions and documents below DESTDIR and PREFIX
@@ -60,6 +60,9 @@ race: ## the same under the race detector (needs a C compiler)
 
 cover: ## how much of each package the tests run; less than 70 % wants a reason in scripts/cover.reasons
 	scripts/cover.sh
+
+loc: ## lines of Go: product, tools, test helpers and tests
+	scripts/loc.sh
 
 check: ## formatting, vet, staticcheck, module files, tests
 	scripts/check.sh

@@ -1,6 +1,6 @@
 /*
  * The guest of the conformance suite: a bare ELF64 with the boot contract of
- * DESIGN.md. Every vCPU sets up its descriptor tables and then parks at a hlt
+ * docs/guest.md. Every vCPU sets up its descriptor tables and then parks at a hlt
  * with interrupts off, where the host may call the functions below. Rebuild
  * with build.sh after a change; a test compares the checksums.
  *
