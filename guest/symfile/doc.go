@@ -1,3 +1,6 @@
 // Package symfile writes what is known of the code of a running kernel as an ELF file, for debuggers
 // that have no other file of it.
+//
+// The package can be imported, but is not supported: it serves the daemon and
+// changes without notice (docs/stability.md).
 package symfile
