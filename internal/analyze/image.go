@@ -10,13 +10,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest/linux"
 )
 
-// MaxFile is the size in bytes of the largest file that is read, packed and
+// maxFile is the size in bytes of the largest file that is read, packed and
 // unpacked.
-const MaxFile = linux.MaxImage
+const maxFile = linux.MaxImage
 
-// ErrFormat is wrapped by errors about files that are no x86-64 ELF, nor a
+// errFormat is wrapped by errors about files that are no x86-64 ELF, nor a
 // kernel that holds one.
-var ErrFormat = errors.New("not an x86-64 ELF file or bzImage")
+var errFormat = errors.New("not an x86-64 ELF file or bzImage")
 
 // image is a file, taken apart.
 type image struct {
@@ -33,7 +33,7 @@ type image struct {
 
 // load reads the file at path.
 func load(path string) (*image, error) {
-	b, err := elf.ReadFile(path, MaxFile)
+	b, err := elf.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("analyze %w", err)
 	}
@@ -52,21 +52,21 @@ func parse(b []byte) (*image, error) {
 		var err error
 		switch b, img.packing, err = linux.Unpack(b); {
 		case errors.Is(err, linux.ErrNotKernel):
-			return nil, ErrFormat
+			return nil, errFormat
 		case err != nil:
 			return nil, err
 		}
 	}
 	f, err := elf.Parse(b)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("%w: %w", errFormat, err)
 	}
 	switch t := debugelf.Type(f.Header.Type); t {
 	case debugelf.ET_EXEC:
 	case debugelf.ET_DYN:
 		img.movable = true
 	default:
-		return nil, fmt.Errorf("%w: %v", ErrFormat, t)
+		return nil, fmt.Errorf("%w: %v", errFormat, t)
 	}
 	if img.Memory, err = f.Memory(); err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func TestParse(t *testing.T) {
 		{"not usable", "kvm_intel-bochs", change(`"usable":true`, `"usable":false,"reason":"no device"`), "KVM was not usable: no device"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := Parse(tt.record, []byte(tt.text))
+			r, err := parse(tt.record, []byte(tt.text))
 			if tt.err == "" {
 				if err != nil || r.Name != tt.record || r.Kernel != "6.1.0" || r.Doctor.Traps.CPL0.Int3 != "debug-exit" {
 					t.Errorf("got %+v, error %v", r, err)
@@ -107,7 +107,7 @@ func TestParse(t *testing.T) {
 
 // The columns say what each kind of host can do.
 func TestRenderFeatures(t *testing.T) {
-	r, err := Parse("kvm_intel-bochs", []byte(good))
+	r, err := parse("kvm_intel-bochs", []byte(good))
 	if err != nil {
 		t.Fatal(err)
 	}

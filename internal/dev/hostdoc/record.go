@@ -25,10 +25,10 @@ type Record struct {
 	Doctor   host.Report `json:"doctor"`
 }
 
-// Parse reads one record. Fields that it does not know, or does not find, are
+// parse reads one record. Fields that it does not know, or does not find, are
 // errors: the record is then of another version of doctor and must be made
 // again.
-func Parse(name string, b []byte) (Record, error) {
+func parse(name string, b []byte) (Record, error) {
 	fail := func(err error) (Record, error) { return Record{}, fmt.Errorf("host record %s: %w", name, err) }
 	r := Record{Name: name}
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -68,7 +68,7 @@ func Load(dir fs.FS) ([]Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("host record %s: %w", name, err)
 		}
-		r, err := Parse(name, b)
+		r, err := parse(name, b)
 		if err != nil {
 			return nil, err
 		}

@@ -32,15 +32,15 @@ type Program struct {
 	Segments []Segment
 	Regs     Regs   // RIP says where it begins; selectors are filled in
 	End      uint64 // the run is over when RIP comes here
-	MaxSteps int    // 0 stands for DefaultMaxSteps
+	MaxSteps int    // 0 stands for defaultMaxSteps
 	// Exception is called for each exception of the program, with RIP at the
 	// instruction, or behind it where the processor saves that (int3). It changes
 	// the state to how the program goes on; an error ends the run. nil ends it.
 	Exception func(*Machine, Exception) error
 }
 
-// DefaultMaxSteps is how many instructions a run may have that sets no limit.
-const DefaultMaxSteps = 1 << 20
+// defaultMaxSteps is how many instructions a run may have that sets no limit.
+const defaultMaxSteps = 1 << 20
 
 // Exception is one that the program has raised.
 type Exception struct {
@@ -78,7 +78,7 @@ type Result struct {
 // Errors of Run.
 var (
 	ErrSteps     = errors.New("the program has not come to its end")
-	ErrException = errors.New("exception")
+	errException = errors.New("exception")
 )
 
 // Oracle is a child process that programs run in, one after the other. It

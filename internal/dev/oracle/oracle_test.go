@@ -121,7 +121,7 @@ func TestExceptions(t *testing.T) {
 			t.Errorf("%s: %d exceptions, %v", tt.name, seen, err)
 		}
 		p = program(t, tt.code)
-		if _, err := o.Run(p); !errors.Is(err, ErrException) {
+		if _, err := o.Run(p); !errors.Is(err, errException) {
 			t.Errorf("%s without a handler: %v", tt.name, err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestTrapFlag(t *testing.T) {
 	var at []uint64
 	p.Exception = func(m *Machine, x Exception) error {
 		if x.Vector != VectorDB {
-			return ErrException
+			return errException
 		}
 		at = append(at, m.Regs.Rip-text)
 		return nil

@@ -41,14 +41,14 @@ const (
 )
 
 // Run runs a program to its end. When it ends otherwise the error wraps ErrSteps,
-// ErrException, or what Exception returned; the result is then how far it came.
+// errException, or what Exception returned; the result is then how far it came.
 func (o *Oracle) Run(p *Program) (*Result, error) {
 	if err := o.load(p); err != nil {
 		return nil, err
 	}
 	limit := p.MaxSteps
 	if limit == 0 {
-		limit = DefaultMaxSteps
+		limit = defaultMaxSteps
 	}
 	r := &Result{Counts: map[uint64]uint64{}}
 	m := &Machine{o: o}
@@ -109,7 +109,7 @@ func (o *Oracle) Run(p *Program) (*Result, error) {
 		}
 		switch {
 		case raised:
-			err := ErrException
+			err := errException
 			clear(code) // the callback may write there
 			if p.Exception != nil {
 				err = p.Exception(m, x)

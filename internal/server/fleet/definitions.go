@@ -42,10 +42,10 @@ func (x *Index) Find(name string) *Definition {
 }
 
 const (
-	// MaxDefinitions bounds how many there are.
-	MaxDefinitions = 1000
-	// MaxBody bounds what one says, in bytes.
-	MaxBody = 512 << 10
+	// maxDefinitions bounds how many there are.
+	maxDefinitions = 1000
+	// maxBody bounds what one says, in bytes.
+	maxBody = 512 << 10
 )
 
 // Keys of the bucket. Who reads the index has all that changes; what a definition says never does, by its ID.
@@ -93,7 +93,7 @@ func readIndex(b []byte, revision uint64) (x Index, err error) {
 		return Index{}, fmt.Errorf("the fleet's definitions: %w", err)
 	}
 	x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return !serviceID.MatchString(d.ID) })
-	x.Definitions = x.Definitions[:min(len(x.Definitions), MaxDefinitions)]
+	x.Definitions = x.Definitions[:min(len(x.Definitions), maxDefinitions)]
 	for i := range x.Definitions { // whatever a peer has written there is a part of lines
 		d := &x.Definitions[i]
 		d.Name, d.Where, d.By = tidied(d.Name), Plain(d.Where), Plain(d.By)
@@ -172,8 +172,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // Define has daemons do what body says, which they know how to read. d's ID and Since are filled in.
 func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Definition, Index, error) {
-	if len(body) > MaxBody {
-		return d, Index{}, fmt.Errorf("a definition of %d bytes: more than %d", len(body), MaxBody)
+	if len(body) > maxBody {
+		return d, Index{}, fmt.Errorf("a definition of %d bytes: more than %d", len(body), maxBody)
 	}
 	d.ID, d.Since = nuid.Next(), time.Now()
 	if _, err := again(ctx, changeTime, func(ctx context.Context) (uint64, error) {
@@ -192,7 +192,7 @@ func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Defini
 			return errMade
 		case was != nil:
 			return fmt.Errorf("%w: %s", ErrDefined, d.Name)
-		case len(x.Definitions) >= MaxDefinitions:
+		case len(x.Definitions) >= maxDefinitions:
 			return fmt.Errorf("the fleet has %d definitions", len(x.Definitions))
 		}
 		x.Definitions = append(x.Definitions, d)

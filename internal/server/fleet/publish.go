@@ -46,12 +46,12 @@ type Head struct {
 	Missed uint64 `json:"missed,omitempty"`
 }
 
-// StaleTimes is how often Every may be over until a run that is said to run has published nothing for too long.
-const StaleTimes = 3
+// staleTimes is how often Every may be over until a run that is said to run has published nothing for too long.
+const staleTimes = 3
 
 // Stale reports whether a run must have published something since, if the servers keep what it publishes.
 func (h *Head) Stale(now time.Time) bool {
-	return !h.Final && h.Every > 0 && now.Sub(h.Kept) > StaleTimes*time.Duration(h.Every)*time.Second
+	return !h.Final && h.Every > 0 && now.Sub(h.Kept) > staleTimes*time.Duration(h.Every)*time.Second
 }
 
 // headVersion is that of Head; another one is something else.

@@ -48,7 +48,7 @@ func FuzzPublished(f *testing.F) {
 			}
 		}
 		if x, err := readIndex(b, 1); err == nil {
-			if len(x.Definitions) > MaxDefinitions {
+			if len(x.Definitions) > maxDefinitions {
 				t.Error("more definitions than there may be")
 			}
 			for _, d := range x.Definitions {

@@ -13,9 +13,9 @@ import (
 // AllDefinitions is the ID of none: of what all have published.
 const AllDefinitions = "*"
 
-// Malformed is returned by the functions that Snapshots and Events call for records that make no sense: the message is counted as
+// malformed is returned by the functions that Snapshots and Events call for records that make no sense: the message is counted as
 // one of Others, and the next one is read.
-var Malformed = errors.New("records that make no sense")
+var malformed = errors.New("records that make no sense")
 
 // Snapshots calls each with the last maps of each run of a definition: what is published while it reads may come, too, and a
 // run's maps twice, of which those with the higher Seq count.
@@ -99,7 +99,7 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 		}
 		h, records, err := unpack(m.Data())
 		if h.Kept = meta.Timestamp; err == nil {
-			if err = each(h, records); err != nil && !errors.Is(err, Malformed) {
+			if err = each(h, records); err != nil && !errors.Is(err, malformed) {
 				return err
 			}
 		}

@@ -162,7 +162,7 @@ func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) err
 
 // drainConsole puts lines that are there, up to a bufferful, and reports
 // whether there may be more.
-func (st *stream) drainConsole(sub ConsoleSub) bool {
+func (st *stream) drainConsole(sub consoleSub) bool {
 	for st.buf.Len() < maxGather {
 		select {
 		case l, ok := <-sub.C():
@@ -180,7 +180,7 @@ func (st *stream) drainConsole(sub ConsoleSub) bool {
 }
 
 // drainTap puts what is there. There is never more: a tap holds less than a bufferful.
-func (st *stream) drainTap(tap ConsoleTap) bool {
+func (st *stream) drainTap(tap consoleTap) bool {
 	b, lost := tap.Take()
 	if len(b) > 0 {
 		o := api.Output{Text: string(b)}

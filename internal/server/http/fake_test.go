@@ -294,7 +294,7 @@ type fakeConsole struct {
 	lost uint64
 }
 
-func (g *fakeGuest) Console(queue int) (ConsoleSub, []machine.ConsoleLine) {
+func (g *fakeGuest) Console(queue int) (consoleSub, []machine.ConsoleLine) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := &fakeConsole{g: g, ch: make(chan machine.ConsoleLine, queue)}
@@ -335,7 +335,7 @@ type fakeTap struct {
 	bytes []byte
 }
 
-func (g *fakeGuest) Tap() (ConsoleTap, []machine.ConsoleLine) {
+func (g *fakeGuest) Tap() (consoleTap, []machine.ConsoleLine) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := &fakeTap{g: g, ready: make(chan struct{}, 1)}

@@ -64,10 +64,10 @@ type Guest interface {
 
 	// Console returns a subscription to the console and what is kept of its
 	// past.
-	Console(queue int) (ConsoleSub, []machine.ConsoleLine)
+	Console(queue int) (consoleSub, []machine.ConsoleLine)
 
 	// Tap returns what the guest writes to the console as it is, and what is kept of its past.
-	Tap() (ConsoleTap, []machine.ConsoleLine)
+	Tap() (consoleTap, []machine.ConsoleLine)
 
 	// Input types at the console; see machine.Machine.Input.
 	Input(ctx context.Context, b []byte) (int, error)
@@ -81,15 +81,15 @@ type kernelGuest interface {
 	Kernel() (machine.KernelState, bool)
 }
 
-// ConsoleSub receives console lines until it or the guest is closed.
-type ConsoleSub interface {
+// consoleSub receives console lines until it or the guest is closed.
+type consoleSub interface {
 	C() <-chan machine.ConsoleLine
 	Lost() uint64
 	Close()
 }
 
-// ConsoleTap receives the bytes of the console until it or the guest is closed.
-type ConsoleTap interface {
+// consoleTap receives the bytes of the console until it or the guest is closed.
+type consoleTap interface {
 	Ready() <-chan struct{}
 	Take() (b []byte, lost uint64)
 	Close()
@@ -157,9 +157,9 @@ func (g machineGuest) NoStage(user bool) string { return g.Target().Capabilities
 func (g machineGuest) Reset(ctx context.Context) error { return g.Machine.Reset(ctx, nil) }
 
 // Console implements Guest.
-func (g machineGuest) Console(queue int) (ConsoleSub, []machine.ConsoleLine) {
+func (g machineGuest) Console(queue int) (consoleSub, []machine.ConsoleLine) {
 	return g.Machine.Console().Subscribe(queue)
 }
 
 // Tap implements Guest.
-func (g machineGuest) Tap() (ConsoleTap, []machine.ConsoleLine) { return g.Machine.Console().Tap() }
+func (g machineGuest) Tap() (consoleTap, []machine.ConsoleLine) { return g.Machine.Console().Tap() }

@@ -121,7 +121,7 @@ func givenSocket(o *options, log *slog.Logger, getenv func(string) string) (*soc
 	}
 	o.socket = path
 	s := &socket{listener: l, path: path, given: true}
-	if s.lock, err = lockFile(path + api.LockSuffix); errors.Is(err, ErrSocketLive) {
+	if s.lock, err = lockFile(path + api.LockSuffix); errors.Is(err, errSocketLive) {
 		l.Close()
 		return nil, err
 	} else if err != nil {

@@ -21,9 +21,9 @@ import (
 
 // Reasons why the socket cannot be had.
 var (
-	ErrSocketLive      = errors.New("another daemon serves this socket")
-	ErrSocketNotSocket = errors.New("exists and is not a socket")
-	ErrLockForeign     = errors.New("is not a file of ours: remove it")
+	errSocketLive      = errors.New("another daemon serves this socket")
+	errSocketNotSocket = errors.New("exists and is not a socket")
+	errLockForeign     = errors.New("is not a file of ours: remove it")
 )
 
 // socket is a listening unix socket together with the lock that makes it ours.
@@ -92,7 +92,7 @@ func lockFile(path string) (*os.File, error) {
 func openLock(path string) (_ *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("lock file %s: a link, %w", path, ErrLockForeign)
+		return nil, fmt.Errorf("lock file %s: a link, %w", path, errLockForeign)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
@@ -108,13 +108,13 @@ func openLock(path string) (_ *os.File, err error) {
 		return nil, fmt.Errorf("lock file %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("lock file %s: %w", path, ErrLockForeign)
+		return nil, fmt.Errorf("lock file %s: %w", path, errLockForeign)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			var pid [16]byte
 			n, _ := f.Read(pid[:])
-			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, api.LockSuffix), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
+			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, api.LockSuffix), errSocketLive, strings.TrimSpace(string(pid[:n])))
 		}
 		return nil, fmt.Errorf("lock file %s: %w", path, err)
 	}
@@ -131,7 +131,7 @@ func socketAt(path string) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("socket: %w", err)
 	case st.Mode().Type() != fs.ModeSocket:
-		return false, fmt.Errorf("socket %s: %w", path, ErrSocketNotSocket)
+		return false, fmt.Errorf("socket %s: %w", path, errSocketNotSocket)
 	}
 	return true, nil
 }
@@ -146,7 +146,7 @@ func (s *socket) clear(ctx context.Context) error {
 	switch {
 	case err == nil:
 		c.Close()
-		return fmt.Errorf("socket %s: %w", s.path, ErrSocketLive)
+		return fmt.Errorf("socket %s: %w", s.path, errSocketLive)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		if err := os.Remove(s.path); err != nil {
 			return fmt.Errorf("stale socket: %w", err)

@@ -33,7 +33,7 @@ func TestListen(t *testing.T) {
 	}
 
 	_, err = listen(ctx, path, -1, nil)
-	if want := fmt.Sprintf("socket %s: another daemon serves this socket (process %d)", path, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, ErrSocketLive) {
+	if want := fmt.Sprintf("socket %s: another daemon serves this socket (process %d)", path, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, errSocketLive) {
 		t.Errorf("second daemon: %v, want %s", err, want)
 	}
 	if c, err := net.Dial("unix", path); err != nil {
@@ -46,7 +46,7 @@ func TestListen(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	if _, err := listen(ctx, path, -1, nil); !errors.Is(err, ErrSocketLive) {
+	if _, err := listen(ctx, path, -1, nil); !errors.Is(err, errSocketLive) {
 		t.Errorf("between stop and Close: %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -72,7 +72,7 @@ func TestListenTogether(t *testing.T) {
 		all.Go(func() {
 			for rounds.Load() < 200 && !t.Failed() {
 				s, err := listen(t.Context(), path, -1, nil)
-				if errors.Is(err, ErrSocketLive) {
+				if errors.Is(err, errSocketLive) {
 					runtime.Gosched()
 					continue
 				}
@@ -178,13 +178,13 @@ func TestListenRefuses(t *testing.T) {
 		is         error
 		text       string
 	}{
-		{"file", file, ErrSocketNotSocket, "exists and is not a socket"},
-		{"directory", dir, ErrSocketNotSocket, "exists and is not a socket"},
-		{"other program", live, ErrSocketLive, "another daemon serves this socket"},
+		{"file", file, errSocketNotSocket, "exists and is not a socket"},
+		{"directory", dir, errSocketNotSocket, "exists and is not a socket"},
+		{"other program", live, errSocketLive, "another daemon serves this socket"},
 		{"no directory", filepath.Join(dir, "no", "s"), fs.ErrNotExist, "lock file: open " + filepath.Join(dir, "no", "s.lock")},
-		{"lock is a link", link, ErrLockForeign, "a link, is not a file of ours: remove it"},
-		{"lock is a second name", hard, ErrLockForeign, "lock file " + hard + ".lock: is not a file of ours: remove it"},
-		{"lock is a pipe", pipe, ErrLockForeign, "is not a file of ours"},
+		{"lock is a link", link, errLockForeign, "a link, is not a file of ours: remove it"},
+		{"lock is a second name", hard, errLockForeign, "lock file " + hard + ".lock: is not a file of ours: remove it"},
+		{"lock is a pipe", pipe, errLockForeign, "is not a file of ours"},
 		{"too long", long, syscall.ENAMETOOLONG, fmt.Sprintf("is %d bytes long, a unix socket's path has at most 107", len(long))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

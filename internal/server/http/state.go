@@ -71,7 +71,7 @@ func openState(dir string, user ...int) (*state, error) {
 	}
 	lock, err := lockFile(filepath.Join(dir, "attached"+api.LockSuffix))
 	switch {
-	case errors.Is(err, ErrSocketLive):
+	case errors.Is(err, errSocketLive):
 		return nil, fmt.Errorf("--state %s: another daemon has it", dir)
 	case err != nil:
 		return nil, fmt.Errorf("--state: %w", err)

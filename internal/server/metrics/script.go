@@ -18,8 +18,8 @@ type Script struct {
 	Maps    []script.MapValues
 }
 
-// MaxKeys bounds how many keys of a map are metrics: each is a time series.
-const MaxKeys = 1000
+// maxKeys bounds how many keys of a map are metrics: each is a time series.
+const maxKeys = 1000
 
 // collect makes the metrics of a script. What is no number, histogram or statistic is none, and is counted.
 func (s *Script) collect(o out) {
@@ -31,7 +31,7 @@ func (s *Script) collect(o out) {
 		for _, x := range m.Elements {
 			// Keys of several parts, or of bytes that are no text, may be the same as a label.
 			key := valid(x.Key)
-			if seen[key] || len(seen) == MaxKeys {
+			if seen[key] || len(seen) == maxKeys {
 				left++
 				continue
 			}

@@ -108,11 +108,11 @@ func TestOpenMetrics(t *testing.T) {
 // TestScriptKeys: of a map with more keys than the limit the rest is counted.
 func TestScriptKeys(t *testing.T) {
 	m := script.MapValues{Name: "@", Keyed: true}
-	for i := range MaxKeys + 3 {
+	for i := range maxKeys + 3 {
 		m.Elements = append(m.Elements, script.MapValue{Key: fmt.Sprintf("%06d", i), Number: float64(i)})
 	}
 	got, _ := scraped(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: []script.MapValues{m}}} }})
-	if len(got) != MaxKeys+3 || !slices.Contains(got, `guestprobe_script_map_keys_left_out{map="@",script="s"} 3`) || !slices.Contains(got, `guestprobe_script_map{key="000999",map="@",script="s"} 999`) {
+	if len(got) != maxKeys+3 || !slices.Contains(got, `guestprobe_script_map_keys_left_out{map="@",script="s"} 3`) || !slices.Contains(got, `guestprobe_script_map{key="000999",map="@",script="s"} 999`) {
 		t.Errorf("%d lines: %s", len(got), strings.Join(got[max(0, len(got)-5):], "\n"))
 	}
 }

@@ -44,18 +44,18 @@ func Picture(w io.Writer, title string, of []Drawing, remarks ...string) error {
 	s := NewSVG(w, pictureWidth, height+gap+max(0, len(remarks)-1)*rowHeight, title)
 	y := pictureHead
 	for _, d := range of {
-		s.Text(pictureMargin, y+gap-10, Begins, d.title(), 140)
+		s.Text(pictureMargin, y+gap-10, begins, d.title(), 140)
 		d.draw(s, y+gap)
 		y += gap + d.rows()*rowHeight
 	}
 	for i, text := range remarks {
-		s.Text(pictureMargin, y+gap-10+i*rowHeight, Begins, text, 140)
+		s.Text(pictureMargin, y+gap-10+i*rowHeight, begins, text, 140)
 	}
 	return s.Close()
 }
 
 // labelRoom is the room for labels, in pixels.
-func labelRoom(longest int) float64 { return pictureMargin + float64(min(longest, maxLabel)+1)*Letter }
+func labelRoom(longest int) float64 { return pictureMargin + float64(min(longest, maxLabel)+1)*letter }
 
 func (h Hist) title() string { return h.Title }
 func (h Hist) rows() int     { return len(h.Buckets) }
@@ -67,12 +67,12 @@ func (h Hist) draw(s *SVG, y int) {
 		longest = max(longest, utf8.RuneCountInString(b.Label))
 	}
 	x, most := labelRoom(longest), h.most()
-	width := pictureWidth - pictureMargin - x - 12*Letter // a count behind the longest bar
+	width := pictureWidth - pictureMargin - x - 12*letter // a count behind the longest bar
 	for _, b := range h.Buckets {
 		long := float64(b.Count) / float64(most) * width
-		s.Text(x-Letter, y+rowHeight-4, Ends, b.Label, maxLabel)
+		s.Text(x-letter, y+rowHeight-4, ends, b.Label, maxLabel)
 		s.Box(x, y, long, rowHeight-2, "#5b8dd9", fmt.Sprintf("%s: %d", b.Label, b.Count), "")
-		s.Text(x+long+Letter/2, y+rowHeight-4, Begins, fmt.Sprint(b.Count), maxLabel)
+		s.Text(x+long+letter/2, y+rowHeight-4, begins, fmt.Sprint(b.Count), maxLabel)
 		y += rowHeight
 	}
 }
@@ -97,7 +97,7 @@ func (h *Heat) draw(s *SVG, y int) {
 	x := labelRoom(longest)
 	wide := (pictureWidth - pictureMargin - x) / float64(max(1, columns))
 	for _, r := range slices.Backward(rows) {
-		s.Text(x-Letter, y+rowHeight-4, Ends, r.Label, maxLabel)
+		s.Text(x-letter, y+rowHeight-4, ends, r.Label, maxLabel)
 		for i, n := range r.counts {
 			if n == 0 {
 				continue
@@ -107,6 +107,6 @@ func (h *Heat) draw(s *SVG, y int) {
 		}
 		y += rowHeight
 	}
-	s.Text(x, y+rowHeight-4, Begins, fmt.Sprintf("0s; a column is %v; the most is %d", every, most), 140)
-	s.Text(pictureWidth-pictureMargin, y+rowHeight-4, Ends, (time.Duration(columns) * every).String(), maxLabel)
+	s.Text(x, y+rowHeight-4, begins, fmt.Sprintf("0s; a column is %v; the most is %d", every, most), 140)
+	s.Text(pictureWidth-pictureMargin, y+rowHeight-4, ends, (time.Duration(columns) * every).String(), maxLabel)
 }

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Letter is how wide a character of an SVG's usual size is, in pixels.
-const Letter = 6.6
+// letter is how wide a character of an SVG's usual size is, in pixels.
+const letter = 6.6
 
 // SVG writes a picture that needs nothing else, a line for each thing in it. Texts are of whoever likes: they are
 // escaped. Sizes are pixels.
@@ -33,7 +33,7 @@ func NewSVG(w io.Writer, width, height int, title string) *SVG {
 // rests.
 func (s *SVG) Box(x float64, y int, width float64, height int, color, says, label string) {
 	fmt.Fprintf(s.w, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" rx="1"/>`, Escape(says), x, y, max(width-0.3, 0.1), height, color)
-	if letters := int((width - 4) / Letter); letters >= 3 && label != "" {
+	if letters := int((width - 4) / letter); letters >= 3 && label != "" {
 		name := []rune(label)
 		if len(name) > letters {
 			name = append(name[:letters-2:letters-2], '.', '.')
@@ -45,8 +45,8 @@ func (s *SVG) Box(x float64, y int, width float64, height int, color, says, labe
 
 // Where a text is beside its place.
 const (
-	Begins = "start"
-	Ends   = "end"
+	begins = "start"
+	ends   = "end"
 )
 
 // Text writes a text that begins or ends at a place, of so many characters at most.

@@ -26,8 +26,8 @@ const (
 	userMapping   = "[user]"
 )
 
-// Unknown is the name of code that has none.
-const Unknown = "[unknown]"
+// unknown is the name of code that has none.
+const unknown = "[unknown]"
 
 // more is the name of the callers that a stack does not have.
 const more = "[more]"
@@ -125,10 +125,10 @@ func (b *builder) location(frames []api.Frame) *pprof.Location {
 		l.Mapping = b.user
 	}
 	for _, f := range frames {
-		name, file, line := Function(f), f.Source, int64(0)
+		name, file, line := function(f), f.Source, int64(0)
 		raw := f
 		raw.Name = ""
-		system := Function(raw)
+		system := function(raw)
 		if i := strings.LastIndexByte(file, ':'); i >= 0 {
 			if n, err := strconv.ParseInt(file[i+1:], 10, 32); err == nil {
 				file, line = file[:i], n
@@ -146,8 +146,8 @@ func (b *builder) location(frames []api.Frame) *pprof.Location {
 	return l
 }
 
-// Function is the name of a frame's function.
-func Function(f api.Frame) string {
+// function is the name of a frame's function.
+func function(f api.Frame) string {
 	name := f.Symbol
 	if f.Name != "" {
 		return f.Name
@@ -156,7 +156,7 @@ func Function(f api.Frame) string {
 		name = name[:i]
 	}
 	if name == "" {
-		return Unknown
+		return unknown
 	}
 	return name
 }

@@ -34,7 +34,7 @@ func Folded(w io.Writer, p *pprof.Profile, i int) error {
 			}
 		}
 		if b.Len() == 0 {
-			b.WriteString(Unknown)
+			b.WriteString(unknown)
 		}
 		c := all[b.String()]
 		if c == nil {

@@ -121,7 +121,7 @@ func TestTop(t *testing.T) {
 		{Function: "min", Kernel: true, Self: 5, Total: 5},
 		{Function: "vfs_read", Kernel: true, Self: 3, Total: 8},
 		{Function: "main", Self: 2, Total: 10}, // twice on one stack
-		{Function: Unknown, Self: 1, Total: 1},
+		{Function: unknown, Self: 1, Total: 1},
 		{Function: "do_syscall", Kernel: true, Total: 8},
 		{Function: "[more]", Total: 1},
 		{Function: odd, Total: 1},

@@ -40,11 +40,11 @@ func frames(s *pprof.Sample) (out []frame) {
 	for _, l := range slices.Backward(s.Location) {
 		f := frame{kernel: l.Mapping != nil && l.Mapping.File == kernelMapping}
 		if len(l.Line) == 0 {
-			f.name = Unknown
+			f.name = unknown
 			out = append(out, f)
 		}
 		for _, line := range slices.Backward(l.Line) { // the last one is what the others are inlined into
-			if f.name = Unknown; line.Function != nil && line.Function.Name != "" {
+			if f.name = unknown; line.Function != nil && line.Function.Name != "" {
 				f.name = line.Function.Name
 			}
 			out = append(out, f)
@@ -88,7 +88,7 @@ func (t *Fold) Add(s api.Stack) {
 		out = append(out, frame{more, len(s.Frames) == 0 || !s.Frames[len(s.Frames)-1].User})
 	}
 	for _, f := range slices.Backward(s.Frames) {
-		out = append(out, frame{Function(f), !f.User})
+		out = append(out, frame{function(f), !f.User})
 	}
 	t.root.put(out, int64(s.Count), false)
 }

@@ -12,13 +12,13 @@ type Latency struct {
 	P90NS  uint64 `json:"p90Ns"`
 	P99NS  uint64 `json:"p99Ns"`
 	MaxNS  uint64 `json:"maxNs"`
-	From   string `json:"from"` // FromReturns or FromPairs
+	From   string `json:"from"` // fromReturns or fromPairs
 }
 
 // Where latencies come from.
 const (
-	FromReturns = "returns" // of return probes, which know when they were entered
-	FromPairs   = "pairs"   // of a probe at a ret, and one at the entry of its function
+	fromReturns = "returns" // of return probes, which know when they were entered
+	fromPairs   = "pairs"   // of a probe at a ret, and one at the entry of its function
 )
 
 // Values are counted in 128 buckets for each power of two: those below 128 are as they are.

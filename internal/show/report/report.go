@@ -256,9 +256,9 @@ func (b *Builder) Report(values int, in *timeline.Reader) *Report {
 	for _, p := range b.probes {
 		out := p.Probe
 		out.Share, out.Rate = round(float64(p.Events)/float64(r.Events)*100), rate(p.Events)
-		from := FromReturns
+		from := fromReturns
 		if p.pairs {
-			from = FromPairs
+			from = fromPairs
 		}
 		out.Latency = p.took.latency(from)
 		for _, name := range p.names {

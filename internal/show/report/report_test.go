@@ -125,7 +125,7 @@ func TestLatency(t *testing.T) {
 			h.add(all[i])
 		}
 		slices.Sort(all)
-		l := h.latency(FromReturns)
+		l := h.latency(fromReturns)
 		for _, q := range []struct {
 			percent int
 			got     uint64
@@ -143,7 +143,7 @@ func TestLatency(t *testing.T) {
 	for _, v := range []uint64{math.MaxUint64, math.MaxUint64, 0} {
 		h.add(v)
 	}
-	if l := h.latency(FromPairs); l.MeanNS != math.MaxUint64/3*2 || l.P99NS != math.MaxUint64 || l.P50NS != math.MaxUint64 {
+	if l := h.latency(fromPairs); l.MeanNS != math.MaxUint64/3*2 || l.P99NS != math.MaxUint64 || l.P50NS != math.MaxUint64 {
 		t.Errorf("%+v", l)
 	}
 	for b := range buckets {

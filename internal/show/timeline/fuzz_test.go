@@ -33,7 +33,7 @@ func FuzzConvert(f *testing.F) {
 		for {
 			r, err := in.Next()
 			if err != nil {
-				if e := (*LineError)(nil); errors.As(err, &e) && e.Line > uint64(bytes.Count(trace, []byte("\n"))+1) {
+				if e := (*lineError)(nil); errors.As(err, &e) && e.Line > uint64(bytes.Count(trace, []byte("\n"))+1) {
 					t.Errorf("an error in line %d", e.Line)
 				}
 				break

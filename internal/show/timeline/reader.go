@@ -16,17 +16,17 @@ const maxLine = 64 << 20
 // the file is not whole.
 var ErrCut = errors.New("the trace has no end: it was cut off")
 
-// LineError is what is wrong with a line of a saved trace.
-type LineError struct {
+// lineError is what is wrong with a line of a saved trace.
+type lineError struct {
 	Line uint64 // from 1 on
 	Err  error
 }
 
 // Error says which line it is, and what is wrong.
-func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
 // Unwrap returns what is wrong.
-func (e *LineError) Unwrap() error { return e.Err }
+func (e *lineError) Unwrap() error { return e.Err }
 
 // Reader reads a trace as 'guestprobe trace --format json' has written it. It belongs to one
 // goroutine, and holds one line at a time, of at most 64 MiB.
@@ -52,7 +52,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(
 func (r *Reader) Line() uint64 { return r.line }
 
 // Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
-// there is none ErrCut, and a *LineError about what is none of a trace's lines.
+// there is none ErrCut, and a *lineError about what is none of a trace's lines.
 func (r *Reader) Next() (*Record, error) {
 	if r.line == 0 {
 		if form := r.form(); form != "" {
@@ -63,7 +63,7 @@ func (r *Reader) Next() (*Record, error) {
 	switch {
 	case errors.Is(err, io.EOF) && r.line == 0:
 		if r.Half {
-			return nil, &LineError{1, errors.New("not a saved trace: it is no whole line of JSON")}
+			return nil, &lineError{1, errors.New("not a saved trace: it is no whole line of JSON")}
 		}
 		return nil, errors.New("not a saved trace: the file is empty")
 	case errors.Is(err, io.EOF) && r.ended && !r.Half:
@@ -74,7 +74,7 @@ func (r *Reader) Next() (*Record, error) {
 	default:
 		return nil, err
 	}
-	bad := func(err error) (*Record, error) { return nil, &LineError{max(r.line, 1), err} }
+	bad := func(err error) (*Record, error) { return nil, &lineError{max(r.line, 1), err} }
 	if r.ended {
 		return bad(errors.New("behind the end of the trace: a file has one trace"))
 	}
@@ -130,7 +130,7 @@ func (r *Reader) next() ([]byte, error) {
 	for {
 		part, err := r.lines.ReadSlice('\n')
 		if len(r.long)+len(part) > maxLine {
-			return nil, &LineError{r.line + 1, fmt.Errorf("longer than %d bytes", maxLine)}
+			return nil, &lineError{r.line + 1, fmt.Errorf("longer than %d bytes", maxLine)}
 		}
 		switch {
 		case err == nil:

@@ -35,8 +35,8 @@ const (
 	ClockWall     = "wall"
 )
 
-// ErrClock is for a clock that is none of these.
-var ErrClock = errors.New("it is " + ClockBoot + ", " + ClockRelative + " or " + ClockWall)
+// errClock is for a clock that is none of these.
+var errClock = errors.New("it is " + ClockBoot + ", " + ClockRelative + " or " + ClockWall)
 
 // TextOptions are about a trace as text.
 type TextOptions struct {
@@ -60,7 +60,7 @@ type Text struct {
 	late  uint64 // of the hits: behind a later one
 }
 
-// NewText returns a writer to w. An error is ErrClock.
+// NewText returns a writer to w. An error is errClock.
 func NewText(w io.Writer, o TextOptions) (*Text, error) {
 	lines, err := NewLines(o.Clock, o.Color)
 	if o.Remarks == nil {
@@ -160,13 +160,13 @@ const maxStacks = 10_000
 // maxStackText is how long a stack's text may be to be remembered.
 const maxStackText = 16 << 10
 
-// NewLines returns lines with the times of a clock, "" for ClockBoot. An error is ErrClock.
+// NewLines returns lines with the times of a clock, "" for ClockBoot. An error is errClock.
 func NewLines(clock string, color bool) (*Lines, error) {
 	switch clock {
 	case "", ClockBoot, ClockRelative, ClockWall:
 		return &Lines{clock: clock, color: color}, nil
 	}
-	return nil, ErrClock
+	return nil, errClock
 }
 
 // Start notes what a stream says of times.

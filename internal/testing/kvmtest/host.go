@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// NestedEnv is the environment variable in which the nested hosts name the
+// nestedEnv is the environment variable in which the nested hosts name the
 // emulator that they run on: bochs or qemu.
-const NestedEnv = "GUESTPROBE_NESTED"
+const nestedEnv = "GUESTPROBE_NESTED"
 
 // Host is a class of KVM hosts. Those of one class deliver the same traps in
 // the same way, so tests can say exactly what they expect there.
@@ -24,15 +24,15 @@ const (
 )
 
 // ThisHost returns the class of the machine that the test runs on, by the KVM
-// module that is in use there and by NestedEnv.
+// module that is in use there and by nestedEnv.
 func ThisHost() Host {
 	cpuinfo, _ := os.ReadFile("/proc/cpuinfo") // without it no flag is found
 	_, err := os.Stat("/sys/module/kvm_pvm")
-	return classify(err == nil, string(cpuinfo), os.Getenv(NestedEnv))
+	return classify(err == nil, string(cpuinfo), os.Getenv(nestedEnv))
 }
 
 // classify is ThisHost on what it found: the module kvm_pvm, /proc/cpuinfo, and
-// NestedEnv. The modules kvm_intel and kvm_amd say nothing when they are built
+// nestedEnv. The modules kvm_intel and kvm_amd say nothing when they are built
 // into the kernel: then both are there.
 func classify(pvm bool, cpuinfo, nested string) Host {
 	switch {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// RequireEnv is the environment variable under which a missing /dev/kvm is a
+// requireEnv is the environment variable under which a missing /dev/kvm is a
 // failure instead of a skip. CI sets it to 1.
-const RequireEnv = "GUESTPROBE_REQUIRE_KVM"
+const requireEnv = "GUESTPROBE_REQUIRE_KVM"
 
 // Require ends the test when /dev/kvm cannot be opened: with a failure when
 // GUESTPROBE_REQUIRE_KVM is 1, with a skip that says why otherwise. It is the only
@@ -27,16 +27,16 @@ func Require(tb testing.TB) {
 // lacks ends the test as Require does.
 func lacks(tb testing.TB, what string) {
 	tb.Helper()
-	if os.Getenv(RequireEnv) == "1" {
-		tb.Fatalf("%s=1, and this needs %s", RequireEnv, what)
+	if os.Getenv(requireEnv) == "1" {
+		tb.Fatalf("%s=1, and this needs %s", requireEnv, what)
 	}
-	tb.Skipf("SKIP: needs %s (%s=1 makes this a failure)", what, RequireEnv)
+	tb.Skipf("SKIP: needs %s (%s=1 makes this a failure)", what, requireEnv)
 }
 
 // Examples leaves out the examples of a package where Require would skip, because
 // they cannot ask themselves. TestMain calls it before it runs anything.
 func Examples() {
-	if usable() != nil && os.Getenv(RequireEnv) != "1" {
+	if usable() != nil && os.Getenv(requireEnv) != "1" {
 		// Every test binary has the flag (package testing).
 		_ = flag.Set("test.skip", "^Example")
 	}

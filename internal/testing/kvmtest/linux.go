@@ -6,25 +6,25 @@ import (
 	"testing"
 )
 
-// LinuxEnv is the environment variable that names a folder of Linux guests, made
+// linuxEnv is the environment variable that names a folder of Linux guests, made
 // by scripts/linux/guests.sh. The nested hosts set it. A guest takes seconds to
 // boot on a processor and half an hour on kvm_pvm, which emulates kernel code: so
 // without it no test boots one.
-const LinuxEnv = "GUESTPROBE_LINUX"
+const linuxEnv = "GUESTPROBE_LINUX"
 
 // RequireLinux returns the folders of the Linux guests that tests are to boot,
-// at least one, each with a vmlinuz and an initrd. Without LinuxEnv it ends the
+// at least one, each with a vmlinuz and an initrd. Without linuxEnv it ends the
 // test with a skip; it also asks for /dev/kvm, as Require does.
 func RequireLinux(tb testing.TB) []string {
 	tb.Helper()
-	dir := os.Getenv(LinuxEnv)
+	dir := os.Getenv(linuxEnv)
 	if dir == "" {
-		tb.Skipf("SKIP: needs Linux guests (scripts/linux/guests.sh DIR, %s=DIR; scripts/nested.sh does it)", LinuxEnv)
+		tb.Skipf("SKIP: needs Linux guests (scripts/linux/guests.sh DIR, %s=DIR; scripts/nested.sh does it)", linuxEnv)
 	}
 	Require(tb)
 	images, err := filepath.Glob(filepath.Join(dir, "*", "vmlinuz"))
 	if err != nil || len(images) == 0 {
-		tb.Fatalf("%s=%s has no */vmlinuz (%v)", LinuxEnv, dir, err)
+		tb.Fatalf("%s=%s has no */vmlinuz (%v)", linuxEnv, dir, err)
 	}
 	for i := range images {
 		images[i] = filepath.Dir(images[i])
@@ -56,7 +56,7 @@ func RequireSuite(tb testing.TB, file string) (dirs []string) {
 // with a skip, or with a failure where /dev/kvm is required.
 func RequireTools(tb testing.TB) string {
 	tb.Helper()
-	dir := filepath.Join(os.Getenv(LinuxEnv), "tools")
+	dir := filepath.Join(os.Getenv(linuxEnv), "tools")
 	if _, err := os.Stat(dir); err != nil {
 		lacks(tb, "bcc's libbpf-tools (scripts/linux/guests.sh --tools DIR)")
 	}

@@ -19,10 +19,10 @@ import (
 //go:embed testdata/*.sh
 var scripts embed.FS
 
-// Quiet is the command line of a test's guest, but for what it runs. A guest that is
+// quiet is the command line of a test's guest, but for what it runs. A guest that is
 // probed everywhere is slow, and the emulated machine below it may stand still: its
 // watchdogs would take that for a hang.
-const Quiet = "console=ttyS0 quiet panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+const quiet = "console=ttyS0 quiet panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
 
 // consoleLines is how many lines of its console may wait for the test.
 const consoleLines = 1 << 14
@@ -35,11 +35,11 @@ type Guest struct {
 	said  []string // so far, for who reads a failure
 }
 
-// Boot makes a machine with the Linux guest in dir (kvmtest.RequireLinux), which runs a
+// boot makes a machine with the Linux guest in dir (kvmtest.RequireLinux), which runs a
 // shell's command and then switches itself off. Its vCPUs are at rest before the first
 // instruction. change, unless nil, has the last word on what machine it is. The machine is
 // closed when the test ends, which shows the console if it has failed.
-func Boot(t testing.TB, dir, command string, change func(*machine.Config)) *Guest {
+func boot(t testing.TB, dir, command string, change func(*machine.Config)) *Guest {
 	t.Helper()
 	k, err := linux.Load(filepath.Join(dir, "vmlinuz"))
 	if err != nil {
@@ -59,7 +59,7 @@ func Boot(t testing.TB, dir, command string, change func(*machine.Config)) *Gues
 	cfg := machine.Config{
 		Linux:   &machine.LinuxConfig{Kernel: k, Initrd: initrd},
 		Memory:  256 << 20,
-		Cmdline: Quiet + " -- " + command,
+		Cmdline: quiet + " -- " + command,
 	}
 	if change != nil {
 		change(&cfg)
@@ -81,10 +81,10 @@ func Boot(t testing.TB, dir, command string, change func(*machine.Config)) *Gues
 	return g
 }
 
-// Await reads the console up to the next line that begins with prefix, and returns what
+// await reads the console up to the next line that begins with prefix, and returns what
 // stands behind it. The test fails when the guest ends before, or says nothing for as long as it
 // may take.
-func (g *Guest) Await(prefix string) string {
+func (g *Guest) await(prefix string) string {
 	g.t.Helper()
 	for {
 		line := g.line("a line that begins with " + prefix)

@@ -41,12 +41,12 @@ func vcpus() []int {
 }
 
 func counts(t *testing.T, dir string, jumps bool, vcpus int) {
-	g := Boot(t, dir, "sh /counts.sh "+strings.Join(counted, " "), func(c *machine.Config) { c.VCPUs = vcpus })
+	g := boot(t, dir, "sh /counts.sh "+strings.Join(counted, " "), func(c *machine.Config) { c.VCPUs = vcpus })
 	e := g.Engine()
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("READY")
+	g.await("READY")
 	if err := e.SetOptimization(jumps); err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestFilesCopied(t *testing.T) {
 			other := bytes.Clone(prog)
 			other[programPad+0x10] ^= 1 // in the page with work, and not in work
 			var log lockedBuffer
-			g := Boot(t, dir, "sh /copies.sh", func(c *machine.Config) {
+			g := boot(t, dir, "sh /copies.sh", func(c *machine.Config) {
 				c.VCPUs = 2
 				c.Log = slog.New(slog.NewTextHandler(&log, nil))
 				var err error
@@ -58,7 +58,7 @@ func TestFilesCopied(t *testing.T) {
 			if err := g.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			g.Await("RC ")
+			g.await("RC ")
 			if _, err := g.GiveFile("/prog", other); !errors.Is(err, linux.ErrOtherFile) {
 				t.Errorf("a copy of another file: %v", err)
 			}
@@ -83,12 +83,12 @@ func TestFilesCopied(t *testing.T) {
 					if err := g.Resume(); err != nil {
 						t.Fatal(err)
 					}
-					g.Await("RC ")
+					g.await("RC ")
 				}
 				step := func(answer string) {
 					t.Helper()
 					g.Type(answer + "\n")
-					if got := g.Await("RC "); got != "0" {
+					if got := g.await("RC "); got != "0" {
 						t.Errorf("exit code %s", got)
 					}
 				}
@@ -103,10 +103,10 @@ func TestFilesCopied(t *testing.T) {
 				}
 				step("go")
 				g.Type("go\n")
-				if was, now, ok := strings.Cut(g.Await("SUMS "), " "); !ok || was != now {
+				if was, now, ok := strings.Cut(g.await("SUMS "), " "); !ok || was != now {
 					t.Errorf("boot %d: the file that is not the copy's has sum %q, want %q", boot, now, was)
 				}
-				g.Await("RC ") // the script's last, or the next boot's first would be taken for answered
+				g.await("RC ") // the script's last, or the next boot's first would be taken for answered
 			}
 			if wrong.Load() != 0 {
 				t.Errorf("%d hits in a file that is not the copy's", wrong.Load())

@@ -228,7 +228,7 @@ func TestFilesReturn(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			prog := returner(t)
-			g := Boot(t, dir, "sh /returns.sh", func(c *machine.Config) {
+			g := boot(t, dir, "sh /returns.sh", func(c *machine.Config) {
 				c.VCPUs = 2
 				var err error
 				if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, fstest.MapFS{"prog": {Data: prog}}); err != nil {
@@ -239,7 +239,7 @@ func TestFilesReturn(t *testing.T) {
 			if err := g.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			g.Await("READY")
+			g.await("READY")
 			seen := map[string]*returned{}
 			probes := map[string]*probe.Kretprobe{}
 			var all []probe.Probe
@@ -277,7 +277,7 @@ func TestFilesReturn(t *testing.T) {
 				t.Errorf("a function that is left nobody knows where to: %v", err)
 			}
 			g.Type("go\n")
-			if got := g.Await("RC "); got != "0 0 0 0 0 137" {
+			if got := g.await("RC "); got != "0 0 0 0 0 137" {
 				t.Errorf("exit codes %s", got)
 			}
 			const loops = 1 + 3 + 10 // processes, of which one has three threads
@@ -318,7 +318,7 @@ func TestFilesReturn(t *testing.T) {
 				}
 			}
 			g.Type("go\n")
-			if got := g.Await("RC "); got != "0" {
+			if got := g.await("RC "); got != "0" {
 				t.Errorf("without probes: exit code %s", got)
 			}
 		})

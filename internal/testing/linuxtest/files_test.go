@@ -134,7 +134,7 @@ func TestFiles(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			prog, imul, system := program(t)
-			g := Boot(t, dir, "sh /files.sh", func(c *machine.Config) {
+			g := boot(t, dir, "sh /files.sh", func(c *machine.Config) {
 				c.VCPUs = 2
 				var err error
 				if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, fstest.MapFS{"prog": {Data: prog}}); err != nil {
@@ -145,10 +145,10 @@ func TestFiles(t *testing.T) {
 			if err := g.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			sum := g.Await("SUM ")
-			g.Await("READY")
+			sum := g.await("SUM ")
+			g.await("READY")
 			g.Type("go\n")
-			g.Await("WAIT")
+			g.await("WAIT")
 			var entries, inside atomic.Uint64
 			entry := &probe.Kprobe{Symbol: "/tmp/link:work", Pre: func(c *probe.Context) int {
 				if v := c.Regs.RDI; v >= 1 && v <= rounds {
@@ -177,7 +177,7 @@ func TestFiles(t *testing.T) {
 			want := uint64(0)
 			step := func(what string, runs uint64) {
 				t.Helper()
-				if got := g.Await("RC "); got != "0" {
+				if got := g.await("RC "); got != "0" {
 					t.Errorf("%s: exit code %s", what, got)
 				}
 				if want += runs * rounds; entries.Load() != want || inside.Load() != want {
@@ -188,20 +188,20 @@ func TestFiles(t *testing.T) {
 			g.Type("go\n")
 			step("a copy of the page from before", 1)
 			step("the page of all", 20)
-			g.Await("RC ") // a process of another file beside one of this
+			g.await("RC ") // a process of another file beside one of this
 			want += rounds
 			g.Type("go\n")
-			g.Await("WAIT")
+			g.await("WAIT")
 			g.Type("go\n")
 			step("a copy of the page with the int3", 1)
-			g.Await("WAIT")
+			g.await("WAIT")
 			if err := e.Unregister(entry, middle); err != nil {
 				t.Error(err)
 			}
 			g.Type("go\n")
 			step("a process that goes on when the probe is gone", 1)
 			step("no probe", 0)
-			if now := g.Await("SUM "); now != sum {
+			if now := g.await("SUM "); now != sum {
 				t.Errorf("the file has sum %s, before %s", now, sum)
 			}
 			t.Logf("%+v", g.Stats())

@@ -126,7 +126,7 @@ func ftraceSuite(t *testing.T, dir string) {
 			t.Errorf("%s: the kernel says %q, unprobed %q", kind, now, said)
 		}
 	}
-	g.SameText(g.Text(), text)
+	g.sameText(g.Text(), text)
 }
 
 // armed registers a probe at each function, and a return probe at every second one; with jumps also

@@ -30,7 +30,7 @@ func TestHibernates(t *testing.T) {
 	if err := os.Truncate(swap, 512<<20); err != nil {
 		t.Fatal(err)
 	}
-	g := Boot(t, dir, "sh /hibernate.sh", func(c *machine.Config) {
+	g := boot(t, dir, "sh /hibernate.sh", func(c *machine.Config) {
 		c.Linux.Disks = []device.Disk{{Path: swap}}
 		c.Cmdline = strings.Replace(c.Cmdline, "quiet", "loglevel=6 hibernate=nocompress preempt=full", 1)
 	})
@@ -49,7 +49,7 @@ func TestHibernates(t *testing.T) {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("ready")
+	g.await("ready")
 	for _, name := range []string{"schedule", "__refrigerator", "worker_thread", "pipe_read", "do_wait"} {
 		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: name, Stage: stage(2)}, ReturnStage: stage(4), MaxActive: 200}
 		if err := g.Engine().Register(r); err != nil {
@@ -118,15 +118,15 @@ func TestHibernates(t *testing.T) {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	if rest := g.Await("back"); rest != " 0" {
+	if rest := g.await("back"); rest != " 0" {
 		t.Errorf("hibernating ended with%s", rest)
 	}
 	gone()
 	opens, _, _ := g.Engine().Stats(open)
 	for range 5 {
-		g.Await("Linux version ")
+		g.await("Linux version ")
 	}
-	if rest := g.Await("end"); rest != " 143" {
+	if rest := g.await("end"); rest != " 143" {
 		t.Errorf("sleep ended with%s", rest)
 	}
 	var sums string
@@ -136,7 +136,7 @@ func TestHibernates(t *testing.T) {
 		}
 		sums += " " + s
 	}
-	if got := g.Await("sums"); got != sums {
+	if got := g.await("sums"); got != sums {
 		t.Errorf("the tasks have computed%s, want%s", got, sums)
 	}
 	if again, _, _ := g.Engine().Stats(open); again.Hits != opens.Hits {

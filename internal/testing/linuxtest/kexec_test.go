@@ -69,7 +69,7 @@ func TestKexec(t *testing.T) {
 		t.Fatal(err)
 	}
 	heard := make(replaced, 16)
-	g := Boot(t, dir, "echo ready; read x </dev/console; "+nextKernel, func(c *machine.Config) {
+	g := boot(t, dir, "echo ready; read x </dev/console; "+nextKernel, func(c *machine.Config) {
 		c.VCPUs, c.Memory, c.Log = 2, 512<<20, slog.New(heard)
 		c.Probe.OptimizeDelay = -1 // a look at the whole image takes long in an emulated machine
 		if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, fstest.MapFS{nextKernel[1:]: {Data: self}, "vmlinuz": {Data: kernel}}); err != nil {
@@ -85,7 +85,7 @@ func TestKexec(t *testing.T) {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("ready")
+	g.await("ready")
 	check := func(other, gone bool) (hits uint64) {
 		t.Helper()
 		if k, _ := g.Kernel(); (k.System == "replaced") != other {
@@ -124,7 +124,7 @@ func TestKexec(t *testing.T) {
 	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 1 {
 		t.Errorf("ended in %v, %v", s.Phase, err)
 	}
-	g.Await("Kernel panic - not syncing: VFS: ")
+	g.await("Kernel panic - not syncing: VFS: ")
 	if now := check(true, true); now != hits || len(heard) != 0 {
 		t.Errorf("%d hits, then %d; told %d times more", hits, now, len(heard))
 	}

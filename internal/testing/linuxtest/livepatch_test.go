@@ -111,7 +111,7 @@ func livepatch(t *testing.T, dir string) {
 			g.quiet(name)
 		}
 	}
-	g.SameText(g.Text(), text)
+	g.sameText(g.Text(), text)
 	g.expected("at the end")
 }
 

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Round waits for a round of load.sh that begins from now on, and returns the answers of
+// round waits for a round of load.sh that begins from now on, and returns the answers of
 // its stages.
-func (g *Guest) Round() map[string]string {
+func (g *Guest) round() map[string]string {
 	g.t.Helper()
 	for len(g.lines.C()) > 0 {
 		g.line("what was said meanwhile")
 	}
-	g.Await("ROUND ") // of the round under way
+	g.await("ROUND ") // of the round under way
 	answers := make(map[string]string)
 	for {
 		line := g.line("a line of load.sh")
@@ -26,9 +26,9 @@ func (g *Guest) Round() map[string]string {
 	}
 }
 
-// Same fails the test, and says which stages they are, unless the answers are those that
+// same fails the test, and says which stages they are, unless the answers are those that
 // are wanted.
-func (g *Guest) Same(got, want map[string]string, when string) {
+func (g *Guest) same(got, want map[string]string, when string) {
 	g.t.Helper()
 	for _, stage := range slices.Sorted(maps.Keys(want)) {
 		if got[stage] != want[stage] {

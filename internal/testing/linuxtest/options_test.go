@@ -55,7 +55,7 @@ func TestOptions(t *testing.T) {
 }
 
 func boots(t *testing.T, dir string, o option) {
-	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
+	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		c.VCPUs, c.Memory = o.vcpus, o.memory
 		c.Cmdline = strings.Replace(c.Cmdline, " -- ", " "+o.cmdline+" -- ", 1)
 		initrd, err := AddFiles(c.Linux.Initrd, fstest.MapFS{"trap": {Data: trap()}})
@@ -78,7 +78,7 @@ func boots(t *testing.T, dir string, o option) {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("READY")
+	g.await("READY")
 	if n := starts.Load(); n != 1 {
 		t.Errorf("start_kernel: %d hits", n)
 	}

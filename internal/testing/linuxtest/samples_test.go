@@ -83,13 +83,13 @@ func samples(t *testing.T, dir string) {
 	if now := words(); now != said {
 		t.Errorf("the kernel's log has %s words of alarm, unprobed %s", now, said)
 	}
-	g.SameText(g.Text(), text)
+	g.sameText(g.Text(), text)
 }
 
 // bootSuites boots a guest that has the kernel's suites below /, and waits for commands.
 func bootSuites(t *testing.T, dir string) *Guest {
 	t.Helper()
-	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
+	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		var err error
 		if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, os.DirFS(filepath.Join(dir, kvmtest.Suites))); err != nil {
 			t.Fatal(err)
@@ -98,6 +98,6 @@ func bootSuites(t *testing.T, dir string) *Guest {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("READY")
+	g.await("READY")
 	return g
 }

@@ -241,8 +241,8 @@ func TestLinuxSaves(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := Boot(t, dir, "sh /saves.sh", config)
-	other := Boot(t, dir, "sh /saves.sh", func(c *machine.Config) { config(c); c.Linux.Initrd = nil })
+	m := boot(t, dir, "sh /saves.sh", config)
+	other := boot(t, dir, "sh /saves.sh", func(c *machine.Config) { config(c); c.Linux.Initrd = nil })
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -250,10 +250,10 @@ func TestLinuxSaves(t *testing.T) {
 		}
 	}
 	check(m.Resume())
-	m.Await("ROUND 1 ") // the first one reads files
-	want := strings.TrimSpace(m.Await("ROUND 2 "))
+	m.await("ROUND 1 ") // the first one reads files
+	want := strings.TrimSpace(m.await("ROUND 2 "))
 	began := time.Now()
-	if again := strings.TrimSpace(m.Await("ROUND 3 ")); again != want {
+	if again := strings.TrimSpace(m.await("ROUND 3 ")); again != want {
 		t.Fatalf("the load answers %s, then %s", want, again)
 	}
 	round := time.Since(began)

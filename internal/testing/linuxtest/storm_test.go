@@ -39,14 +39,14 @@ func TestStorm(t *testing.T) {
 }
 
 func storm(t *testing.T, dir string) {
-	g := Boot(t, dir, "sh /load.sh 1000000 "+*stormStages, func(c *machine.Config) { c.VCPUs = *stormVCPUs })
+	g := boot(t, dir, "sh /load.sh 1000000 "+*stormStages, func(c *machine.Config) { c.VCPUs = *stormVCPUs })
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("GP-BOOTED")
-	g.Round() // pages and modules come in
+	g.await("GP-BOOTED")
+	g.round() // pages and modules come in
 	began := time.Now()
-	want := g.Round()
+	want := g.round()
 	t.Logf("a round takes %v unprobed", time.Since(began).Round(time.Millisecond))
 	text := g.Text()
 
@@ -73,7 +73,7 @@ func storm(t *testing.T, dir string) {
 		for _, k := range kinds {
 			k.turn(t, g, batch, want)
 		}
-		g.SameText(g.Text(), text)
+		g.sameText(g.Text(), text)
 		turn++
 		if t.Failed() {
 			t.Fatalf("turn %d: the storm ends here (-storm.seed %d -storm.from %d); %s...", turn, *stormSeed, *stormFrom+probed, names(g, batch[:min(8, len(batch))]))
@@ -86,7 +86,7 @@ func storm(t *testing.T, dir string) {
 			t.Errorf("the load does nothing, or no probe was of the kind: %s", k)
 		}
 	}
-	g.Same(g.Round(), want, "after the storm")
+	g.same(g.round(), want, "after the storm")
 }
 
 // enough hits of a probe disable it.
@@ -132,7 +132,7 @@ func (k *tally) turn(t *testing.T, g *Guest, functions []guest.GVA, want map[str
 			k.jumped++
 		}
 	}
-	g.Same(g.Round(), want, k.name)
+	g.same(g.round(), want, k.name)
 	limit.end()
 	for _, p := range ps {
 		info, _ := e.Info(p)

@@ -27,8 +27,8 @@ func (g *Guest) Text() map[guest.GVA][]byte {
 	return text
 }
 
-// SameText fails the test for each function whose bytes are others than before.
-func (g *Guest) SameText(got, want map[guest.GVA][]byte) {
+// sameText fails the test for each function whose bytes are others than before.
+func (g *Guest) sameText(got, want map[guest.GVA][]byte) {
 	g.t.Helper()
 	const shown = 20
 	n := 0

@@ -57,14 +57,14 @@ func (g *tracers) kept(function string) {
 	if err := g.Engine().Unregister(&r.Kprobe); err != nil {
 		t.Error(err)
 	}
-	g.SameText(g.Text(), text)
+	g.sameText(g.Text(), text)
 	g.quiet("without probes of ours again")
 }
 
 // bootTracers boots a guest that waits for commands, and tells of its functions where instructions begin.
 func bootTracers(t *testing.T, dir string, vcpus int) *tracers {
 	t.Helper()
-	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
+	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		c.VCPUs = vcpus
 		c.Memory = 512 << 20
 		carryInside(t, c)
@@ -72,7 +72,7 @@ func bootTracers(t *testing.T, dir string, vcpus int) *tracers {
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	g.Await("READY")
+	g.await("READY")
 	return &tracers{Guest: g, load: "sh /tracers.sh"}
 }
 
@@ -191,7 +191,7 @@ func TestTracers(t *testing.T) {
 			g.survey("vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat", "security_inode_mkdir")
 			text := g.Text()
 			refused := g.turns()
-			g.SameText(g.Text(), text)
+			g.sameText(g.Text(), text)
 			g.expected("at the end")
 			t.Logf("ours refused beside the guest's own: %v", refused)
 		})

@@ -51,8 +51,8 @@ type Harness interface {
 // suite's business.
 type Boot func(t testing.TB, o Options) Harness
 
-// BootFake is Boot for the Fake.
-func BootFake(t testing.TB, o Options) Harness {
+// bootFake is Boot for the Fake.
+func bootFake(t testing.TB, o Options) Harness {
 	t.Helper()
 	f, err := NewFake(FakeOptions{CPUs: o.CPUs, Probe: o.Probe})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestFake(t *testing.T) { Run(t, BootFake) }
+func TestFake(t *testing.T) { Run(t, bootFake) }
 
 // TestSuiteImage fails when the embedded image does not belong to its sources.
 func TestSuiteImage(t *testing.T) {

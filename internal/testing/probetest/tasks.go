@@ -9,15 +9,15 @@ import (
 
 // gsProfile is the profile of guests with FakeOptions.GS. The comm is too far from the
 // numbers to be read with them.
-var gsProfile = guest.Profile{GS: true, CPUOff: 0x10, TaskOff: 0x18, StateOff: 0, PIDOff: 4, TGIDOff: 8, CommOff: 0x90, Dead: TaskDead}
+var gsProfile = guest.Profile{GS: true, CPUOff: 0x10, TaskOff: 0x18, StateOff: 0, PIDOff: 4, TGIDOff: 8, CommOff: 0x90, Dead: taskDead}
 
 const (
 	taskBase = gsEnd - 0x100_0000
 	taskSize = 0x100
 	maxTasks = 64
 
-	// TaskDead is the state of a task that never runs again.
-	TaskDead = 0x80
+	// taskDead is the state of a task that never runs again.
+	taskDead = 0x80
 )
 
 // addTasks gives the guest memory for each vCPU and for tasks. vCPU i runs task i at
@@ -48,8 +48,8 @@ func (f *Fake) Run(cpu, i int) {
 	f.put(f.gs(cpu)+guest.GVA(gsProfile.TaskOff), binary.LittleEndian.AppendUint64(nil, uint64(taskBase+guest.GVA(i)*taskSize)))
 }
 
-// SetTask says what task i is, of a guest with FakeOptions.GS.
-func (f *Fake) SetTask(i int, pid, tgid, state uint32, comm string) {
+// setTask says what task i is, of a guest with FakeOptions.GS.
+func (f *Fake) setTask(i int, pid, tgid, state uint32, comm string) {
 	b := make([]byte, taskSize)
 	binary.LittleEndian.PutUint32(b[gsProfile.StateOff:], state)
 	binary.LittleEndian.PutUint32(b[gsProfile.PIDOff:], pid)

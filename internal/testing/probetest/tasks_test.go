@@ -25,7 +25,7 @@ func byGS(t *testing.T, o FakeOptions) *env {
 		}
 	})
 	for i := range 8 {
-		f.SetTask(i, uint32(100+i), uint32(90+i), 0, fmt.Sprint("task ", i))
+		f.setTask(i, uint32(100+i), uint32(90+i), 0, fmt.Sprint("task ", i))
 	}
 	return &env{T: t, h: f, e: f.Engine()}
 }
@@ -186,11 +186,11 @@ func TestReturnStageByGS(t *testing.T) {
 		begin(0)
 		begin(1)
 		inUse("while both are parked", 2)
-		f.SetTask(0, 100, 90, TaskDead, "task 0")
+		f.setTask(0, 100, 90, taskDead, "task 0")
 		inUse("without the first", 1)
 		begin(2)
 		inUse("with a third", 2)
-		f.SetTask(2, 77, 77, 0, "other") // its structure is another task's
+		f.setTask(2, 77, 77, 0, "other") // its structure is another task's
 		inUse("without the third", 1)
 		f.Run(0, 1)
 		equal(v, "co_resume", v.call("co_resume", 1), 110)
