@@ -21,18 +21,15 @@ import (
 // maxBacktrace bounds the frames of one backtrace: stacks can lead anywhere.
 const maxBacktrace = 256
 
-func (s *server) getBacktraces(w http.ResponseWriter, r *http.Request) error {
-	a, _, err := lookQuery(r)
-	if err != nil {
-		return err
-	}
+func (s *server) getBacktraces(w http.ResponseWriter, _ *http.Request, q values) error {
+	a := lookQuery(q)
 	if a.vcpu >= 0 && a.task >= 0 {
 		return badValue("vcpu and task: give one of them")
 	}
 	var found []backtrace
 	list := api.BacktraceList{Backtraces: []api.Backtrace{}}
 	names := newNamer(s.guest)
-	err = s.look(func(l *machine.Look) (err error) {
+	err := s.look(func(l *machine.Look) (err error) {
 		if a.task >= 0 {
 			b, err := s.taskStack(l, a.task)
 			if err != nil {

@@ -18,18 +18,15 @@ import (
 )
 
 // getCharts answers with what maps of scripts and programs look like now.
-func (s *server) getCharts(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
+func (s *server) getCharts(w http.ResponseWriter, r *http.Request, q values) error {
+	of := q.text("of")
 	out := api.ChartList{Sources: []api.ChartSource{}, Charts: []api.Chart{}}
 	ctx, cancel := context.WithTimeout(r.Context(), scriptTime)
 	defer cancel()
-	found := q["of"] == ""
+	found := of == ""
 	add := func(src api.ChartSource, charts func() []api.Chart) {
 		out.Sources = append(out.Sources, src)
-		if src.ID == q["of"] && !found {
+		if src.ID == of && !found {
 			found, out.Charts = true, charts()
 		}
 	}
@@ -49,7 +46,7 @@ func (s *server) getCharts(w http.ResponseWriter, r *http.Request) error {
 		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.maps[0]), Kind: "program", Label: label}, func() []api.Chart { return s.probes.charts(obj.maps) })
 	}
 	if !found {
-		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", q["of"]), Detail: "the answer without of lists what has"}
+		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", of), Detail: "the answer without of lists what has"}
 	}
 	if n := len(out.Charts); n > api.MaxCharts {
 		out.Charts, out.Left = out.Charts[:api.MaxCharts], n-api.MaxCharts

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -42,25 +41,13 @@ func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	var follow, raw bool
-	for name, on := range map[string]*bool{"follow": &follow, "bytes": &raw} {
-		if v := q[name]; v != "" {
-			if *on, err = strconv.ParseBool(v); err != nil {
-				return badValue("%s %q: not a boolean", name, v)
-			}
-		}
-	}
+func (s *server) streamConsole(w http.ResponseWriter, r *http.Request, q values) error {
 	st, err := s.openStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer s.closeStream(st)
-	if raw {
+	if q.flag("bytes") {
 		tap, history := s.guest.Tap()
 		defer tap.Close()
 		streamOutput(s, r, st, &outlet[struct{}]{
@@ -76,7 +63,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 	sub, history := s.guest.Console(consoleQueue)
 	defer sub.Close()
 	streamOutput(s, r, st, &outlet[machine.ConsoleLine]{
-		history: history, follow: follow,
+		history: history, follow: q.flag("follow"),
 		c: sub.C(), put: st.putConsole, drain: func() bool { return st.drainConsole(sub) },
 		left: func() uint64 { return sub.Lost() + uint64(len(sub.C())) },
 	})

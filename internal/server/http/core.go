@@ -146,7 +146,7 @@ var looks = map[string]bool{
 
 // onlyLooks refuses what cannot be done with the guest of a file.
 func (s *server) onlyLooks(rt route) error {
-	if s.saved == nil || looks[rt.method+" "+rt.path] {
+	if s.saved == nil || looks[rt.Method+" "+rt.Path] {
 		return nil
 	}
 	return &api.Error{

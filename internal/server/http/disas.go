@@ -25,23 +25,12 @@ type Disassembler struct {
 	funcs *probe.Functions
 }
 
-func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
+func (s *server) getDisas(w http.ResponseWriter, _ *http.Request, q values) error {
+	d, err := s.probes.disas.Function(s.guest.Image(), q.text("at"))
 	if err != nil {
 		return err
 	}
-	if q["at"] == "" {
-		return badValue("at: say which function: a name, NAME+OFFSET or an address")
-	}
-	d, err := s.probes.disas.Function(s.guest.Image(), q["at"])
-	if err != nil {
-		return err
-	}
-	lines, err := boolQuery(q, "lines")
-	if err != nil {
-		return err
-	}
-	if lines {
+	if q.flag("lines") {
 		info, by, err := sourceOf(s.guest)
 		if err != nil {
 			return err

@@ -45,8 +45,8 @@ type eventStream struct {
 	brought *api.ProbeList // by the stream, as they were then; nil once its client knows
 }
 
-func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
-	req, err := eventsRequest(w, r)
+func (s *server) streamEvents(w http.ResponseWriter, r *http.Request, q values) error {
+	req, err := eventsRequest(w, r, q)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (s *server) endStream(w http.ResponseWriter, r *http.Request) error {
 
 // eventsRequest reads what is asked for: from the query of a GET, from the body
 // of a POST.
-func eventsRequest(w http.ResponseWriter, r *http.Request) (req api.StreamEvents, err error) {
+func eventsRequest(w http.ResponseWriter, r *http.Request, q values) (req api.StreamEvents, err error) {
 	if r.Method == http.MethodPost {
 		if err := readBody(w, r, &req, true); err != nil {
 			return req, err
@@ -160,7 +160,7 @@ func eventsRequest(w http.ResponseWriter, r *http.Request) (req api.StreamEvents
 		}
 		return req, nil
 	}
-	req.Names = r.URL.Query()["probe"]
+	req.Names = q.texts("probe")
 	return req, nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -241,17 +240,8 @@ func (f *followed) definitions() []api.FleetDefinition {
 const waitTime = 20 * time.Second
 
 // getFleet says what the daemon does for its fleet, with revision once it has followed the definitions so far.
-func (s *server) getFleet(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	wanted := uint64(0)
-	if text, ok := q["revision"]; ok {
-		if wanted, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return badValue("revision %q: want a number", text)
-		}
-	}
+func (s *server) getFleet(w http.ResponseWriter, r *http.Request, q values) error {
+	wanted := q.number("revision")
 	f := s.followed.Load()
 	if f == nil {
 		writeJSON(w, http.StatusOK, api.FleetState{Definitions: []api.FleetDefinition{}})

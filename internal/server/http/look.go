@@ -50,29 +50,22 @@ type lookAt struct {
 	space guest.GPA
 }
 
-// lookQuery reads it from the query of a request, which it returns, too.
-func lookQuery(r *http.Request) (a lookAt, q map[string]string, err error) {
-	if q, err = query(r); err != nil {
-		return a, nil, err
+// lookQuery takes it from the query of a request.
+func lookQuery(q values) lookAt {
+	a := lookAt{vcpu: -1, task: -1}
+	if q.given["at"] {
+		a.at = q.text("at")
 	}
-	a = lookAt{at: q["at"], vcpu: -1, task: -1}
-	number := func(name string, to *int) {
-		if v, ok := q[name]; ok && err == nil {
-			n, e := strconv.ParseUint(v, 0, 31)
-			if *to = int(n); e != nil {
-				err = badValue("%s %q: not a number", name, v)
-			}
-		}
+	if q.given["vcpu"] {
+		a.vcpu = int(q.number("vcpu"))
 	}
-	number("vcpu", &a.vcpu)
-	number("task", &a.task)
-	if v, ok := q["space"]; ok && err == nil {
-		n, e := strconv.ParseUint(v, 0, 64)
-		if a.space = guest.GPA(n); e != nil || n == 0 {
-			err = badValue("space %q: not the address of a page table", v)
-		}
+	if q.given["task"] {
+		a.task = int(q.number("task"))
 	}
-	return a, q, err
+	if q.given["space"] {
+		a.space = guest.GPA(q.number("space"))
+	}
+	return a
 }
 
 // root returns the page tables that are meant; 0 stands for those of the kernel.
@@ -101,7 +94,7 @@ func (a lookAt) root(s *server, l *machine.Look) (guest.GPA, error) {
 // behind it. Registers are those of vCPU 0 unless another one is named.
 func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
 	if a.at == "" {
-		return 0, badValue("at: say where: ADDRESS, SYMBOL+OFFSET or %%REGISTER+OFFSET")
+		return 0, badValue("at: %s", sayWhere)
 	}
 	base, err := s.baseAddr(a.at, max(a.vcpu, 0), l)
 	if err == nil {
@@ -163,17 +156,10 @@ func (s *server) near(a guest.GVA) string {
 	return s.symbolize(a)
 }
 
-func (s *server) getRegisters(w http.ResponseWriter, r *http.Request) error {
-	a, q, err := lookQuery(r)
-	if err != nil {
-		return err
-	}
-	fp, err := boolQuery(q, "vectors")
-	if err != nil {
-		return err
-	}
+func (s *server) getRegisters(w http.ResponseWriter, _ *http.Request, q values) error {
+	a := lookQuery(q)
 	list := api.RegisterList{VCPUs: []api.Registers{}}
-	err = s.look(func(l *machine.Look) error {
+	err := s.look(func(l *machine.Look) error {
 		for cpu := range l.NumVCPU() {
 			if a.vcpu >= 0 {
 				cpu = a.vcpu
@@ -183,7 +169,7 @@ func (s *server) getRegisters(w http.ResponseWriter, r *http.Request) error {
 				return err
 			}
 			out := s.wireRegisters(&regs)
-			if fp {
+			if q.flag("vectors") {
 				v, err := l.Vectors(cpu)
 				if err != nil {
 					return err
@@ -204,26 +190,10 @@ func (s *server) getRegisters(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// boolQuery returns a parameter that is true or false, false without it.
-func boolQuery(q map[string]string, name string) (bool, error) {
-	v, ok := q[name]
-	if !ok {
-		return false, nil
-	}
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, badValue("%s %q: not true or false", name, v)
-	}
-	return b, nil
-}
-
-func (s *server) getPageWalk(w http.ResponseWriter, r *http.Request) error {
-	a, _, err := lookQuery(r)
-	if err != nil {
-		return err
-	}
+func (s *server) getPageWalk(w http.ResponseWriter, _ *http.Request, q values) error {
+	a := lookQuery(q)
 	out := api.PageWalk{Steps: []api.PageStep{}}
-	err = s.look(func(l *machine.Look) error {
+	err := s.look(func(l *machine.Look) error {
 		addr, err := a.addr(s, l)
 		if err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
@@ -22,32 +21,16 @@ const (
 	maxLook     = api.MaxLook
 )
 
-func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {
-	a, q, err := lookQuery(r)
-	if err != nil {
-		return err
-	}
-	live, err := boolQuery(q, "live")
-	if err != nil {
-		return err
-	}
-	symbols, err := boolQuery(q, "symbols")
-	if err != nil {
-		return err
-	}
-	n := uint64(defaultLook)
-	length, given := q["length"]
-	if given {
-		if n, err = strconv.ParseUint(length, 0, 64); err != nil || n == 0 || n > maxLook {
-			return badValue("length %q: not in 1 to %d", length, maxLook)
-		}
-	}
+func (s *server) getMemory(w http.ResponseWriter, _ *http.Request, q values) error {
+	a, n := lookQuery(q), q.number("length")
+	live, symbols := q.flag("live"), q.flag("symbols")
 	var as *script.Path
-	if text, ok := q["type"]; ok {
-		if given {
+	var err error
+	if q.given["type"] {
+		if q.given["length"] {
 			return badValue("length and type: the type says how long it is")
 		}
-		if as, err = s.pathOf(text); err != nil {
+		if as, err = s.pathOf(q.text("type")); err != nil {
 			return err
 		}
 		n = as.Size

@@ -65,7 +65,7 @@ const openapi = "../../../docs/openapi.yaml"
 func TestOpenAPIRoutes(t *testing.T) {
 	var want, got []string
 	for _, r := range routes() {
-		want = append(want, r.method+" "+r.path)
+		want = append(want, r.Method+" "+r.Path)
 	}
 	paths := at(readYAML(t, openapi), "paths").(yamlMap)
 	for p, methods := range paths {

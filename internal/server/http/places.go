@@ -14,16 +14,8 @@ import (
 
 // getPlaces lists where a script may have probes. A kernel has tens of thousands of
 // functions: the answer is written as they are found.
-func (s *server) getPlaces(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	match := q["match"]
-	if match == "" {
-		match = "*"
-	}
-	listed, err := script.List(match, scriptTarget{s.probes})
+func (s *server) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
+	listed, err := script.List(q.text("match"), scriptTarget{s.probes})
 	if err != nil {
 		return scriptError(err)
 	}
@@ -38,7 +30,7 @@ func (s *server) getPlaces(w http.ResponseWriter, r *http.Request) error {
 			return badValue("match: %v", err)
 		}
 	}
-	known, err := s.askedTypes(q)
+	known, err := s.askedTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
-	as, err := s.probes.choose(r.URL.Query()["probe"])
+func (s *server) getProbes(w http.ResponseWriter, _ *http.Request, q values) error {
+	as, err := s.probes.choose(q.texts("probe"))
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (s *server) logDetached(ps []api.Probe) {
 	}
 }
 
-func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {
-	names := r.URL.Query()["probe"]
+func (s *server) deleteProbes(w http.ResponseWriter, _ *http.Request, q values) error {
+	names := q.texts("probe")
 	ps, err := s.probes.detach(names)
 	if errors.Is(err, api.ErrProbeNotFound) {
 		return s.forgotten(err, false, names...)

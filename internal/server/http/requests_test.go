@@ -63,20 +63,20 @@ func (g *requester) spec() map[string]any {
 func (g *requester) request() (method, path, body string) {
 	all := routes()
 	r := all[g.IntN(len(all))]
-	method = r.method
+	method = r.Method
 	if g.IntN(20) == 0 {
 		method = g.pick("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "BREW")
 	}
-	path = strings.NewReplacer("{probe}", url.PathEscape(g.name()), "{map}", url.PathEscape(g.pick("1", "2", "counts", "nosuch", "-1"))).Replace(r.path)
-	if len(r.query) > 0 && g.IntN(3) > 0 {
-		q := r.query[g.IntN(len(r.query))]
+	path = strings.NewReplacer("{probe}", url.PathEscape(g.name()), "{map}", url.PathEscape(g.pick("1", "2", "counts", "nosuch", "-1"))).Replace(r.Path)
+	if len(r.Query) > 0 && g.IntN(3) > 0 {
+		q := r.Query[g.IntN(len(r.Query))].Name
 		path += "?" + url.QueryEscape(q) + "=" + url.QueryEscape(g.pick(g.symbol(), g.name(), "1", "-1", "true", "*read*", "[", "0xffffffff80200000", "func"))
 	}
-	if r.path == "/v1/guest/console" {
-		path = r.path // not to be followed for ever
+	if r.Path == "/v1/guest/console" {
+		path = r.Path // not to be followed for ever
 	}
 	var v any
-	switch r.path {
+	switch r.Path {
 	case "/v1/guest/reset":
 		if g.IntN(20) > 0 {
 			return "GET", "/v1/guest", ""

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
@@ -111,30 +110,6 @@ func bodyError(err error) error {
 		msg = "the JSON value is cut off"
 	}
 	return &api.Error{Code: api.CodeBadJSON, Errno: "EINVAL", Message: "body is not what the route takes: " + msg}
-}
-
-// knownQuery refuses query parameters that the route does not take, as unknown
-// fields of a body are refused.
-func knownQuery(r *http.Request, known []string) error {
-	for k := range r.URL.Query() {
-		if !slices.Contains(known, k) {
-			return &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: fmt.Sprintf("unknown query parameter %q", k)}
-		}
-	}
-	return nil
-}
-
-// query returns the query parameters of a route none of whose parameters may be
-// repeated.
-func query(r *http.Request) (map[string]string, error) {
-	out := map[string]string{}
-	for k, v := range r.URL.Query() {
-		if len(v) != 1 {
-			return nil, badValue("query parameter %q is given %d times", k, len(v))
-		}
-		out[k] = v[0]
-	}
-	return out, nil
 }
 
 // noBody refuses a body that says anything, on a route that takes none.

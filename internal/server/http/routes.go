@@ -12,88 +12,32 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// route is one operation of the API. docs/openapi.yaml describes each, and a
-// test compares the two lists.
+// route is an Operation, and what serves it.
 type route struct {
-	method string
-	path   string
-	serve  func(*server, http.ResponseWriter, *http.Request) error
-	query  []string // parameters it takes; any other is an error
+	Operation
+	serve handler
 }
 
-func routes() []route {
-	return []route{
-		{http.MethodGet, "/version", (*server).getVersion, nil},
-		{http.MethodGet, "/metrics", (*server).getMetrics, nil},
-		{http.MethodGet, "/v1/host", (*server).getHost, nil},
-		{http.MethodGet, "/v1/daemon", (*server).getDaemon, nil},
-		{http.MethodGet, "/v1/fleet", (*server).getFleet, []string{"revision"}},
-		{http.MethodGet, "/v1/guest", (*server).getGuest, nil},
-		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest, nil},
-		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest, nil},
-		{http.MethodPost, "/v1/guest/step", (*server).stepGuest, nil},
-		{http.MethodPost, "/v1/guest/reset", (*server).resetGuest, nil},
-		{http.MethodPost, "/v1/guest/save", (*server).saveGuest, nil},
-		{http.MethodPost, "/v1/snapshots", (*server).putSnapshot, nil},
-		{http.MethodPost, "/v1/guest/call", (*server).callGuest, nil},
-		{http.MethodGet, "/v1/guest/text", (*server).getText, nil},
-		{http.MethodGet, "/v1/guest/console", (*server).streamConsole, []string{"follow", "bytes"}},
-		{http.MethodPost, "/v1/guest/console", (*server).typeConsole, nil},
-		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit", "types"}},
-		{http.MethodGet, "/v1/tasks", (*server).getTasks, []string{"threads"}},
-		{http.MethodGet, "/v1/registers", (*server).getRegisters, []string{"vcpu", "vectors"}},
-		{http.MethodPut, "/v1/registers", (*server).putRegisters, nil},
-		{http.MethodGet, "/v1/memory", (*server).getMemory, []string{"at", "length", "vcpu", "task", "space", "live", "type", "symbols"}},
-		{http.MethodPut, "/v1/memory", (*server).putMemory, nil},
-		{http.MethodGet, "/v1/backtraces", (*server).getBacktraces, []string{"vcpu", "task"}},
-		{http.MethodGet, "/v1/pagetables", (*server).getPageWalk, []string{"at", "vcpu", "task", "space"}},
-		{http.MethodGet, "/v1/disas", (*server).getDisas, []string{"at", "lines"}},
-		{http.MethodGet, "/v1/variables", (*server).getVariables, []string{"at"}},
-		{http.MethodGet, "/v1/probes", (*server).getProbes, []string{"probe"}},
-		{http.MethodPost, "/v1/probes", (*server).createProbes, nil},
-		{http.MethodDelete, "/v1/probes", (*server).deleteProbes, []string{"probe"}},
-		{http.MethodPatch, "/v1/probes", (*server).patchProbes, nil},
-		{http.MethodGet, "/v1/probes/{probe}", (*server).getProbe, nil},
-		{http.MethodPatch, "/v1/probes/{probe}", (*server).patchProbe, nil},
-		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe, nil},
-		{http.MethodPost, "/v1/programs", (*server).createPrograms, nil},
-		{http.MethodPost, "/v1/files", (*server).giveFile, nil},
-		{http.MethodPost, "/v1/scripts", (*server).runScript, nil},
-		{http.MethodGet, "/v1/scripts", (*server).getScripts, nil},
-		{http.MethodGet, "/v1/scripts/{script}", (*server).getScript, []string{"format"}},
-		{http.MethodGet, "/v1/scripts/{script}/output", (*server).followScript, nil},
-		{http.MethodDelete, "/v1/scripts/{script}", (*server).stopScript, nil},
-		{http.MethodGet, "/v1/places", (*server).getPlaces, []string{"match", "types"}},
-		{http.MethodGet, "/v1/maps", (*server).getMaps, nil},
-		{http.MethodGet, "/v1/charts", (*server).getCharts, []string{"of"}},
-		{http.MethodGet, "/v1/maps/{map}", (*server).getMap, nil},
-		{http.MethodGet, "/v1/events", (*server).streamEvents, []string{"probe"}},
-		{http.MethodPost, "/v1/events", (*server).streamEvents, nil},
-		{http.MethodDelete, "/v1/events/{stream}", (*server).endStream, nil},
-		{http.MethodPost, "/v1/profile", (*server).streamProfile, nil},
-		{http.MethodPost, "/v1/counts", (*server).streamCounts, nil},
-		{http.MethodPost, checkPath, (*server).check, nil},
-		{http.MethodPost, "/v1/web", (*server).openPage, nil},
-		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist, nil},
-		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs, nil},
-		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs, nil},
-		{http.MethodGet, "/v1/kprobes/optimization", (*server).getOptimization, nil},
-		{http.MethodPut, "/v1/kprobes/optimization", (*server).putOptimization, nil},
-		{http.MethodGet, "/v1/kprobes/list", (*server).getKernelList, nil},
-		{http.MethodGet, "/v1/kprobes/blacklist", (*server).getKernelBlacklist, nil},
-		{http.MethodGet, "/v1/kprobes/profile", (*server).getKernelProfile, nil},
-	}
+// handler serves a request, whose query it is given.
+type handler func(*server, http.ResponseWriter, *http.Request, values) error
+
+// plain is the handler of a route that takes no query.
+func plain(serve func(*server, http.ResponseWriter, *http.Request) error) handler {
+	return func(s *server, w http.ResponseWriter, r *http.Request, _ values) error { return serve(s, w, r) }
 }
+
+// routes are all routes, in the order of the document.
+func routes() []route { return append(guestRoutes(), probeRoutes()...) }
 
 // handler returns the mux over all routes, behind the checks that every
 // request passes.
 func (s *server) handler() http.Handler {
 	byPath := map[string]map[string]route{}
 	for _, r := range routes() {
-		if byPath[r.path] == nil {
-			byPath[r.path] = map[string]route{}
+		if byPath[r.Path] == nil {
+			byPath[r.Path] = map[string]route{}
 		}
-		byPath[r.path][r.method] = r
+		byPath[r.Path][r.Method] = r
 	}
 	mux := http.NewServeMux()
 	for path, methods := range byPath {
@@ -122,12 +66,12 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 			})
 			return
 		}
-		err := knownQuery(r, rt.query)
+		q, err := rt.query(r)
 		if err == nil {
 			err = s.onlyLooks(rt)
 		}
 		if err == nil {
-			err = rt.serve(s, w, r)
+			err = rt.serve(s, w, r, q)
 		}
 		if err != nil {
 			if e := toAPI(err); e.Code == api.CodeInternal {

@@ -259,17 +259,13 @@ func (s *server) getScripts(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-func (s *server) getScript(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
+func (s *server) getScript(w http.ResponseWriter, r *http.Request, q values) error {
 	k, err := s.scripts.find(r.PathValue("script"))
 	if err != nil {
 		return err
 	}
 	format := k.req.Format
-	switch f := q["format"]; f {
+	switch f := q.text("format"); f {
 	case "":
 	case api.ScriptData:
 		var states json.RawMessage
@@ -283,10 +279,8 @@ func (s *server) getScript(w http.ResponseWriter, r *http.Request) error {
 		info.States, info.Left = states, left
 		writeJSON(w, http.StatusOK, info)
 		return nil
-	case api.ScriptText, api.ScriptJSON:
-		format = f
 	default:
-		return badValue("format %q: want text, json or data", f)
+		format = f
 	}
 	maps := k.maps(r.Context(), format)
 	info := k.info()

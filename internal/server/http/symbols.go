@@ -2,7 +2,6 @@ package http
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/types"
@@ -19,38 +18,15 @@ const (
 
 var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymData: "data", guest.SymOther: "other"}
 
-func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	limit := defaultSymbols
-	if v, ok := q["limit"]; ok {
-		limit, err = strconv.Atoi(v)
-		if err != nil || limit < 1 || limit > maxSymbols {
-			return badValue("limit %q: not a number from 1 to %d", v, maxSymbols)
-		}
-	}
-	kind, all := guest.SymOther, true
-	if v := q["kind"]; v != "" {
-		all = false
-		switch v {
-		case "func":
-			kind = guest.SymFunc
-		case "data":
-			kind = guest.SymData
-		case "other":
-		default:
-			return badValue("kind %q: not func, data or other", v)
-		}
-	}
-	known, err := s.askedTypes(q)
+func (s *server) getSymbols(w http.ResponseWriter, _ *http.Request, q values) error {
+	limit, kind := int(q.number("limit")), q.text("kind")
+	known, err := s.askedTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}
 	img := s.guest.Image()
 	syms := img.Symbols()
-	if m := q["match"]; m != "" {
+	if m := q.text("match"); m != "" {
 		if err := guest.CheckGlob(m); err != nil {
 			return badValue("match: %v", err)
 		}
@@ -58,7 +34,7 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := api.SymbolList{Symbols: []api.Symbol{}}
 	for _, sym := range syms {
-		if !all && sym.Kind != kind {
+		if kind != "" && symbolKinds[sym.Kind] != kind {
 			continue
 		}
 		if len(list.Symbols) == limit {
@@ -75,18 +51,12 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 }
 
 // askedTypes are the guest's types where a request asks for them, or nil.
-func (s *server) askedTypes(q map[string]string) (event.Types, error) {
-	v, ok := q["types"]
-	if !ok {
+func (s *server) askedTypes(asked bool) (event.Types, error) {
+	if !asked {
 		return nil, nil
 	}
 	known := s.guest.Types()
-	switch want, err := strconv.ParseBool(v); {
-	case err != nil:
-		return nil, badValue("types %q: not a boolean", v)
-	case !want:
-		return nil, nil
-	case known == nil:
+	if known == nil {
 		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: s.adviseTypes("")}
 	}
 	return known, nil

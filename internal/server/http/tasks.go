@@ -16,15 +16,7 @@ type tasker interface {
 	Tasks(limit int) (tasks []linux.Task, more bool, err error)
 }
 
-func (s *server) getTasks(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	threads, err := boolQuery(q, "threads")
-	if err != nil {
-		return err
-	}
+func (s *server) getTasks(w http.ResponseWriter, _ *http.Request, q values) error {
 	t, ok := s.guest.Image().(tasker)
 	if !ok {
 		return errNoTasks
@@ -35,7 +27,7 @@ func (s *server) getTasks(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := api.TaskList{Tasks: []api.TaskInfo{}, More: more}
 	for _, x := range tasks {
-		if threads || x.PID == x.TGID {
+		if q.flag("threads") || x.PID == x.TGID {
 			list.Tasks = append(list.Tasks, wireTask(x))
 		}
 	}

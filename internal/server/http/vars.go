@@ -129,15 +129,8 @@ func fetchText(img guest.View, f event.Fetch) string {
 }
 
 // getVariables answers with the variables at each place of the code that a place stands for.
-func (s *server) getVariables(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	at := q["at"]
-	if at == "" {
-		return badValue("at: say where: FUNCTION+OFFSET, FILE:LINE or inline:FUNCTION")
-	}
+func (s *server) getVariables(w http.ResponseWriter, _ *http.Request, q values) error {
+	at := q.text("at")
 	info, by, err := sourceOf(s.guest)
 	if err != nil {
 		return err

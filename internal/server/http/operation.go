@@ -1,0 +1,120 @@
+package http
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/guestprobe/guestprobe/probe/remote/api"
+)
+
+// Operation is what a route takes and what it answers. docs/openapi.yaml is made of the operations, and queries are checked
+// by them.
+type Operation struct {
+	Method, Path string
+	Summary      string
+	Description  string
+	Query        []Parameter // any other parameter is an error
+	Body         *Body       // nil: none is taken
+	Answers      []Answer    // when the request succeeds
+	Refusals     []int       // statuses of errors, besides those that any request may get
+}
+
+// Kind is what a parameter of a query is.
+type Kind int
+
+// Kinds of parameters.
+const (
+	Text    Kind = iota
+	Texts        // a text, any number of times
+	Flag         // true or false, as strconv.ParseBool reads it
+	Number       // a whole number of at least 0
+	Address      // the same, as a text: it may have 64 bits, and a prefix such as 0x
+)
+
+// Parameter is a parameter of a query, or of a path.
+type Parameter struct {
+	Name        string
+	Kind        Kind
+	Description string
+	Required    bool
+	Enum        []string // what a Text may be
+	Min, Max    uint64   // of a Number that has bounds; Max 0: it has none
+	Default     any      // the value without the parameter: a string or an int
+
+	bits    int    // of a Number or an Address; 0: 64
+	base    int    // of a Number: 0 allows prefixes such as 0x
+	blank   bool   // an empty value is as good as none
+	wrong   string // what an error says of a value: it is "not a number"
+	missing string // what it says where a required one is missing
+}
+
+// Body is what a route takes as its body.
+type Body struct {
+	Of       any    // a value of its type
+	Media    string // "": JSON
+	Optional bool
+	Examples []Example
+}
+
+// Example is a value for a body, under a name.
+type Example struct {
+	Name  string
+	Value any
+}
+
+// Answer is what a route answers.
+type Answer struct {
+	Status      int
+	Of          any      // a value of its type; nil: it has no body
+	Media       []string // none: JSON
+	Name        string   // of the answer in the document, where no type of package api has one for it
+	Description string   // "": the type says it
+	Example     any
+}
+
+// PathParameters describes the parameters of paths, by name.
+func PathParameters() map[string]Parameter {
+	return map[string]Parameter{
+		"probe":  {Description: "number, EVENT, or GROUP/EVENT with the slash as %2F"},
+		"map":    {Description: "number or name"},
+		"script": {Description: "the name that it runs by"},
+		"stream": {Description: "number in the stream's start record", Kind: Number},
+	}
+}
+
+// Operations returns the operations of the API, in the order of the document.
+func Operations() []Operation {
+	var out []Operation
+	for _, r := range routes() {
+		out = append(out, r.Operation)
+	}
+	return out
+}
+
+// Media types of answers that are not JSON.
+const (
+	mediaText    = "text/plain"
+	mediaMetrics = "application/openmetrics-text"
+	mediaRecords = "application/x-ndjson"
+)
+
+// jsonOf is an answer that is one JSON value of a type.
+func jsonOf(of any) []Answer { return []Answer{{Status: http.StatusOK, Of: of}} }
+
+// Answers of several routes.
+var (
+	answerStream = Answer{Status: http.StatusOK, Of: api.Record{}, Media: []string{mediaRecords}, Name: "Stream", Description: "one record per line"}
+	answerText   = Answer{Status: http.StatusOK, Of: "", Media: []string{mediaText}, Name: "KernelText", Description: "lines"}
+)
+
+// Examples in the document.
+var (
+	exampleFleet = api.FleetState{
+		Fleet: "nats://farm:4222", Name: "vm1", Run: "N4k2Zt8Vb0ZcVqkY5xYb0L", Connected: true, Revision: 4,
+		Definitions: []api.FleetDefinition{{Name: "reads", ID: "N4k2Zt8Vb0ZcVqkY5xYb9Q", Where: "kernel=6.1", Kind: api.KindScript, State: api.DefinitionRunning}},
+	}
+	exampleScripts = api.ScriptList{Scripts: []api.ScriptInfo{{
+		Name: "reads", Script: "kprobe:vfs_read { @ = hist(arg2); }", Format: api.ScriptText,
+		Since: time.Date(2026, 11, 22, 18, 6, 4, 100_000_000, time.UTC), Attached: 1, Hits: 331,
+	}}}
+)
