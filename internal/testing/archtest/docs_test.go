@@ -1,13 +1,17 @@
 package archtest
 
 import (
+	"fmt"
 	"go/ast"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestDocsNameRealTests: a document that claims to be held by a test names one
@@ -102,20 +106,84 @@ func TestDocsNameTests(t *testing.T) {
 	}
 }
 
-// TestLinksResolve: what a document links to inside the repository exists.
+// TestDocsListPackages: docs/architecture.md has a row for each package, and no row for others.
+func TestDocsListPackages(t *testing.T) {
+	var want, got []string
+	for _, f := range load(t) {
+		if !strings.HasPrefix(f.pkg, "cmd/") && !slices.Contains(want, f.pkg) {
+			want = append(want, f.pkg)
+		}
+	}
+	doc := documents(t, root(t))["docs/architecture.md"]
+	_, table, _ := strings.Cut(doc, "| package | contents |\n|---|---|\n")
+	name := regexp.MustCompile("`([a-z0-9/]+)`")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			break
+		}
+		for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
+			got = append(got, m[1])
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("docs/architecture.md has other packages than there are (-there +page):\n%s", d)
+	}
+}
+
+// TestLinksResolve: what a page links to inside the repository exists, and so does
+// the heading that a link into a page means.
 func TestLinksResolve(t *testing.T) {
 	top := root(t)
-	link := regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
-	found := 0
-	for page, text := range documents(t, top) {
+	link := regexp.MustCompile(`\]\(([^)#:\s]*)(?:#([^)\s]*))?\)`)
+	pages := documents(t, top)
+	anchors := map[string][]string{}
+	for page, text := range pages {
+		anchors[page] = headings(text)
+	}
+	found, into := 0, 0
+	for page, text := range pages {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			to := page
+			if m[1] != "" {
+				to = path.Join(path.Dir(page), m[1])
+			}
 			found++
-			if _, err := os.Stat(filepath.Join(top, filepath.Dir(page), filepath.FromSlash(m[1]))); err != nil {
+			if _, err := os.Stat(filepath.Join(top, filepath.FromSlash(to))); err != nil {
 				t.Errorf("%s links to %s: %v", page, m[1], err)
+				continue
+			}
+			if m[2] == "" {
+				continue
+			}
+			into++
+			if !slices.Contains(anchors[to], m[2]) {
+				t.Errorf("%s links to %s#%s, and %s has no such heading", page, m[1], m[2], to)
 			}
 		}
 	}
-	if found < 10 {
-		t.Errorf("found only %d links: the documents are not read", found)
+	if found < 100 || into < 20 {
+		t.Errorf("found only %d links, %d of them to a heading: the documents are not read", found, into)
 	}
+}
+
+// headings returns the names by which links mean the headings of a page, as GitHub makes them.
+func headings(text string) (out []string) {
+	fenced := false
+	heading, dropped := regexp.MustCompile(`^#+ +(.+?) *$`), regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		if m := heading.FindStringSubmatch(line); m != nil && !fenced {
+			name := strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+			for n, first := 1, name; slices.Contains(out, name); n++ {
+				name = fmt.Sprintf("%s-%d", first, n)
+			}
+			out = append(out, name)
+		}
+	}
+	return out
 }

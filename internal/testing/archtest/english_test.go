@@ -110,8 +110,8 @@ func dialectOfGo(f *goFile) []dialectHit {
 	return hits
 }
 
-// quoted is code or a quotation in a page.
-var quoted = regexp.MustCompile("`[^`\n]+`|\"[^\"\n]+\"")
+// quoted is code, a quotation or the target of a link in a page.
+var quoted = regexp.MustCompile("`[^`\n]+`|\\]\\([^)\\s]+\\)|\"[^\"\n]+\"")
 
 // dialectOfPage returns the uses in a page, outside of quotations and of fenced
 // blocks, which are commands and their output.

@@ -98,19 +98,3 @@ func TestComments(t *testing.T) {
 		}
 	}
 }
-
-// TestPackages: docs/architecture.md says what each package is.
-func TestPackages(t *testing.T) {
-	doc := documents(t)["docs/architecture.md"]
-	dirs := map[string]bool{}
-	for path := range source(t, ".go") {
-		if !strings.HasPrefix(path, "cmd/") {
-			dirs[filepath.Dir(path)] = true
-		}
-	}
-	for dir := range dirs {
-		if !regexp.MustCompile("(?m)^\\| (`\\S+`, )*`" + dir + "`(, `\\S+`)* \\| ").MatchString(doc) {
-			t.Errorf("docs/architecture.md has no row for %s", dir)
-		}
-	}
-}
