@@ -27,7 +27,7 @@ func (b *box) runOnce() {
 // The hit path allocates nothing: neither Run, in either way and for every kind
 // of exit of these guests, nor what a trap handler calls between two of them.
 func TestRunAllocations(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, outs(), opts...)
 		for _, tt := range []struct {
 			name string
@@ -99,8 +99,8 @@ func TestRunAllocations(t *testing.T) {
 func BenchmarkExit(b *testing.B) {
 	for _, bb := range []struct {
 		name string
-		opts []VCPUOption
-	}{{"sync", nil}, {"getset", []VCPUOption{WithoutSyncRegs()}}} {
+		opts []vcpuOption
+	}{{"sync", nil}, {"getset", []vcpuOption{withoutSyncRegs()}}} {
 		b.Run(bb.name, func(b *testing.B) {
 			x := newBox(b, outs(), bb.opts...)
 			b.ReportAllocs()

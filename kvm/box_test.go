@@ -108,13 +108,13 @@ type box struct {
 
 // newBox makes a guest that runs code. The calling goroutine is locked to its
 // thread for the rest of the test.
-func newBox(tb testing.TB, code []byte, opts ...VCPUOption) *box {
+func newBox(tb testing.TB, code []byte, opts ...vcpuOption) *box {
 	tb.Helper()
 	return newBoxWith(tb, code, func(*VM) {}, opts...)
 }
 
 // newBoxWith is newBox with a VM that prepare may change before the vCPU.
-func newBoxWith(tb testing.TB, code []byte, prepare func(*VM), opts ...VCPUOption) *box {
+func newBoxWith(tb testing.TB, code []byte, prepare func(*VM), opts ...vcpuOption) *box {
 	tb.Helper()
 	kvmtest.Require(tb)
 	runtime.LockOSThread()
@@ -147,7 +147,7 @@ func newBoxWith(tb testing.TB, code []byte, prepare func(*VM), opts ...VCPUOptio
 	prepare(b.vm)
 	err = b.vm.MapMemory(0, 0, b.mem, 0)
 	check()
-	b.v, err = b.vm.CreateVCPU(0, opts...)
+	b.v, err = b.vm.createVCPU(0, opts...)
 	check()
 	closing(b.v.Close)
 
@@ -164,7 +164,7 @@ func newBoxWith(tb testing.TB, code []byte, prepare func(*VM), opts ...VCPUOptio
 
 // newBoxAt is newBox at a privilege level. User code has access to the ports
 // (IOPL 3), as it has where user code is probed.
-func newBoxAt(tb testing.TB, cpl int, code []byte, opts ...VCPUOption) *box {
+func newBoxAt(tb testing.TB, cpl int, code []byte, opts ...vcpuOption) *box {
 	tb.Helper()
 	b := newBox(tb, code, opts...)
 	if cpl == 3 {

@@ -27,7 +27,7 @@ func pcSetup(mask byte) []byte {
 }
 
 // newPC is newBox with interrupt controllers and timer in the kernel.
-func newPC(t *testing.T, code []byte, opts ...VCPUOption) *box {
+func newPC(t *testing.T, code []byte, opts ...vcpuOption) *box {
 	t.Helper()
 	b := newBoxWith(t, code, func(vm *VM) {
 		if err := errors.Join(vm.CreateIRQChip(), vm.CreatePIT()); err != nil {
@@ -50,7 +50,7 @@ var waitInHlt = []byte{
 // A line that rises while the guest halts inside Run is delivered there, by the 8259 and the local
 // APIC's LINT0, each time, with registers in the shared page and without.
 func TestIRQLine(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		code := append(pcSetup(0), 0xe6, 0x77) // out %al,$0x77
 		b := newPC(t, append(code, waitInHlt...), opts...)
 		b.wantOut(0x77)
@@ -132,7 +132,7 @@ func TestKickHalted(t *testing.T) {
 // A second vCPU waits in Run for the first one's INIT and SIPI, and comes back with its
 // registers at the start-up vector.
 func TestStartUp(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		// x2APIC interrupt command register, MSR 0x830 (SDM Vol. 3, 12.12.9).
 		icr := func(low uint16) []byte {
 			return []byte{
@@ -154,7 +154,7 @@ func TestStartUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ap, err := b.vm.CreateVCPU(1, opts...)
+		ap, err := b.vm.createVCPU(1, opts...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,9 +20,9 @@ var countToThree = []byte{
 }
 
 func TestSyncRegsChoice(t *testing.T) {
-	b := newBox(t, countToThree, WithoutSyncRegs())
+	b := newBox(t, countToThree, withoutSyncRegs())
 	if b.v.SyncRegs() {
-		t.Error("WithoutSyncRegs: registers are shared")
+		t.Error("withoutSyncRegs: registers are shared")
 	}
 	b = newBox(t, countToThree)
 	if got, want := b.v.SyncRegs(), b.vm.Check(CapSyncRegs)&3 == 3; got != want {
@@ -33,8 +33,8 @@ func TestSyncRegsChoice(t *testing.T) {
 // Before the first Run, both ways show the processor after reset.
 func TestRegsFromCreation(t *testing.T) {
 	b := newBox(t, countToThree)
-	for i, opts := range [][]VCPUOption{nil, {WithoutSyncRegs()}} {
-		v, err := b.vm.CreateVCPU(i+1, opts...)
+	for i, opts := range [][]vcpuOption{nil, {withoutSyncRegs()}} {
+		v, err := b.vm.createVCPU(i+1, opts...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestRegsFromCreation(t *testing.T) {
 func TestRegsBothWaysAgree(t *testing.T) {
 	var regs [2][]Regs
 	var sregs [2][]Sregs
-	for i, opts := range [][]VCPUOption{nil, {WithoutSyncRegs()}} {
+	for i, opts := range [][]vcpuOption{nil, {withoutSyncRegs()}} {
 		b := newBox(t, countToThree, opts...)
 		for range 4 {
 			b.run()
@@ -75,7 +75,7 @@ func TestRegsBothWaysAgree(t *testing.T) {
 }
 
 func TestRegsDirty(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, countToThree, opts...)
 		want := func(al byte) {
 			t.Helper()
@@ -103,7 +103,7 @@ func TestRegsDirty(t *testing.T) {
 
 // SetRegs and SetSregs win over changes that were marked before.
 func TestSetRegs(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, countToThree, opts...)
 		b.wantOut(0x10)
 		b.v.Regs().RIP = 0xdead

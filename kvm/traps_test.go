@@ -119,7 +119,7 @@ func TestTraps(t *testing.T) {
 	} {
 		for i, cpl := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%s/cpl%d", tt.name, cpl), func(t *testing.T) {
-				bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+				bothWays(t, func(t *testing.T, opts ...vcpuOption) {
 					b := newBoxAt(t, cpl, tt.code, opts...)
 					if err := b.v.SetGuestDebug(tt.debug); err != nil {
 						t.Fatal(err)

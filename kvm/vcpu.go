@@ -45,21 +45,18 @@ type VCPU struct {
 	mapping []byte // nil after Close
 }
 
-// VCPUOption changes how CreateVCPU makes a vCPU.
-type VCPUOption func(*vcpuOptions)
+// vcpuOption changes how createVCPU makes a vCPU.
+type vcpuOption func(*vcpuOptions)
 
 type vcpuOptions struct{ noSyncRegs bool }
-
-// WithoutSyncRegs has registers travel by KVM_GET_REGS and KVM_SET_REGS even
-// where the host has KVM_CAP_SYNC_REGS: slower, and for tests of that path.
-func WithoutSyncRegs() VCPUOption {
-	return func(o *vcpuOptions) { o.noSyncRegs = true }
-}
 
 // CreateVCPU creates the vCPU with this number (its APIC ID), from 0 to
 // Check(CapMaxVCPUs)-1. Its registers are those of a processor after reset
 // (SDM Vol. 3, 10.1.1), and Regs and Sregs show them.
-func (vm *VM) CreateVCPU(id int, opts ...VCPUOption) (_ *VCPU, err error) {
+func (vm *VM) CreateVCPU(id int) (*VCPU, error) { return vm.createVCPU(id) }
+
+// createVCPU is CreateVCPU with the options that tests have.
+func (vm *VM) createVCPU(id int, opts ...vcpuOption) (_ *VCPU, err error) {
 	var o vcpuOptions
 	for _, opt := range opts {
 		opt(&o)

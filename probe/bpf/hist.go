@@ -1,19 +1,7 @@
 package bpf
 
-import "math/bits"
-
 // HistBuckets is the number of buckets of a log2 histogram.
 const HistBuckets = 64
-
-// HistBucket returns the bucket of v in a log2 histogram: 0 for 0 and 1, and
-// else the position of the highest bit that is set, so that bucket i counts the
-// values of [2^i, 2^(i+1)).
-func HistBucket(v uint64) int {
-	if v == 0 {
-		return 0
-	}
-	return bits.Len64(v) - 1
-}
 
 // Hist is a log2 histogram.
 type Hist [HistBuckets]uint64

@@ -21,9 +21,6 @@ const byUnwinding = "unwind"
 // siteStack is what is said where there is no stack, or no room for it.
 const siteStack = "Stack could not be kept"
 
-// isStack reports whether a name is one of stacks, with arguments or without.
-func isStack(name string) bool { return name == "kstack" || name == "ustack" || name == "dw_ustack" }
-
 // stack checks kstack and ustack: a mode, a depth and byUnwinding, of which each may be left out.
 func (c *checker) stack(e *expr) (Type, error) {
 	t := Type{Kind: KStack, Size: 8, Depth: maxStack, Format: c.config.stackMode}

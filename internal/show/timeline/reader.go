@@ -48,9 +48,6 @@ type Reader struct {
 // NewReader returns a reader of r.
 func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(r, 64<<10)} }
 
-// Line is how many lines were read.
-func (r *Reader) Line() uint64 { return r.line }
-
 // Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
 // there is none ErrCut, and a *lineError about what is none of a trace's lines.
 func (r *Reader) Next() (*Record, error) {
