@@ -12,7 +12,7 @@ for unit in guestprobed@.service guestprobed@.socket; do
 done
 install -D -m 644 packaging/guestprobe.sysusers "$lib/sysusers.d/guestprobe.conf"
 install -D -m 644 packaging/guestprobe.tmpfiles "$lib/tmpfiles.d/guestprobe.conf"
-install -D -m 644 -t "$doc" LICENSE NOTICE README.md SECURITY.md
+install -D -m 644 -t "$doc" LICENSE NOTICE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 install -D -m 644 -t "$doc/docs" docs/*.md docs/openapi.yaml docs/grafana.json docs/*.png
 # An example, because not every host wants it.
 install -D -m 644 packaging/guestprobe.udev "$doc/examples/70-guestprobe.rules"

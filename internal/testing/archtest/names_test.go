@@ -2,7 +2,10 @@ package archtest
 
 import (
 	"go/ast"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -58,5 +61,50 @@ func TestDocsNameCode(t *testing.T) {
 	}
 	if found < 50 {
 		t.Errorf("found only %d names: the pages are not read", found)
+	}
+}
+
+// TestRunsRealTests: what build files, scripts and the plans of nested hosts run by name is
+// there: each test in the folder that the line is about, where it names one.
+func TestRunsRealTests(t *testing.T) {
+	top := root(t)
+	have := map[string][]string{} // by package, and all under ""
+	for _, f := range load(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Recv == nil {
+				have[f.pkg] = append(have[f.pkg], fn.Name.Name)
+				have[""] = append(have[""], fn.Name.Name)
+			}
+		}
+	}
+	name := regexp.MustCompile(`(?:^|[^.\w])((?:Test|Fuzz|Benchmark)[A-Z]\w*)`) // not a field of a template
+	pkg := regexp.MustCompile(`(?:\bcd |\./)([a-z0-9]+(?:/[a-z0-9]+)+)\b`)
+	found := 0
+	for _, file := range pathFiles(t, top) {
+		if strings.HasPrefix(file, "docs/") || strings.HasSuffix(file, ".md") {
+			continue // see TestDocsNameTests
+		}
+		b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range strings.Split(string(b), "\n") {
+			var in []string
+			for _, m := range pkg.FindAllStringSubmatch(line, -1) {
+				in = append(in, have[m[1]]...)
+			}
+			if in == nil {
+				in = have[""]
+			}
+			for _, m := range name.FindAllStringSubmatch(line, -1) {
+				found++
+				if !slices.ContainsFunc(in, func(s string) bool { return strings.HasPrefix(s, m[1]) }) {
+					t.Errorf("%s:%d: there is no %s there", file, n+1, m[1])
+				}
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("found only %d names of tests: the files are not read", found)
 	}
 }
