@@ -195,7 +195,8 @@ func (f *frame) get(i int) uint64 {
 }
 
 // isFrame reports whether it can be the frame of an interrupt of code of that privilege: selectors have 16 bits, that of code is no null selector and
-// in the GDT, and the RPL of both is the privilege (SDM Vol. 3, 5.5 and 5.8.3: SS has that of CS in 64-bit mode, also where it is null).
+// in the GDT, and the RPL of both is the privilege (SDM Vol. 3, 5.5 and 5.8.3: SS has that of CS in 64-bit mode, also where it is null). With page tables of
+// 5 levels a stack may be at an address of 57 bits; Linux's are, in kernels that have such tables.
 func (f *frame) isFrame(user bool) bool {
 	const local = 1 << 2 // TI
 	cs, flags, ss := f.get(ctxCS), f.get(ctxFlags), f.get(ctxSS)
@@ -204,7 +205,7 @@ func (f *frame) isFrame(user bool) bool {
 		cpl = 3
 	}
 	return cs&^3 != 0 && cs&(3|local) == cpl && cs>>16 == 0 && ss&3 == cpl && ss>>16 == 0 &&
-		flags&x86.Flag1 != 0 && flags&neverFlags == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
+		flags&x86.Flag1 != 0 && flags&neverFlags == 0 && guest.GVA(f.get(ctxRSP)).CanonicalWide()
 }
 
 // misplaced reports whether what looks like the frame of an interrupt of kernel code, at that address, is in the very stack that it names, but not
