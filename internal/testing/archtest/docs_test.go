@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDocsNameRealTests: a document that claims to be held by a test names one
-// that exists, as a Test function or as a case of the conformance suite.
-func TestDocsNameRealTests(t *testing.T) {
+// TestDocsNameCases: each rule of docs/compatibility.md names a test that exists, as
+// a Test function or as a case of the conformance suite.
+func TestDocsNameCases(t *testing.T) {
 	top := root(t)
 	var src strings.Builder
 	for _, f := range load(t) {
@@ -74,9 +74,9 @@ func documents(t *testing.T, top string) map[string]string {
 	return texts
 }
 
-// TestDocsNameTests: each test, fuzz target and benchmark that a page names
+// TestDocsNameRealTests: each test, fuzz target and benchmark that a page names
 // exists. A name in backticks is exact; another one may be the beginning of several.
-func TestDocsNameTests(t *testing.T) {
+func TestDocsNameRealTests(t *testing.T) {
 	var have []string
 	for _, f := range load(t) {
 		for _, d := range f.ast.Decls {

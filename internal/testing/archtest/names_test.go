@@ -82,7 +82,7 @@ func TestRunsRealTests(t *testing.T) {
 	found := 0
 	for _, file := range pathFiles(t, top) {
 		if strings.HasPrefix(file, "docs/") || strings.HasSuffix(file, ".md") {
-			continue // see TestDocsNameTests
+			continue // see TestDocsNameRealTests
 		}
 		b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(file)))
 		if err != nil {
