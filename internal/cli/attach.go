@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 
@@ -24,6 +25,8 @@ type probeFlags struct {
 	onHost, strict, atRets               bool
 	files                                []string
 	override                             overrideFlags
+
+	noted sync.Once // the flags that do not apply to some of the definitions, which are the same for all daemons
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
@@ -57,7 +60,8 @@ func (p *probeFlags) spaceValue() (space api.Hex, err error) {
 	return space, nil
 }
 
-func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
+// specs returns what the flags ask for of each definition.
+func (p *probeFlags) specs(r *command.Run, defs []string, stay bool) ([]api.ProbeSpec, error) {
 	space, err := p.spaceValue()
 	if err != nil {
 		return nil, err
@@ -69,10 +73,6 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[byte]bool{}
-	for _, d := range defs {
-		kinds[letter(d)] = true
-	}
 	specs := make([]api.ProbeSpec, len(defs))
 	for i, d := range defs {
 		specs[i] = api.ProbeSpec{
@@ -81,23 +81,50 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 			Filter: p.filter, Stop: p.stop, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
 			Override: override, Unsafe: p.override.unsafe,
 		}
-		// Each flag is about one kind, unless that kind is all there is.
-		k := letter(d)
-		if k == 'w' && len(kinds) > 1 {
-			specs[i].Space, specs[i].Stop = 0, ""
+	}
+	p.leaveOut(r, specs)
+	return specs, nil
+}
+
+// leaveOut takes options from the definitions whose kind does not have them, where definitions of another kind do, and
+// says so once. Where none of the definitions has an option the daemon refuses it.
+func (p *probeFlags) leaveOut(r *command.Run, specs []api.ProbeSpec) {
+	kinds := map[string]bool{}
+	for _, s := range specs {
+		kinds[api.KindOf(s.Def)] = true
+	}
+	var notes []string
+	for i := range api.KindOptions {
+		o := &api.KindOptions[i]
+		without := 0
+		for kind := range kinds {
+			if !o.Has(kind) {
+				without++
+			}
 		}
-		if k != 'r' && kinds['r'] {
-			specs[i].AtRets = false
+		if without == 0 || without == len(kinds) {
+			continue
 		}
-		if k != 'w' && kinds['w'] {
-			specs[i].Emulate = false
-		}
-		if k != 'p' && kinds['p'] {
-			specs[i].Args, specs[i].Mirror, specs[i].MirrorEnd, specs[i].MirrorStack = 0, "", "", 0
-			specs[i].Override, specs[i].Unsafe = nil, false
+		for j := range specs {
+			s := &specs[j]
+			kind := api.KindOf(s.Def)
+			if !o.Given(s) || o.Has(kind) {
+				continue
+			}
+			if o.Clear(s); kind != "" {
+				notes = append(notes, fmt.Sprintf("--%s does not apply to %q: %s.", o.Flag, command.Clean(s.Def), o.Refusal(kind).Message))
+			}
 		}
 	}
-	return specs, nil
+	p.noted.Do(func() {
+		for i, n := range notes {
+			if i == maxSkipped {
+				r.Note("%d more flags do not apply to a definition.", len(notes)-i)
+				break
+			}
+			r.Note("%s", n)
+		}
+	})
 }
 
 // letter returns the letter of a definition's kind, 0 for none.
@@ -235,7 +262,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 
 // attach carries out commands; the probes stay.
 func (p *probeFlags) attach(ctx context.Context, r *command.Run, c *remote.Client, defs []string) (api.ProbeList, error) {
-	specs, err := p.specs(defs, true)
+	specs, err := p.specs(r, defs, true)
 	if err == nil {
 		err = giveFiles(ctx, r, c, p.files)
 	}

@@ -149,7 +149,7 @@ func (a *app) keepProbes(ctx context.Context, r *command.Run, name string, p *pr
 			return command.Usagef("--keep: %q is no definition of a probe", d)
 		}
 	}
-	specs, err := p.specs(r.Args, true)
+	specs, err := p.specs(r, r.Args, true)
 	if err != nil {
 		return err
 	}

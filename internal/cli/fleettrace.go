@@ -82,7 +82,7 @@ func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlag
 		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
 		defer cancel()
 	}
-	specs, err := flags.specs(r.Args, flags.stay)
+	specs, err := flags.specs(r, r.Args, flags.stay)
 	if err != nil {
 		return err
 	}

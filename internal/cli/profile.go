@@ -192,7 +192,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 	if len(r.Args)+len(f.names) > 0 {
 		req.Hz = 0
 	}
-	if req.Probes, err = f.probes.specs(r.Args, false); err == nil {
+	if req.Probes, err = f.probes.specs(r, r.Args, false); err == nil {
 		err = giveFiles(ctx, r, c, f.probes.files)
 	}
 	if err != nil {

@@ -236,7 +236,7 @@ func trace(ctx context.Context, run *command.Run, c *remote.Client, flags *trace
 		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
 		defer cancel()
 	}
-	specs, err := flags.specs(defs, flags.stay)
+	specs, err := flags.specs(run, defs, flags.stay)
 	if err == nil {
 		err = giveFiles(ctx, run, c, flags.files)
 	}

@@ -22,7 +22,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 	}
 	switch {
 	case def.Kind != event.KindReturn:
-		return refuse("only an r definition has returns", "leave out --at-rets")
+		return kindFits(def, api.ProbeSpec{AtRets: true}, refuse)
 	case def.MaxActive != 0:
 		return refuse("probes at the returns keep nothing from the entry", "leave out the number behind r: there is no limit")
 	case def.UsesEntry():

@@ -14,9 +14,9 @@ import (
 // letter for it: it is a p definition with one of these options.
 func isJprobe(spec api.ProbeSpec) bool { return spec.Args != 0 || spec.Mirror != "" }
 
-// jprobeFits refuses options of jprobes that do not fit together, or the kind of
-// probe. What they say about the guest is checked by the engine.
-func jprobeFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detail string) error) error {
+// jprobeValues refuses options of jprobes that are out of bounds or do not fit together. What they say about the
+// guest is checked by the engine.
+func jprobeValues(spec api.ProbeSpec) error {
 	switch {
 	case spec.Args < 0 || spec.Args > api.MaxArgs:
 		return badValue("args is %d: 0 to %d", spec.Args, api.MaxArgs)
@@ -24,12 +24,6 @@ func jprobeFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detail 
 		return badValue("mirrorStack is %d: 0 to %d", spec.MirrorStack, probe.MaxJprobeStack)
 	case spec.Mirror == "" && (spec.MirrorStack != 0 || spec.MirrorEnd != ""):
 		return badValue("mirrorStack and mirrorEnd are about a mirror: mirror is missing")
-	case !isJprobe(spec):
-		return nil
-	case def.Kind != event.KindProbe:
-		return refuse("only a p definition can be a jprobe", "leave out args and mirror")
-	case spec.Post:
-		return refuse("a jprobe has no second record", "leave out post: attach a probe without args and mirror for it")
 	}
 	return nil
 }

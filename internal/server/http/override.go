@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -21,9 +20,8 @@ type injector struct {
 	injected atomic.Uint64
 }
 
-// overrideFits refuses an override that is out of bounds, was not allowed, or does not fit
-// the kind of probe.
-func overrideFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detail string) error) error {
+// overrideValues refuses an override that is out of bounds or was not allowed.
+func overrideValues(spec api.ProbeSpec, refuse func(message, detail string) error) error {
 	o := spec.Override
 	switch {
 	case o == nil && spec.Unsafe:
@@ -36,12 +34,6 @@ func overrideFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detai
 		return badValue("times is %d: -1 for no limit, or how many", *o.Times)
 	case !spec.Unsafe:
 		return refuse("an override changes what the guest does", "allow it with --unsafe")
-	case def.Kind != event.KindProbe || spec.AtRets:
-		return refuse("only a p definition can make its function return", "a function returns early at its entry: p FUNCTION")
-	case isJprobe(spec):
-		return refuse("a jprobe cannot make its function return", "leave out args and mirror: a definition has arguments as $arg1")
-	case spec.Post:
-		return refuse("behind an override no instruction is executed", "leave out post")
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func TestOverrideRefused(t *testing.T) {
 		{api.ProbeSpec{Def: "w:v w@user_hot_calls", Unsafe: true, Override: &api.Override{}}, "only a p definition"},
 		{api.ProbeSpec{Def: "p vfs_read+7", Unsafe: true, Override: &api.Override{}}, "only at its entry"},
 		{api.ProbeSpec{Def: "p vfs_read", Args: 1, Unsafe: true, Override: &api.Override{}}, "a jprobe cannot"},
-		{api.ProbeSpec{Def: "p vfs_read", Post: true, Unsafe: true, Override: &api.Override{}}, "no instruction is executed"},
+		{api.ProbeSpec{Def: "p vfs_read", Post: true, Unsafe: true, Override: &api.Override{}}, "skips the function"},
 		{api.ProbeSpec{Def: "p vfs_read", Unsafe: true, Override: &api.Override{Probability: &over}}, "probability is 100.5"},
 		{api.ProbeSpec{Def: "p vfs_read", Unsafe: true, Override: &api.Override{Times: &below}}, "times is -2"},
 	} {

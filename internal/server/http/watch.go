@@ -14,21 +14,39 @@ func specFits(def *event.Def, spec api.ProbeSpec) error {
 	refuse := func(message, detail string) error {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: message, Detail: detail, Column: new(int), Command: defText(spec)}
 	}
-	if err := jprobeFits(def, spec, refuse); err != nil {
+	if err := jprobeValues(spec); err != nil {
 		return err
 	}
-	if err := overrideFits(def, spec, refuse); err != nil {
+	if err := overrideValues(spec, refuse); err != nil {
 		return err
 	}
-	switch watch := def.Kind == event.KindWatch; {
-	case def.Kind == event.KindReturn && spec.Post:
-		return refuse("a return probe has no second record", "leave out post; with regs its record has the registers at the return")
-	case watch && spec.Post:
-		return refuse("a watch has no second record", "leave out post: its record is from after the access")
-	case watch && spec.Space != 0:
-		return refuse("a watch is for all address spaces", "leave out space")
-	case !watch && spec.Emulate:
-		return refuse("only a watch can be emulated", "leave out emulate")
+	of := spec
+	of.AtRets = spec.AtRets && def.Kind != event.KindProbe // else it is one of the definitions that atRets has made
+	if err := kindFits(def, of, refuse); err != nil {
+		return err
+	}
+	switch {
+	case isJprobe(spec) && spec.Post:
+		return refuse("a jprobe has no second record", "leave out post: attach a probe without args and mirror for it")
+	case spec.Override == nil:
+	case spec.AtRets:
+		return refuse("only a p definition can make its function return", "a function returns early at its entry: p FUNCTION")
+	case isJprobe(spec):
+		return refuse("a jprobe cannot make its function return", "leave out args and mirror: a definition has arguments as $arg1")
+	case spec.Post:
+		return refuse("an override skips the function, so there is no second record", "leave out post")
+	}
+	return nil
+}
+
+// kindFits refuses options that the kind of probe does not have.
+func kindFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detail string) error) error {
+	kind := def.Kind.String()
+	for i := range api.KindOptions {
+		if o := &api.KindOptions[i]; o.Given(&spec) && !o.Has(kind) {
+			why := o.Refusal(kind)
+			return refuse(why.Message, why.Detail)
+		}
 	}
 	return nil
 }
