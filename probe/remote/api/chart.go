@@ -2,9 +2,9 @@ package api
 
 // ChartList is the answer to GET /v1/charts.
 type ChartList struct {
-	Sources []ChartSource `json:"sources"`        // all that there are
-	Charts  []Chart       `json:"charts"`         // of the one that was asked for, by name; none where it has ended
-	Left    int           `json:"left,omitempty"` // of its charts that are not among these: MaxCharts is the most
+	Sources []ChartSource `json:"sources"`        // all sources
+	Charts  []Chart       `json:"charts"`         // of the source that was asked for, by name, MaxCharts at most; empty if it has ended
+	Left    int           `json:"left,omitempty"` // its charts that are not among these
 }
 
 // Limits of charts.
@@ -13,20 +13,20 @@ const (
 	MaxBars   = 200 // of one
 )
 
-// ChartSource is what has maps that can be drawn: a script or the programs of an object file.
+// ChartSource is a source of maps that can be drawn: a script, or the programs of an object file.
 type ChartSource struct {
-	ID    string `json:"id"`    // of a script without a client its name
-	Kind  string `json:"kind"`  // script; stream, a script with a client; program
-	Label string `json:"label"` // for people
-	Ended string `json:"ended,omitempty"`
+	ID    string `json:"id"`                                        // of a script without a client: the script's name
+	Kind  string `json:"kind" openapi:"enum=script|stream|program"` // script; stream: a script with a client; program
+	Label string `json:"label"`                                     // for people
+	Ended string `json:"ended,omitempty"`                           // why it has ended
 }
 
 // Chart is a map's histogram, or its numbers.
 type Chart struct {
-	Name string     `json:"name"`           // of the map, with the key of what has several
+	Name string     `json:"name"`           // of the map, with the key if the map has several charts
 	Hist bool       `json:"hist"`           // Bars are ranges of values, ascending; otherwise keys, the largest first
 	Bars []ChartBar `json:"bars"`           // MaxBars at most
-	Left int        `json:"left,omitempty"` // how many more it has
+	Left int        `json:"left,omitempty"` // bars that are left out
 }
 
 // ChartBar is a bucket of a histogram, or a number.

@@ -20,14 +20,14 @@ const (
 	CodeNoScript      Code = "script_not_found"   // 404
 	CodeNoSnapshot    Code = "snapshot_not_found" // 404
 	CodeNoTask        Code = "task_not_found"     // 404
-	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
+	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or needs a feature that is not supported
 	CodeBadFile       Code = "bad_file"           // 400: it is no copy of a file of the guest's
 	CodeBadScript     Code = "bad_script"         // 400: a script does not compile, or a probe of it cannot be attached
 	CodeBadMethod     Code = "method_not_allowed" // 405
 	CodeNameTaken     Code = "name_taken"         // 409: a probe or a script of that name exists
-	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
+	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name matches probes of several groups
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
-	CodeInsideProbe   Code = "inside_probe"       // 409: a vCPU or a task of the guest is inside a probe's handlers, and its own registers cannot be told
+	CodeInsideProbe   Code = "inside_probe"       // 409: a vCPU or a task of the guest is inside a probe's handlers, and its own registers are not known
 	CodeTooLarge      Code = "body_too_large"     // 413
 	CodeTooMany       Code = "too_many"           // 429: a limit on probes, streams, connections, bodies or memory is reached
 	CodeOldClient     Code = "client_too_old"     // 426: the client speaks an older level of the API than is served
@@ -46,7 +46,7 @@ const (
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details
 	CodeUnavailable   Code = "unavailable"        // 501: this version does not have it
 	CodeClosing       Code = "closing"            // 503: the daemon is stopping
-	CodeNotKept       Code = "not_kept"           // 507: what was asked for cannot be kept for the next start (--state)
+	CodeNotKept       Code = "not_kept"           // 507: the change cannot be kept for the next start (--state)
 )
 
 // Sentinels for errors.Is, on both sides of the socket.

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error is a failure as it goes over the wire. It unwraps to the sentinel of
-// its code and to its errno, so errors.Is(err, ErrProbeNotFound) and
-// errors.Is(err, syscall.EILSEQ) hold on both sides of the socket.
+// Error is a failure as it goes over the wire.
+//
+// It unwraps to the sentinel of its code and to its errno, so errors.Is(err, ErrProbeNotFound) and errors.Is(err,
+// syscall.EILSEQ) hold on both sides of the socket.
 type Error struct {
-	Code    Code   `json:"code"`
+	Code    Code   `json:"code"`             // one of the daemon's codes (#/components/schemas/Code) or of the engine's
 	Errno   string `json:"errno,omitempty"`  // symbolic: "EILSEQ"
 	Message string `json:"message"`          // one line for people, without code and errno
-	Detail  string `json:"detail,omitempty"` // what to do, or the bytes in question
+	Detail  string `json:"detail,omitempty"` // the cure, or the bytes in question
 
 	Syntax  string `json:"syntax,omitempty"`  // the definition language's reason, by the kernel's name: "BAD_REG_NAME"
 	Index   *int   `json:"index,omitempty"`   // which probe of a batch, from 0

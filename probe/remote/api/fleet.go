@@ -10,16 +10,16 @@ type Definition struct {
 
 // FleetState is the body of the answer to GET /v1/fleet.
 type FleetState struct {
-	Fleet       string            `json:"fleet"` // its address, without passwords; "": the daemon is in none
-	Name        string            `json:"name"`  // the daemon's
-	Run         string            `json:"run"`   // what no other run of a daemon has
-	Connected   bool              `json:"connected"`
-	Revision    uint64            `json:"revision"`    // of the fleet's definitions, as far as the daemon has followed them
-	Definitions []FleetDefinition `json:"definitions"` // those that mean the daemon, by name
-	Unkept      *Unkept           `json:"unkept,omitempty"`
+	Fleet       string            `json:"fleet"`            // the fleet's address, without passwords; empty if the daemon is in no fleet
+	Name        string            `json:"name"`             // the daemon's
+	Run         string            `json:"run"`              // the identifier of this run of the daemon, which no other run has
+	Connected   bool              `json:"connected"`        // to a server, now
+	Revision    uint64            `json:"revision"`         // of the fleet's definitions, as far as the daemon has applied them
+	Definitions []FleetDefinition `json:"definitions"`      // the definitions that select this daemon, by name
+	Unkept      *Unkept           `json:"unkept,omitempty"` // absent: the servers keep everything
 }
 
-// Unkept is what a daemon has published for its fleet and no server keeps.
+// Unkept is the data that a daemon has published for its fleet, and that no server keeps.
 type Unkept struct {
 	Since   time.Time `json:"since"`   // when the servers began not to take it
 	Error   string    `json:"error"`   // of the last try
@@ -27,16 +27,16 @@ type Unkept struct {
 	Dropped uint64    `json:"dropped"` // events that found no room to wait
 }
 
-// FleetDefinition is what has become of a definition in a daemon.
+// FleetDefinition is the state of a definition in a daemon.
 type FleetDefinition struct {
 	Name  string `json:"name"`
-	ID    string `json:"id"`
-	Where string `json:"where,omitempty"`
-	Kind  string `json:"kind"`  // KindScript or KindProbes
-	State string `json:"state"` // one of those below
+	ID    string `json:"id"`                                                 // a new one for each definition that gets the name
+	Where string `json:"where,omitempty"`                                    // which daemons it selects
+	Kind  string `json:"kind" openapi:"enum=script|probes"`                  // KindScript or KindProbes
+	State string `json:"state" openapi:"enum=running|ended|stopped|refused"` // running; ended: the script has, by itself; stopped: by a client of this daemon; refused: with an Error
 	Error *Error `json:"error,omitempty"`
 
-	Probes []uint64 `json:"probes,omitempty"` // of KindProbes: the numbers of those that are attached
+	Probes []uint64 `json:"probes,omitempty"` // of KindProbes: the numbers of the attached ones
 }
 
 // Values of FleetDefinition.Kind.
@@ -49,6 +49,6 @@ const (
 const (
 	DefinitionRunning = "running"
 	DefinitionEnded   = "ended"   // the script has, by itself
-	DefinitionStopped = "stopped" // by somebody at this daemon
+	DefinitionStopped = "stopped" // by a client of this daemon
 	DefinitionRefused = "refused" // with an Error
 )

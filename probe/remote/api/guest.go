@@ -2,10 +2,10 @@ package api
 
 // Guest answers GET /v1/guest and every change of its state.
 type Guest struct {
-	State    string `json:"state"`              // created, running, paused, exited or crashed
-	ExitCode *int64 `json:"exitCode,omitempty"` // state exited
-	Crash    *Crash `json:"crash,omitempty"`    // state crashed
-	Boots    int    `json:"boots"`              // 1, and one more for each reset
+	State    string `json:"state" openapi:"enum=created|running|paused|exited|crashed|closed"` // created, running, paused, exited, crashed or closed
+	ExitCode *int64 `json:"exitCode,omitempty"`                                                // of state exited
+	Crash    *Crash `json:"crash,omitempty"`                                                   // of state crashed
+	Boots    int    `json:"boots"`                                                             // 1, and one more for each reset
 
 	Image   string `json:"image"`  // file, or "built-in"
 	SHA256  string `json:"sha256"` // of the image file
@@ -14,7 +14,7 @@ type Guest struct {
 	VCPUs   int    `json:"vcpus"`
 	Memory  uint64 `json:"memory"` // bytes of RAM
 	Cmdline string `json:"cmdline"`
-	TickUS  int64  `json:"tickUs"` // timer period in microseconds, 0 = no timer
+	TickUS  int64  `json:"tickUs"` // timer period in microseconds; 0: no timer
 
 	LogLinesLost uint64    `json:"logLinesLost"` // by the daemon, because the log could not be written
 	Probes       int       `json:"probes"`
@@ -26,37 +26,41 @@ type Guest struct {
 	Jail   *Jail   `json:"jail,omitempty"`   // of the daemon's process; a saved guest has none
 }
 
-// Jail is what the daemon's process has given up when it had started.
+// Jail says which rights the daemon's process has dropped at its start.
 type Jail struct {
-	Confined     bool     `json:"confined"`               // false: it has given up nothing (--no-jail)
-	User         int      `json:"user"`                   // who it is
-	Group        int      `json:"group"`                  // and its group
-	Capabilities []string `json:"capabilities,omitempty"` // that it has left
-	Landlock     int      `json:"landlock"`               // version of the kernel's ABI by which files are confined, 0: they are not
+	Confined     bool     `json:"confined"`               // false: the process has kept everything (--no-jail)
+	User         int      `json:"user"`                   // the user that the process runs as
+	Group        int      `json:"group"`                  // its group
+	Capabilities []string `json:"capabilities,omitempty"` // that it still has
+	Landlock     int      `json:"landlock"`               // version of the kernel's Landlock ABI that confines files; 0: files are not confined
 	Network      bool     `json:"network"`                // TCP is confined
-	Seccomp      bool     `json:"seccomp"`                // system calls are
-	Missing      []string `json:"missing,omitempty"`      // what this kernel lacks
+	Seccomp      bool     `json:"seccomp"`                // system calls are confined
+	Missing      []string `json:"missing,omitempty"`      // features that this kernel lacks
 }
 
 // Kernel is the kernel of a Linux guest.
 type Kernel struct {
-	Version string   `json:"version"`
-	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing, running, panicked, replaced or hibernated
-	Panic   string   `json:"panic,omitempty"`   // system panicked: what its console says about it
-	Slide   Hex      `json:"slide"`             // its addresses minus those that it was linked for
-	Checked []string `json:"checked,omitempty"` // how the running kernel confirms that: LSTAR, IDT
-	Missing []string `json:"missing,omitempty"` // what is not known of it, and what does not work therefore
+	Version string `json:"version"`
+
+	// Its progress by its own system_state: booting, scheduling, freeing or running; or panicked: a CPU is in its
+	// panic_cpu; replaced: another kernel runs (kexec), or its memory was replaced by a hibernated kernel's;
+	// hibernated: its memory was put aside. Absent if the kernel has no symbols that say it.
+	System  string   `json:"system,omitempty" openapi:"enum=booting|scheduling|freeing|running|panicked|replaced|hibernated"`
+	Panic   string   `json:"panic,omitempty"`                            // of system panicked: the text on its console, as far as it has been written
+	Slide   Hex      `json:"slide"`                                      // its addresses minus those that it was linked for
+	Checked []string `json:"checked,omitempty" openapi:"enum=LSTAR|IDT"` // how the running kernel confirms the slide: LSTAR, IDT
+	Missing []string `json:"missing,omitempty"`                          // facts that are not known of it, and the features that do not work for that reason
 }
 
-// CPUInfo is one vCPU of the guest. Its counts go on over a reset.
+// CPUInfo is one vCPU of the guest. A reset does not clear its counts.
 type CPUInfo struct {
 	CPU    int    `json:"cpu"`
-	State  string `json:"state"`            // running, idle, halted, stopped or parked
-	RIP    Hex    `json:"rip,omitempty"`    // where it stands, unless it is running
-	Symbol string `json:"symbol,omitempty"` // of RIP, with offset
-	Space  Hex    `json:"space,omitempty"`  // its address space then, as ProbeSpec.Space has it
+	State  string `json:"state" openapi:"enum=running|idle|halted|stopped|parked"` // running, idle, halted, stopped or parked
+	RIP    Hex    `json:"rip,omitempty"`                                           // where it is, unless it is running
+	Symbol string `json:"symbol,omitempty"`                                        // of RIP, with offset
+	Space  Hex    `json:"space,omitempty"`                                         // its address space then, as ProbeSpec.Space has it
 
-	Stop *Stop `json:"stop,omitempty"` // what it is stopped by, if that is a probe
+	Stop *Stop `json:"stop,omitempty"` // the probe that has stopped it
 
 	Exits     map[string]uint64 `json:"exits"` // VM exits by reason
 	Total     uint64            `json:"total"` // all VM exits
@@ -67,11 +71,11 @@ type CPUInfo struct {
 	Ticks     uint64            `json:"ticks"`   // timer interrupts
 }
 
-// Crash is how a guest came to an end that it did not ask for.
+// Crash describes an end that the guest did not ask for.
 type Crash struct {
 	CPU      int            `json:"cpu"`
-	Kind     string         `json:"kind"`   // triple_fault, emulation, internal, entry, breakpoint, host or exit
-	Reason   string         `json:"reason"` // one line
+	Kind     string         `json:"kind" openapi:"enum=triple_fault|emulation|internal|entry|breakpoint|host|exit"` // triple_fault, emulation, internal, entry, breakpoint, host or exit
+	Reason   string         `json:"reason"`                                                                         // one line
 	RIP      Hex            `json:"rip"`
 	Symbol   string         `json:"symbol,omitempty"`   // of RIP, with offset
 	RegsLost bool           `json:"regsLost,omitempty"` // the host had reset the registers before it reported
@@ -89,13 +93,13 @@ type Snapshot struct {
 	ID     string `json:"id"` // for ResetGuest.To
 	VCPUs  int    `json:"vcpus"`
 	Memory uint64 `json:"memory"` // bytes of RAM
-	Bytes  int    `json:"bytes"`  // of memory that are in it
+	Bytes  int    `json:"bytes"`  // of memory that are in the file
 }
 
 // ResetGuest is the body of POST /v1/guest/reset.
 type ResetGuest struct {
 	Paused bool   `json:"paused,omitempty"` // stop before the first instruction
-	To     string `json:"to,omitempty"`     // the ID of the snapshot that the guest is to be; "": it boots anew
+	To     string `json:"to,omitempty"`     // the ID of the snapshot to restore; without it the guest boots again
 }
 
 // Call is the body of POST /v1/guest/call. Exactly one of Symbol and Addr says
@@ -103,22 +107,22 @@ type ResetGuest struct {
 type Call struct {
 	Symbol    string `json:"symbol,omitempty"`
 	Addr      Hex    `json:"addr,omitempty"`
-	Args      []Hex  `json:"args,omitempty"`      // at most 6
-	TimeoutMS *int   `json:"timeoutMs,omitempty"` // 1 to 60000; nil means 5000
+	Args      []Hex  `json:"args,omitempty" openapi:"maxItems=6"`                                // at most 6
+	TimeoutMS *int   `json:"timeoutMs,omitempty" openapi:"minimum=1,maximum=60000,default=5000"` // 1 to 60000; nil means 5000
 }
 
 // MaxInput is how many bytes one ConsoleInput may have.
 const MaxInput = 64 << 10
 
-// ConsoleInput is what is typed at the guest's console: one of the two.
+// ConsoleInput is typed at the guest's console: Text or Bytes.
 type ConsoleInput struct {
 	Text  string `json:"text,omitempty"`
-	Bytes []byte `json:"bytes,omitempty"` // base64
+	Bytes []byte `json:"bytes,omitempty"` // instead of Text, as base64; either has 1 to MaxInput bytes
 }
 
-// ConsoleTaken is how much of it the guest's device had room for in a second: the first Taken bytes.
+// ConsoleTaken is the part of the input for which the guest's device had room within a second.
 type ConsoleTaken struct {
-	Taken int `json:"taken"`
+	Taken int `json:"taken"` // bytes of the input, from its beginning
 }
 
 // CallResult is what the function returned in RAX.
@@ -127,8 +131,8 @@ type CallResult struct {
 	Value int64 `json:"value"` // Ret as a signed number
 }
 
-// Text compares the guest's executable segments, as they are in its memory
-// now, with the image. Of a kernel that patches itself the image has what it has patched there.
+// Text compares the guest's executable segments, as they are in its memory now, with the image. If a kernel patches
+// itself, the image has these patches too.
 type Text struct {
 	Identical bool        `json:"identical"`
 	Bytes     uint64      `json:"bytes"`
@@ -143,14 +147,17 @@ type TextRange struct {
 	Symbol string `json:"symbol,omitempty"`
 	Live   string `json:"live"`  // hexadecimal
 	Image  string `json:"image"` // hexadecimal
-	By     string `json:"by"`    // TextProbe, TextGuest or TextOther
+
+	// TextProbe: guestprobe's; TextGuest: of a kprobe of the guest's own, which is not counted as a difference;
+	// TextOther: of unknown origin.
+	By string `json:"by" openapi:"enum=probe|guest|other"`
 }
 
 // Whose bytes a TextRange has.
 const (
 	TextProbe = "probe" // guestprobe's
 	TextGuest = "guest" // a kprobe of the guest's own, which is no difference
-	TextOther = "other" // nobody's that is known
+	TextOther = "other" // of unknown origin
 )
 
 // SymbolList answers GET /v1/symbols.
@@ -162,27 +169,27 @@ type SymbolList struct {
 // Symbol is one name of the guest's image.
 type Symbol struct {
 	Name      string `json:"name"`
-	Demangled string `json:"demangled,omitempty"` // what the source calls it, where the linker mangles names (C++, Rust)
+	Demangled string `json:"demangled,omitempty"` // its name in the source, if the compiler mangles names (C++, Rust)
 	Addr      Hex    `json:"addr"`
 	Size      uint64 `json:"size"`
-	Kind      string `json:"kind"` // func, data or other
+	Kind      string `json:"kind" openapi:"enum=func|data|other"` // func, data or other
 	Global    bool   `json:"global"`
 	User      bool   `json:"user"`
 	Section   string `json:"section,omitempty"`
-	Blacklist string `json:"blacklist,omitempty"` // why it may not be probed
+	Blacklist string `json:"blacklist,omitempty"` // why it cannot be probed
 
-	Prototype *Prototype `json:"prototype,omitempty"` // of a function, where types were asked for and are known
+	Prototype *Prototype `json:"prototype,omitempty"` // of a function, if types were asked for and are known
 }
 
 // Prototype says how a function is declared, in the words of C.
 type Prototype struct {
-	Text    string      `json:"text"` // all of it: vfs_read(struct file *file, ...) -> ssize_t
+	Text    string      `json:"text"` // the whole declaration: vfs_read(struct file *file, char *buf) -> ssize_t
 	Params  []Parameter `json:"params"`
 	Returns string      `json:"returns"`
 }
 
 // Parameter is one parameter of a function.
 type Parameter struct {
-	Name string `json:"name"` // "" where it has none
+	Name string `json:"name"` // empty if it has no name
 	Type string `json:"type"` // "..." for any number of further ones
 }

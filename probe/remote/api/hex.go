@@ -7,7 +7,8 @@ import (
 
 // Hex is an address or a register value. On the wire it is a string of 0x and
 // 16 hexadecimal digits, because a JSON number loses bits above 2^53 in most
-// readers.
+// readers. Requests may have any number of 64 bits, in decimal or with a prefix such
+// as 0x.
 type Hex uint64
 
 // String returns the wire form.

@@ -23,5 +23,5 @@ type SetOptimization struct {
 type Unoptimized struct {
 	Reason  string `json:"reason"`            // machine-readable; docs/optimization.md lists them
 	Meaning string `json:"meaning,omitempty"` // of the reason, in a sentence without its capital and full stop
-	Detail  string `json:"detail,omitempty"`  // for people: what it is here
+	Detail  string `json:"detail,omitempty"`  // for people: the details of this case
 }

@@ -5,18 +5,19 @@ type Page struct {
 	URL string `json:"url"` // of the page, with a token that is good for one browser, once
 }
 
-// Check is the body of POST /v1/check: one of the first two.
+// Check is the body of POST /v1/check: exactly one of Probe and Script.
 type Check struct {
 	Probe  *ProbeSpec `json:"probe,omitempty"`
 	Script *RunScript `json:"script,omitempty"`
 
-	// InAnswer: what is wrong with it is in Checked, and the request has not failed for it.
+	// InAnswer reports an error in the probe or in the script as Checked.Error, with status 200. Errors of the request
+	// itself and of the daemon still fail the request.
 	InAnswer bool `json:"inAnswer,omitempty"`
 }
 
-// Checked is the answer: without an Error nothing is wrong.
+// Checked is the answer to POST /v1/check: without an Error the probe or the script is valid.
 type Checked struct {
-	Probes   int      `json:"probes"` // that there would be
+	Probes   int      `json:"probes"` // the number of probes that would be attached
 	Warnings []string `json:"warnings,omitempty"`
 	Error    *Error   `json:"error,omitempty"`
 }

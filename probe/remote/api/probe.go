@@ -2,9 +2,8 @@ package api
 
 // ProbeSpec asks for one probe.
 type ProbeSpec struct {
-	// Def is one line of the kprobe_events language: "p:myread vfs_read
-	// fd=%di:s32". A deletion, as "-:myread", takes probes away; what else is asked for
-	// says nothing then. A line without a command does nothing.
+	// Def is one line of the kprobe_events language: "p:myread vfs_read fd=%di:s32". A deletion, as "-:myread",
+	// detaches probes; the other fields mean nothing then. A line without a command does nothing.
 	Def string `json:"def"`
 
 	// Disabled registers the probe without arming it.
@@ -15,62 +14,62 @@ type ProbeSpec struct {
 	// it.
 	Post bool `json:"post,omitempty"`
 
-	// Regs adds the registers to the first record of a hit too.
+	// Regs reports the registers with every hit.
 	Regs bool `json:"regs,omitempty"`
 
-	// Stack adds to each hit where the guest stands and its callers. It is not for
-	// the second record of Post.
+	// Stack reports with every hit the address of the guest and its callers. It is not for the second record of Post.
 	Stack bool `json:"stack,omitempty"`
 
-	// Space binds the probe to the address space with this top-level page table
-	// (CR3); 0 stands for all.
+	// Space binds the probe to the address space with this top-level page table (CR3); 0 means all.
 	Space Hex `json:"space,omitempty"`
 
 	// Filter is an expression over the definition's values and the fields of every
 	// record; a hit for which it is false counts as filtered. "count > 100 && fd ==
 	// 3". docs/definitions.md has the language.
-	Filter string `json:"filter,omitempty"`
+	Filter string `json:"filter,omitempty" openapi:"maxLength=4095"`
 
-	// OnHost has the probe served at an exit, although it could be in the guest.
+	// OnHost serves the probe at an exit, even if it could be served in the guest.
 	OnHost bool `json:"onHost,omitempty"`
 
-	// Stop stops the vCPU at each hit that passes the filter, StopVCPU, or with it all others, StopAll: at the probed
-	// instruction, of a return probe where the function returns to. POST /v1/guest/resume lets it go on.
+	// Stop stops the vCPU at each hit that passes the filter (StopVCPU), or all vCPUs (StopAll): at the probed
+	// instruction, or for a return probe at the return address. POST /v1/guest/resume resumes them.
 	Stop string `json:"stop,omitempty"`
 
-	// AtRets makes an r definition probes of one event at the instructions by which its
-	// function is left, its returns and jumps to other functions, instead of a probe
-	// that replaces the return address. Registers and $retval are those before such
-	// an instruction; arguments from the entry there are none.
+	// AtRets makes an r definition probes of one event at the function's returns and jumps to other functions, and
+	// leaves the return address alone. Registers and $retval are the ones before such an instruction; arguments from
+	// the entry are not available.
 	AtRets bool `json:"atRets,omitempty"`
 
 	// Emulate has a watch (w:...) served by protecting the page, or by a breakpoint
 	// for x, instead of by a debug register.
 	Emulate bool `json:"emulate,omitempty"`
 
-	// Args makes a p definition at a function's entry a jprobe whose records have
-	// the function's first Args arguments (System V ABI: six in registers, the
-	// others on the stack), 1 to MaxArgs, behind those that Def names. Those that
-	// Def itself has, as $argN of any type, are not repeated.
-	Args int `json:"args,omitempty"`
+	// Args makes a p definition at a function's entry a jprobe. Its records have the function's first Args arguments
+	// (System V ABI: six in registers, the others on the stack), 1 to MaxArgs, after the arguments that Def names.
+	// Arguments that Def itself has, as $argN of any type, are not repeated.
+	Args int `json:"args,omitempty" openapi:"minimum=0,maximum=32"`
 
-	// Mirror makes a p definition at a function's entry a jprobe whose mirror, the
-	// function of the guest with this name, runs before the probed one, with the
-	// same registers and stack. It ends in MirrorEnd ("" = jprobe_return); then
-	// registers and MirrorStack bytes of the stack (0 = 64, at most 4096) are put
-	// back, and the probed function runs.
-	Mirror      string `json:"mirror,omitempty"`
-	MirrorEnd   string `json:"mirrorEnd,omitempty"`
-	MirrorStack int    `json:"mirrorStack,omitempty"`
+	// Mirror makes a p definition at a function's entry a jprobe: this function of the guest runs before the probed
+	// one, with the same registers and stack. When it ends in MirrorEnd, registers and MirrorStack bytes of the stack
+	// are restored, and the probed function runs.
+	Mirror string `json:"mirror,omitempty"`
 
-	// Strict refuses a Def whose place is a pattern, as "vfs_*", when one of the functions
-	// that match cannot be probed. Otherwise those are left out, and the answer says so.
+	// MirrorEnd is the function that the mirror ends in; "" means jprobe_return.
+	MirrorEnd string `json:"mirrorEnd,omitempty" openapi:"default=jprobe_return"`
+
+	// MirrorStack is the number of bytes of the stack that are restored after the mirror, at most 4096; 0 means 64.
+	MirrorStack int `json:"mirrorStack,omitempty" openapi:"minimum=0,maximum=4096"`
+
+	// Strict rejects a Def whose place is a pattern, as "vfs_*", if one of the matching functions cannot be probed.
+	// Otherwise such functions are left out, and the answer lists them.
 	Strict bool `json:"strict,omitempty"`
 
 	// Override makes a p definition's function return a value without running, which
 	// changes what the guest does: Unsafe allows it.
 	Override *Override `json:"override,omitempty"`
-	Unsafe   bool      `json:"unsafe,omitempty"`
+
+	// Unsafe allows the probe to change the behavior of the guest, by Override.
+	Unsafe bool `json:"unsafe,omitempty"`
 
 	// Stay keeps a probe that was attached together with a stream when the
 	// stream ends. Probes attached by POST /v1/probes always stay.
@@ -93,32 +92,34 @@ type CreateProbes struct {
 	Probes []ProbeSpec `json:"probes,omitempty"`
 }
 
-// PatchProbe is the body of PATCH /v1/probes/{probe}: one of the two.
+// PatchProbe is the body of PATCH /v1/probes/{probe}: Enabled or Filter.
 type PatchProbe struct {
-	Enabled *bool   `json:"enabled,omitempty"`
-	Filter  *string `json:"filter,omitempty"` // another filter; "" and "0": none. Counts go on
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Another filter for definitions, which replaces the old one while the guest is stopped for a moment; "" and "0"
+	// remove it. Counts continue.
+	Filter *string `json:"filter,omitempty"`
 }
 
-// PatchProbes is the body of PATCH /v1/probes, for all of Names or none; without Names
-// for all probes.
+// PatchProbes is the body of PATCH /v1/probes: Enabled or Filter, for all of Names or none; without Names for all
+// probes.
 type PatchProbes struct {
 	PatchProbe
-	Names []string `json:"names,omitempty"`
+	Names []string `json:"names,omitempty"` // the probes, as the parameter probe of GET takes them; empty: all
 }
 
 // ProbeList is the answer wherever probes are listed or created.
 type ProbeList struct {
 	Probes []Probe `json:"probes"`
 
-	// Detached are the probes that deletions have taken away, with their final counts.
+	// Detached are the probes that deletions have detached, with their final counts.
 	Detached []Probe `json:"detached,omitempty"`
 
 	// Skipped are the functions that a pattern for a place has left out.
 	Skipped []Skipped `json:"skipped,omitempty"`
 }
 
-// Skipped is a definition for one of the functions that a pattern stands for, and why it
-// was left out.
+// Skipped is a definition for one of the functions that a pattern for a place matches, and why that was left out.
 type Skipped struct {
 	Def   string `json:"def"`
 	Error Error  `json:"error"`
@@ -138,16 +139,16 @@ const (
 
 // Probe describes one attached probe.
 type Probe struct {
-	ID     uint64 `json:"id"`   // never used again by this daemon
-	Name   string `json:"name"` // group/event
-	Def    string `json:"def"`  // the definition in the form in which it reads back
-	Kind   string `json:"kind"` // one of Kinds
+	ID     uint64 `json:"id"`                            // never used again by this daemon
+	Name   string `json:"name"`                          // group/event
+	Def    string `json:"def"`                           // the definition in the form in which it reads back
+	Kind   string `json:"kind" openapi:"enum=k|r|j|u|w"` // a letter of Kinds: k for a kprobe, r for a return probe, j for a jprobe, u for a kprobe on CPL3 code, w for a watch
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
 
-	// Of a probe at the entry of a function: those that the compiler has made of it
-	// (NAME.part.0, NAME.cold, NAME.constprop.0), which this probe is not on.
+	// Of a probe at the entry of a function: other functions that the compiler has made from it (NAME.part.0,
+	// NAME.cold, NAME.constprop.0), which this probe does not cover.
 	Parts []string `json:"parts,omitempty"`
 
 	Addr Hex  `json:"addr"`
@@ -155,15 +156,20 @@ type Probe struct {
 
 	Enabled bool `json:"enabled"` // as asked for
 	Armed   bool `json:"armed"`   // the site is patched
-	Gone    bool `json:"gone"`    // the code went away
-	Pending bool `json:"pending"` // it is on a module that is not there: it is armed when that comes
-	Changed bool `json:"changed"` // the guest has changed the instruction: not armed until the image's bytes are back
+	Gone    bool `json:"gone"`    // the code no longer exists
+
+	// Its place is MODULE:SYMBOL and that module is not loaded: the probe is armed when the module is, and has no
+	// address until then.
+	Pending bool `json:"pending"`
+	Changed bool `json:"changed"` // the guest has changed the instruction: the probe is not armed until the image's bytes are back
 	Post    bool `json:"post"`
 	Regs    bool `json:"regs"`
 	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
 
-	Origin string `json:"origin,omitempty"` // one of these; "": a client has attached it
+	// Start: the daemon has attached it when it started; fleet: a definition of its fleet; restored: a client of an
+	// earlier daemon (--state), or of the daemon that saved the guest (--restore); absent: a client of this daemon.
+	Origin string `json:"origin,omitempty" openapi:"enum=start|fleet|restored"`
 
 	Stop string `json:"stop,omitempty"` // what its hits stop: vcpu or all
 
@@ -171,55 +177,48 @@ type Probe struct {
 
 	Filter  string       `json:"filter,omitempty"`
 	Program *ProgramInfo `json:"program,omitempty"`
-	Runs    string       `json:"runs,omitempty"`   // where its handlers run now: RunsInGuest or RunsOnHost
-	OnHost  string       `json:"onHost,omitempty"` // why on the host
+	Runs    string       `json:"runs,omitempty" openapi:"enum=guest|host"` // where its handlers run now: RunsInGuest or RunsOnHost
+	OnHost  string       `json:"onHost,omitempty"`                         // why they run on the host
 
 	Override *ProbeOverride `json:"override,omitempty"`
 
-	// Of a jprobe with a mirror: the mirror, and the bytes of stack that are put
-	// back behind it.
-	Mirror      string `json:"mirror,omitempty"`
-	MirrorStack int    `json:"mirrorStack,omitempty"`
+	Mirror      string `json:"mirror,omitempty"`      // of a jprobe: the function that runs before the probed one
+	MirrorStack int    `json:"mirrorStack,omitempty"` // of a jprobe: the bytes of the stack that are restored after Mirror
 
-	// Of a watch: the accesses (r, w, rw, x), how many bytes, and what it costs.
-	Access string `json:"access,omitempty"`
-	Len    int    `json:"len,omitempty"`
-	Cost   string `json:"cost,omitempty"`
+	Access string `json:"access,omitempty" openapi:"enum=r|w|rw|x"` // of a watch: r, w, rw or x
+	Len    int    `json:"len,omitempty"`                            // of a watch: the number of bytes
+	Cost   string `json:"cost,omitempty"`                           // of a watch: its cost
 
-	// Of a return probe: how many calls it can follow at a time, how many it
-	// follows now, and the most it ever did.
-	MaxActive int `json:"maxActive,omitempty"`
-	InUse     int `json:"inUse,omitempty"`
-	HighWater int `json:"highWater,omitempty"`
+	MaxActive int `json:"maxActive,omitempty"` // of a return probe: the number of calls that it can follow at a time
+	InUse     int `json:"inUse,omitempty"`     // of a return probe: the calls that it follows now: handled - returns - abandoned
+	HighWater int `json:"highWater,omitempty"` // of a return probe: the largest InUse ever
 
-	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place; what serves a watch: debug_register, page or breakpoint
-	Insn string `json:"insn"` // its bytes, hexadecimal
+	// How the displaced instruction runs: emulate, boost, step or in_place; or how a watch is served: debug_register,
+	// page or breakpoint; empty while the probe is pending.
+	Plan string `json:"plan" openapi:"enum=emulate|boost|step|in_place|debug_register|page|breakpoint|"`
+	Insn string `json:"insn"` // the displaced instruction, hexadecimal
 
-	// Optimized: the site has a jump to a detour instead of an int3, of which it
-	// displaces Region bytes. Otherwise Unoptimized says why it has none.
-	Optimized   bool         `json:"optimized"`
-	Region      int          `json:"region,omitempty"`
-	Unoptimized *Unoptimized `json:"unoptimized,omitempty"`
+	Optimized   bool         `json:"optimized"`             // the site has a jump to a detour instead of an int3
+	Region      int          `json:"region,omitempty"`      // the bytes that the jump displaces
+	Unoptimized *Unoptimized `json:"unoptimized,omitempty"` // why the site has no jump
 
 	Stats Stats `json:"stats"`
 }
 
-// Stats are the counters of one probe. Hits = Handled + Filtered + Missed, in
-// total and per vCPU, at any time.
+// Stats are the counters of one probe. Hits = Handled + Filtered + Missed, in total and per vCPU, at any time. Of a
+// return probe also Handled = Returns + Abandoned + Probe.InUse while it is attached, and in the answer to its
+// detaching Handled = Returns + Abandoned + UnderWay.
 type Stats struct {
 	Counts
 
-	// Of a return probe: handled = returns + abandoned + Probe.InUse while it is
-	// attached, and in the answer to its detaching handled = returns + abandoned +
-	// underWay. Nobody knows the vCPU of these.
-	Abandoned uint64 `json:"abandoned"` // activations that were left in another way
-	UnderWay  uint64 `json:"underWay"`  // at detach: they return without the probe
+	Abandoned uint64 `json:"abandoned"` // calls that did not end with a return
+	UnderWay  uint64 `json:"underWay"`  // calls that were running when the probe was detached: they return without it
 
-	Events uint64 `json:"events"` // records made, whether or not anyone was there to read them
-	Lost   uint64 `json:"lost"`   // of these: found no room in a vCPU's ring
+	Events uint64 `json:"events"` // records made while a stream was open
+	Lost   uint64 `json:"lost"`   // of these the records that found no room in a vCPU's ring
 
-	// Rejected counts the returns, and the accesses to a watched variable, whose
-	// record the filter ended. They are handled hits.
+	// Rejected counts returns, and accesses to a watched variable, whose record the filter has dropped. They are
+	// handled hits.
 	Rejected uint64 `json:"rejected"`
 
 	CPUs []CPUStats `json:"cpus,omitempty"`
@@ -238,10 +237,10 @@ type Counts struct {
 	Panics      uint64 `json:"panics"`      // of the probe's handlers
 	BadAccesses uint64 `json:"badAccesses"` // guest memory that its handlers could not access
 
-	Returns uint64 `json:"returns"` // of a return probe: activations that have returned
+	Returns uint64 `json:"returns"` // of a return probe: calls that have returned, on the vCPU of the return
 }
 
-// CPUStats are the counters of one probe on one vCPU.
+// CPUStats are the counters of one probe on one vCPU. The vCPU of calls that end without a return is not known.
 type CPUStats struct {
 	CPU int `json:"cpu"`
 	Counts
@@ -252,12 +251,12 @@ type Knobs struct {
 	Enabled *bool `json:"enabled"` // false: every probe is disarmed, none forgotten
 }
 
-// Blacklist lists what may not be probed.
+// Blacklist lists the ranges that cannot be probed.
 type Blacklist struct {
 	Entries []BlacklistEntry `json:"entries"`
 }
 
-// BlacklistEntry is one half-open range that may not be probed.
+// BlacklistEntry is one half-open range that cannot be probed.
 type BlacklistEntry struct {
 	Start  Hex    `json:"start"`
 	End    Hex    `json:"end"`

@@ -14,13 +14,13 @@ type RecordType string
 const (
 	RecordStart     RecordType = "start"     // first line: Start
 	RecordHit       RecordType = "hit"       // Hit
-	RecordBoot      RecordType = "boot"      // Boot: the guest has been booted anew before the next hit
-	RecordStop      RecordType = "stop"      // Stop: a probe has stopped a vCPU, behind its hit; also for those that are stopped when the stream begins
+	RecordBoot      RecordType = "boot"      // Boot: the guest was booted again before the next hit
+	RecordStop      RecordType = "stop"      // Stop: a probe has stopped a vCPU, after its hit; also for each vCPU that is stopped when the stream begins
 	RecordConsole   RecordType = "console"   // Console
 	RecordOutput    RecordType = "output"    // Output
 	RecordMaps      RecordType = "maps"      // ScriptMaps
 	RecordWarning   RecordType = "warning"   // Warning: of a script
-	RecordInterval  RecordType = "interval"  // Interval: of a script with RunScript.IntervalMS, behind what it has printed for one
+	RecordInterval  RecordType = "interval"  // Interval: of a script with RunScript.IntervalMS, after its output for one
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordStack     RecordType = "stack"     // Stack: of a profile
 	RecordGraph     RecordType = "graph"     // likewise, its flame graph: {unit, root}, where a node is a list of its name, 1 for kernel code, samples or hits, 0, a colour, and its callees
@@ -30,10 +30,10 @@ const (
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
 )
 
-// Record is one line of a stream.
+// Record is one line of a stream. Its Type says what Data is. A reader must skip types that it does not know.
 type Record struct {
-	Type RecordType      `json:"type"`
-	Data json.RawMessage `json:"data,omitempty"`
+	Type RecordType      `json:"type"` // unknown types are to be skipped
+	Data json.RawMessage `json:"data,omitempty" openapi:"type=object"`
 }
 
 // hitBefore is what a daemon's line of a hit begins with.
@@ -55,29 +55,32 @@ func ReadRecord(line []byte) (r Record, err error) {
 // carries the hits of the probes named in Names, or of all probes, present and
 // future.
 type StreamEvents struct {
-	Probes []ProbeSpec `json:"probes,omitempty"`
-	Names  []string    `json:"names,omitempty"`
+	Probes []ProbeSpec `json:"probes,omitempty"` // to attach
+	Names  []string    `json:"names,omitempty"`  // attached probes, as the parameter probe of GET takes them
 }
 
 // MaxProfileHz is the largest StreamProfile.Hz.
 const MaxProfileHz = 1000
 
-// StreamProfile is the body of POST /v1/profile: stacks are gathered until the stream is asked to
-// end, and are sent then. One of Hz and probes is given.
+// StreamProfile is the body of POST /v1/profile: stacks are gathered until a client ends the stream, and are sent then.
+// Give either Hz, or Probes and Names of attached ones.
 type StreamProfile struct {
-	Hz     int         `json:"hz,omitempty"`     // each vCPU that runs is looked at so often a second
-	Probes []ProbeSpec `json:"probes,omitempty"` // of their hits; they are attached for the time of the profile
-	Names  []string    `json:"names,omitempty"`  // likewise of probes at the places of these attached ones, with their filters
-	Graph  bool        `json:"graph,omitempty"`  // in the place of the stacks their flame graph is sent, as profiles' pages have it: of a quarter of a million addresses at most
+	Hz     int         `json:"hz,omitempty" openapi:"minimum=1,maximum=1000"` // samples of each running vCPU per second, 1 to MaxProfileHz
+	Probes []ProbeSpec `json:"probes,omitempty"`                              // whose hits have the stacks; they are attached for the life of the profile
+	Names  []string    `json:"names,omitempty"`                               // likewise of probes at the places of these attached ones, with their filters
+
+	// Send the flame graph instead of the stacks, as a record of type graph, of at most a quarter of a million
+	// addresses; the rest is lost.
+	Graph bool `json:"graph,omitempty"`
 }
 
 // Stack is a stack of a profile, and how often it was seen on a vCPU.
 type Stack struct {
 	Count      uint64  `json:"count"`
-	DurationNS int64   `json:"durationNs,omitempty"` // of a return probe: the sum of the times since the entries, as Hit has them
+	DurationNS int64   `json:"durationNs,omitempty"` // of a return probe: the sum of the times since the entries, traps included
 	CPU        int     `json:"cpu"`
-	Task       *Task   `json:"task,omitempty"`  // where the guest's tasks are known
-	Probe      string  `json:"probe,omitempty"` // whose hits these were; "": samples
+	Task       *Task   `json:"task,omitempty"`  // if the guest's tasks are known
+	Probe      string  `json:"probe,omitempty"` // whose hits these were; absent: they are samples
 	Cut        bool    `json:"cut,omitempty"`   // there may be more frames
 	Frames     []Frame `json:"frames"`          // innermost first
 }
@@ -86,72 +89,70 @@ type Stack struct {
 // on.
 type Start struct {
 	Stream uint64    `json:"stream"` // its number, for DELETE /v1/events/{stream}
-	Epoch  time.Time `json:"epoch"`  // where the times of hits count from
-	TimeNS int64     `json:"timeNs"` // when the stream was asked for, as in Hit
-	BootNS int64     `json:"bootNs"` // when the guest began to run from its start, as in Hit
+	Epoch  time.Time `json:"epoch"`  // the origin of the times of hits
+	TimeNS int64     `json:"timeNs"` // when the stream was asked for, since Epoch
+	BootNS int64     `json:"bootNs"` // when the guest began to run from its start, since Epoch
 	Probes []Probe   `json:"probes"`
 
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
 
-	Attached int           `json:"attached,omitempty"` // of a script: how many it has, with BEGIN, END and intervals
-	Idle     []ProgramInfo `json:"idle,omitempty"`     // of these the programs at no place of the guest, on the host; the section is the probe as it was written
+	Attached int           `json:"attached,omitempty"` // of a script: the number of its probes, with BEGIN, END and intervals
+	Idle     []ProgramInfo `json:"idle,omitempty"`     // of these the programs at no place of the guest, which run on the host; the section is the probe as it was written
 }
 
-// Boot is where the hits of a guest that was booted anew begin.
+// Boot precedes the first hit of a guest that was booted again.
 type Boot struct {
 	BootNS int64 `json:"bootNs"` // as in Start
 }
 
-// Stop is a vCPU that a probe has stopped: a definition with ProbeSpec.Stop, or stop() of a script.
+// Stop is a vCPU that a probe has stopped: a definition with ProbeSpec.Stop, or stop() of a script. It is also the data
+// of the record of type stop.
 type Stop struct {
 	TimeNS int64     `json:"timeNs"` // when, as in Hit
-	Since  time.Time `json:"since"`  // the same
+	Since  time.Time `json:"since"`  // the same as a date
 	CPU    int       `json:"cpu"`
 	Probe  string    `json:"probe"` // group/event; of a program its section, of a script the probe as it was written
-	RIP    Hex       `json:"rip"`   // where it stands
+	RIP    Hex       `json:"rip"`   // the address of the vCPU
 	Symbol string    `json:"symbol,omitempty"`
 	All    bool      `json:"all,omitempty"` // the other vCPUs were stopped with it
 }
 
 // Hit is one arrival at a probe.
 type Hit struct {
-	TimeNS int64  `json:"timeNs"`         // monotonic, since Start.Epoch; with Stage program when its record came out of the ring
-	Late   bool   `json:"late,omitempty"` // this stream has had one with a later time
+	TimeNS int64  `json:"timeNs"`         // monotonic, since Start.Epoch; with Stage program the time when its record was read from the ring
+	Late   bool   `json:"late,omitempty"` // the stream has had an event with a later time before
 	CPU    int    `json:"cpu"`
 	Probe  string `json:"probe"` // group/event
 	ID     uint64 `json:"id"`
-	Stage  string `json:"stage"` // "pre", "post" or "return"; "program": a record that a program has written into a ring
-	Addr   Hex    `json:"addr"`  // the probed address; of stage "return" the function's
+	Stage  string `json:"stage" openapi:"enum=pre|post|return|program"` // pre, post or return; program: a record that a program has written into a ring
+	Addr   Hex    `json:"addr"`                                         // the probed address; with Stage return the address of the function
 	Symbol string `json:"symbol"`
 
-	// Of stage "return": where the function has returned to, and the time since
-	// its entry, traps included.
-	Ret        Hex    `json:"ret,omitempty"`
-	RetSymbol  string `json:"retSymbol,omitempty"`
-	DurationNS int64  `json:"durationNs,omitempty"`
+	Ret        Hex    `json:"ret,omitempty"`        // with Stage return: the return address
+	RetSymbol  string `json:"retSymbol,omitempty"`  // of Ret, with offset
+	DurationNS int64  `json:"durationNs,omitempty"` // with Stage return: the time since the entry, traps included
 
-	// Of stage "program": the ring, and the record's bytes (base64).
-	Value json.RawMessage `json:"value,omitempty"` // by the object's types, where it has them
-	Map   string          `json:"map,omitempty"`
-	Data  []byte          `json:"data,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"` // with Stage program: Data by its type; absent if the type is not known
+	Map   string          `json:"map,omitempty"`   // with Stage program: the ring that the record was written into
+	Data  []byte          `json:"data,omitempty"`  // with Stage program: the bytes of the record, as base64
 
-	CPL     uint8          `json:"cpl"`
-	IRQsOff bool           `json:"irqsOff,omitempty"` // interrupts were off (RFLAGS.IF); of stage "program" not known
-	Task    *Task          `json:"task,omitempty"`    // where the guest's tasks are known
+	CPL     uint8          `json:"cpl" openapi:"enum=0|3"`
+	IRQsOff bool           `json:"irqsOff,omitempty"` // interrupts were off (RFLAGS.IF); not known with Stage program
+	Task    *Task          `json:"task,omitempty"`    // if the guest's tasks are known
 	Args    []Arg          `json:"args,omitempty"`
 	Regs    map[string]Hex `json:"regs,omitempty"`
-	Stack   []Frame        `json:"stack,omitempty"`
-	Text    string         `json:"text"` // as ftrace prints it, without task, vCPU and time
+	Stack   []Frame        `json:"stack,omitempty"` // innermost first, of probes that were attached with ProbeSpec.Stack
+	Text    string         `json:"text"`            // as ftrace prints it, without task, vCPU and time; strings as in Arg.Text
 }
 
 // Frame is a function on a stack, innermost first.
 type Frame struct {
-	Addr    Hex    `json:"addr"`              // where it stands, or goes on when what it has called returns
-	Symbol  string `json:"symbol"`            // NAME+0xOFFSET/0xSIZE; NAME of one that is inlined; empty where it is not known
-	Name    string `json:"name,omitempty"`    // of the function in its source, where the linker mangles names (C++, Rust)
-	Source  string `json:"source,omitempty"`  // FILE:LINE that runs or calls, where the guest's debug information has it
+	Addr    Hex    `json:"addr"`              // the address of the instruction, or the return address of a caller
+	Symbol  string `json:"symbol"`            // NAME+0xOFFSET/0xSIZE; NAME of an inlined function; empty if it is not known
+	Name    string `json:"name,omitempty"`    // of the function in its source, if the compiler mangles names (C++, Rust)
+	Source  string `json:"source,omitempty"`  // FILE:LINE that runs or calls, if the guest's debug information has it
 	User    bool   `json:"user,omitempty"`    // code of CPL3
-	Inlined bool   `json:"inlined,omitempty"` // into the function that comes next, whose Addr it has
+	Inlined bool   `json:"inlined,omitempty"` // into the next function, whose Addr it has
 }
 
 // Text is the function with its offset, by the name in its source where that is known; "" where neither is.
@@ -173,40 +174,43 @@ type Task struct {
 
 // Arg is one captured argument.
 type Arg struct {
-	Name  string   `json:"name"`
-	Type  string   `json:"type"`
-	Value any      `json:"value"`         // number; string where a float64 would lose bits, or for text; null after a fault
-	Text  string   `json:"text"`          // as ftrace prints it; between quotes with \", \\ and \xNN, as strconv.Unquote reads it
-	Cut   bool     `json:"cut,omitempty"` // text was longer than a record holds
-	Raw   [][]byte `json:"raw,omitempty"` // base64, where text is not valid UTF-8
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Value any    `json:"value"` // a number; a string for text and for numbers above 2^53; an array; null after a fault
+
+	// As ftrace prints it; between quotes a backslash before a quote and a backslash, and \xNN for bytes that are no
+	// printable UTF-8, as strconv.Unquote reads it.
+	Text string   `json:"text"`
+	Cut  bool     `json:"cut,omitempty"` // the text was longer than a record holds
+	Raw  [][]byte `json:"raw,omitempty"` // as base64, if the text is not valid UTF-8
 }
 
-// Console is one line of the guest's console output. Exactly one of Text and
-// Bytes is set: Text where the line is valid UTF-8.
+// Console is one line of the guest's console output. Exactly one of Text and Bytes is set: Text if the line is valid
+// UTF-8.
 type Console struct {
 	Seq     uint64 `json:"seq"` // without gaps, over the life of the daemon
 	Text    string `json:"text"`
-	Bytes   []byte `json:"bytes,omitempty"`   // base64
+	Bytes   []byte `json:"bytes,omitempty"`   // instead of Text, as base64, if it is not valid UTF-8
 	Partial bool   `json:"partial,omitempty"` // the guest has not ended the line
 }
 
-// Warning is what has gone wrong in a script while it ran.
+// Warning is a failure in a script while it ran.
 type Warning struct {
-	Text string `json:"text"` // of several lines: the place in the script, and what happened
+	Text string `json:"text"` // several lines: the place in the script, its line, and the failure
 }
 
-// Interval is the end of one for which a script has printed its maps.
+// Interval ends an interval of a script, after the maps of that interval.
 type Interval struct {
-	TimeNS int64 `json:"timeNs"` // when, as in Hit
+	TimeNS int64 `json:"timeNs"` // since Start.Epoch
 }
 
-// Output is what the guest wrote to its console, or a script has printed, as it is: parts of lines, several lines. Exactly
-// one of Text and Bytes is set: Text where it is valid UTF-8.
+// Output is output of the guest on its console, or of a script, as it is: parts of lines, several lines. Exactly one of
+// Text and Bytes is set: Text if it is valid UTF-8.
 type Output struct {
 	Text  string `json:"text"`
-	Bytes []byte `json:"bytes,omitempty"` // base64
+	Bytes []byte `json:"bytes,omitempty"` // instead of Text, as base64, if it is not valid UTF-8
 
-	TimeNS int64 `json:"timeNs,omitempty"` // of a script with RunScript.Data: when its record came out of the ring, as in Hit
+	TimeNS int64 `json:"timeNs,omitempty"` // of a script with RunScript.Data: when its record was read from the ring, as in Hit
 }
 
 // Heartbeat shows that the stream is alive.
@@ -215,8 +219,8 @@ type Heartbeat struct {
 	Lost      uint64 `json:"lost"`
 }
 
-// Lost says that records are missing here because this reader, or the daemon
-// itself, was too slow. The guest was never stopped for it.
+// Lost says that records are missing here because this reader, or the daemon itself, was too slow. The guest was never
+// stopped for it.
 type Lost struct {
 	Lost  uint64 `json:"lost"`  // since the last such record
 	Total uint64 `json:"total"` // in this stream
@@ -248,24 +252,27 @@ const (
 	EndExit       = "exit"        // a script has called exit: Code is its status
 )
 
-// End is the last record of a stream. Delivered + Lost is everything that the
-// stream was to carry.
+// End is the last record of a stream. Delivered + Lost is everything that the stream should have carried.
 type End struct {
-	Reason    string `json:"reason"`
-	Code      *int64 `json:"code,omitempty"`
+	// Guest_exit: Code is the status of the guest; guest_crash: see GET /v1/guest; shutdown: the daemon stops;
+	// history: a console stream without follow has shown everything; detached: all probes of the stream are gone;
+	// asked: DELETE /v1/events/{stream}; slow: the client has not read for the --stall-timeout of guestprobed; exit: a
+	// script has called exit, and Code is its status.
+	Reason    string `json:"reason" openapi:"enum=guest_exit|guest_crash|shutdown|history|detached|asked|slow|exit"`
+	Code      *int64 `json:"code,omitempty"` // the guest's exit code; with reason exit the script's
 	Delivered uint64 `json:"delivered"`
-	Lost      uint64 `json:"lost"`
-	Late      uint64 `json:"late,omitempty"` // of those delivered: behind one with a later time
+	Lost      uint64 `json:"lost"`           // with Delivered everything that the stream should have carried
+	Late      uint64 `json:"late,omitempty"` // of the delivered ones: after one with a later time
 
 	// Probes are those that the stream has attached and that have gone, with their
 	// final counts. Where it has attached all of its probes and none is left,
 	// Delivered + Lost is the sum of their Stats.Events.
 	Probes []Probe `json:"probes,omitempty"`
 
-	// Strict is what a script with config = { strict = 1 } has missed or lost, in words: it has failed.
+	// Strict says which hits or events a script with config = { strict = 1 } has missed or lost: it has failed.
 	Strict string `json:"strict,omitempty"`
 
-	// Unshown is what 'guestprobe trace' has left out of Delivered, because they came
-	// when it had as many as it was to show. No daemon sends it.
+	// Unshown is the part of Delivered that 'guestprobe trace' has not shown, because it came after the last event to
+	// show. No daemon sends it.
 	Unshown uint64 `json:"unshown,omitempty"`
 }

@@ -9,22 +9,25 @@ import (
 // RunScript is the body of POST /v1/scripts: a script in bpftrace's language, which runs
 // for the life of the stream that is the answer, or with Detach until it is stopped.
 type RunScript struct {
-	Script  string   `json:"script"`
-	Name    string   `json:"name,omitempty"`    // in messages; by default stdin
-	Args    []string `json:"args,omitempty"`    // $1 and so on
-	Format  string   `json:"format,omitempty"`  // of what it prints: ScriptText, which is the default, or ScriptJSON
-	OnHost  bool     `json:"onHost,omitempty"`  // its programs run at an exit, although they could run in the guest
-	Emulate bool     `json:"emulate,omitempty"` // its watchpoints protect pages instead of taking debug registers
+	Script  string   `json:"script"`                                                 // in bpftrace's language, of at most 1 MiB
+	Name    string   `json:"name,omitempty" openapi:"default=stdin"`                 // in messages; by default stdin
+	Args    []string `json:"args,omitempty"`                                         // $1 and so on
+	Format  string   `json:"format,omitempty" openapi:"enum=text|json,default=text"` // of its output: ScriptText, as bpftrace prints, which is the default, or ScriptJSON, as bpftrace -f json does
+	OnHost  bool     `json:"onHost,omitempty"`                                       // its programs run at an exit, even if they could run in the guest
+	Emulate bool     `json:"emulate,omitempty"`                                      // its watchpoints protect pages instead of using debug registers, as ProbeSpec.Emulate
 
-	// What is printed comes in an Output for each time, with that, and maps as ScriptMaps instead of being printed: for who
-	// adds those of several guests.
+	// Send output as Output with the time of each, and maps as ScriptMaps instead of as text, for clients that add up
+	// the maps of several guests; not with Detach.
 	Data bool `json:"data,omitempty"`
 
-	Unsafe bool `json:"unsafe,omitempty"` // it may change what the guest does: override, return of a number, setreg, poke
+	Unsafe bool `json:"unsafe,omitempty"` // it may change the behavior of the guest: override, return of a number, setreg, poke
 
-	IntervalMS uint64 `json:"intervalMs,omitempty"` // print all maps and clear them, so often; 0: at the end alone
-	Metrics    bool   `json:"metrics,omitempty"`    // with Detach: its maps are in /metrics
-	Detach     string `json:"detach,omitempty"`     // go on without a client, by this name; the answer is its ScriptInfo
+	IntervalMS uint64 `json:"intervalMs,omitempty" openapi:"default=0"` // print all maps and clear them at this interval, of up to a day; 0: only at the end
+	Metrics    bool   `json:"metrics,omitempty"`                        // with Detach: its maps are in /metrics
+
+	// Continue without a client, under this name of at most MaxScriptName bytes, until DELETE /v1/scripts/{script};
+	// the answer is the ScriptInfo.
+	Detach string `json:"detach,omitempty" openapi:"pattern=^[A-Za-z_][A-Za-z0-9_.-]*$"`
 }
 
 // MaxScriptName bounds RunScript.Detach, in bytes.
@@ -44,41 +47,45 @@ type ScriptInfo struct {
 	Name     string    `json:"name"`
 	Script   string    `json:"script"`
 	Args     []string  `json:"args,omitempty"`
-	Format   string    `json:"format"`
+	Format   string    `json:"format" openapi:"enum=text|json"` // of its output
 	Since    time.Time `json:"since"`
-	Origin   string    `json:"origin,omitempty"` // as Probe.Origin
-	Attached int       `json:"attached"`         // how many probes it has, with BEGIN, END and intervals
-	Hits     uint64    `json:"hits"`             // of those of them that are in the guest
-	Written  uint64    `json:"written"`          // records of printf, print and so on
-	Lost     uint64    `json:"lost"`             // of those
+	Origin   string    `json:"origin,omitempty" openapi:"enum=start|fleet|restored"` // as Probe.Origin
+	Attached int       `json:"attached"`                                             // the number of its probes, with BEGIN, END and intervals
+	Hits     uint64    `json:"hits"`                                                 // of its probes in the guest
+	Written  uint64    `json:"written"`                                              // records of printf, print and so on that were read
+	Lost     uint64    `json:"lost"`                                                 // records that were lost
 
-	Ended string `json:"ended,omitempty"` // why, as End.Reason; "": it runs
+	Ended string `json:"ended,omitempty"` // why it has ended, as End.Reason; absent while it runs
 	Code  *int64 `json:"code,omitempty"`  // as End.Code
 
-	Warnings []string `json:"warnings,omitempty"` // of the beginning; in the answer to POST alone
-	Begin    *Start   `json:"begin,omitempty"`    // as a stream's first record; in the answer to POST alone
-	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; of GET /v1/scripts/{script} alone, while it runs
+	Warnings []string `json:"warnings,omitempty"` // of its beginning; only in the answer to POST
+	Begin    *Start   `json:"begin,omitempty"`    // as a stream's first record; only in the answer to POST
+	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; only in the answer to GET /v1/scripts/{script}, while it runs
 
-	States json.RawMessage `json:"states,omitempty"` // with ScriptData, instead of Maps: as ScriptMaps.Maps
-	Left   int             `json:"left,omitempty"`   // as ScriptMaps.Left
+	States json.RawMessage `json:"states,omitempty" openapi:"type=array"` // with ScriptData, instead of Maps: as ScriptMaps.Maps
+	Left   int             `json:"left,omitempty"`                        // with ScriptData: elements that are not in States, because there are too many
 }
 
-// ScriptMaps are the maps of a script with RunScript.Data: at its end, for each interval what they had in it, and
-// without intervals once a second, or less often where they are large, as they are then.
+// ScriptMaps are the maps of a script with RunScript.Data: for each interval the values of that interval; without
+// intervals the current values once a second, or less often if they are large; and the final values at its end.
 type ScriptMaps struct {
-	TimeNS int64           `json:"timeNs"`          // when, as in Hit
-	Part   bool            `json:"part,omitempty"`  // they were emptied: what comes next comes on top
-	Final  bool            `json:"final,omitempty"` // nothing comes behind them
-	More   bool            `json:"more,omitempty"`  // the next record has others of the same moment
-	Maps   json.RawMessage `json:"maps"`            // what probe/script adds: MapState of each
-	Left   int             `json:"left,omitempty"`  // elements that are not in it, because they are too many
+	TimeNS int64 `json:"timeNs"`          // as in Hit
+	Part   bool  `json:"part,omitempty"`  // the maps were emptied: the next values are added to these
+	Final  bool  `json:"final,omitempty"` // no more maps follow
+	More   bool  `json:"more,omitempty"`  // the next record has others of the same moment
+
+	// For each map its name, keyed, kind (count, sum, avg, min, max, stats, hist, lhist, tseries, or the kind of a
+	// value), signed, the parameters of its kind (bits, low, high, step, mode), and elements: key (text, json, order),
+	// and words, counts by bucket, series by interval, or text and json of a value.
+	Maps json.RawMessage `json:"maps" openapi:"type=array"`
+	Left int             `json:"left,omitempty"` // elements that are not in it, because there are too many
 }
 
 // Formats of RunScript.
 const (
 	ScriptText = "text" // as bpftrace prints
 	ScriptJSON = "json" // as bpftrace -f json prints, a line each
-	ScriptData = "data" // of GET /v1/scripts/{script} alone: maps as those of several guests can be added
+	ScriptData = "data" // of GET /v1/scripts/{script} alone: maps in a form in which the maps of several guests can be added
 )
 
 // PlaceList is the body of the answer to GET /v1/places.
@@ -86,8 +93,8 @@ type PlaceList struct {
 	Places []Place `json:"places"`
 }
 
-// Place is where a script may have a probe.
+// Place is a place where a script can have a probe.
 type Place struct {
 	Probe     string     `json:"probe"`               // as a script says it: kprobe:vfs_read
-	Prototype *Prototype `json:"prototype,omitempty"` // of a function, where types were asked for and are known
+	Prototype *Prototype `json:"prototype,omitempty"` // of a function, if types were asked for and are known
 }

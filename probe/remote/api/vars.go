@@ -6,21 +6,20 @@ type VariableList struct {
 	More   bool            `json:"more"` // there are more places
 }
 
-// VariablePlace is a place of the code with the variables that it sees, the innermost
-// first.
+// VariablePlace is a place of the code with the variables in scope there.
 type VariablePlace struct {
 	Addr      Hex        `json:"addr"`
 	Symbol    string     `json:"symbol"`
 	Source    string     `json:"source,omitempty"` // FILE:LINE
-	Variables []Variable `json:"variables"`
+	Variables []Variable `json:"variables"`        // the innermost first
 }
 
 // Variable is a variable or a parameter. One of Where and Why is set.
 type Variable struct {
 	Name      string `json:"name"`
-	Type      string `json:"type"`      // as C writes it
-	Function  string `json:"function"`  // whose it is, which may be inlined there
-	Parameter bool   `json:"parameter"` // of that function
-	Where     string `json:"where,omitempty"`
-	Why       string `json:"why,omitempty"` // why its value is not to be had there
+	Type      string `json:"type"`            // as C writes it
+	Function  string `json:"function"`        // to which it belongs, which may be inlined here
+	Parameter bool   `json:"parameter"`       // of that function
+	Where     string `json:"where,omitempty"` // as definitions write it: %di, +16(%sp), @symbol; REGISTER+NUMBER is a sum
+	Why       string `json:"why,omitempty"`   // instead of Where: why its value is not available
 }

@@ -15,8 +15,8 @@ const V1 = "v1"
 type Version struct {
 	Version string   `json:"version"` // of the module, "(devel)" for a build from a tree
 	API     []string `json:"api"`     // protocol versions spoken
-	Level   string   `json:"level"`   // of the API, as in LevelHeader
-	Oldest  string   `json:"oldest"`  // that of the other side: a daemon's of clients, a client's of daemons; what is older is refused
+	Level   string   `json:"level"`   // of the API, MAJOR.MINOR, as in LevelHeader
+	Oldest  string   `json:"oldest"`  // the oldest level of the other side: of a daemon the oldest clients that it serves, of a client the oldest daemons
 	Git     string   `json:"git"`     // revision, empty when the build had none
 	Go      string   `json:"go"`      // toolchain
 	PID     int      `json:"pid,omitempty"`
