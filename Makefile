@@ -147,6 +147,7 @@ generate: ## rewrite generated documents and goldens
 	@mkdir -p build
 	$(GO) test ./internal/cli -run TestDocument -update
 	$(GO) run ./cmd/gpdev hosts docs/hosts >build/hosts.md && mv build/hosts.md docs/hosts.md
+	$(GO) run ./cmd/gpdev openapi . >build/openapi.yaml && mv build/openapi.yaml docs/openapi.yaml
 	$(GO) run ./cmd/gpdev notice . >build/NOTICE && mv build/NOTICE NOTICE
 
 clean: ## remove build results

@@ -16,7 +16,7 @@ the soak, made-up guests, random programs in a guest, and the documents that are
 made of runs.`,
 			Example: `  gpdev bench --no-peers
   gpdev soak --duration 10m --vcpus 8`,
-			Sub: []command.Spec{benchSpec(), soakSpec(), tortureSpec(), programsSpec(), hostsSpec(), noticeSpec(), manSpec(), sbomSpec()},
+			Sub: []command.Spec{benchSpec(), soakSpec(), tortureSpec(), programsSpec(), hostsSpec(), noticeSpec(), manSpec(), sbomSpec(), openapiSpec()},
 		},
 		HelpExamples: "  gpdev help soak",
 	}

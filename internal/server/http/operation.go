@@ -118,3 +118,39 @@ var (
 		Since: time.Date(2026, 11, 22, 18, 6, 4, 100_000_000, time.UTC), Attached: 1, Hits: 331,
 	}}}
 )
+
+// RecordKind is a type of records in streams, with a value of the type of its data.
+type RecordKind struct {
+	Type api.RecordType
+	Data any // nil: package api has no type for it
+}
+
+// Records are the types of records that the daemon sends.
+func Records() []RecordKind {
+	return []RecordKind{
+		{api.RecordStart, api.Start{}}, {api.RecordHit, api.Hit{}}, {api.RecordBoot, api.Boot{}}, {api.RecordStop, api.Stop{}},
+		{api.RecordConsole, api.Console{}}, {api.RecordOutput, api.Output{}}, {api.RecordMaps, api.ScriptMaps{}}, {api.RecordWarning, api.Warning{}},
+		{api.RecordInterval, api.Interval{}}, {api.RecordHeartbeat, api.Heartbeat{}}, {api.RecordStack, api.Stack{}}, {api.RecordGraph, nil},
+		{api.RecordCounts, api.Counted{}}, {api.RecordLost, api.Lost{}}, {api.RecordEnd, api.End{}},
+	}
+}
+
+// Refusal is a status that any request may get.
+type Refusal struct {
+	Status int
+	Why    string
+}
+
+// CommonRefusals are the statuses of errors that no route decides about.
+func CommonRefusals() []Refusal {
+	return []Refusal{
+		{http.StatusForbidden, string(api.CodeForbidden)},
+		{http.StatusMethodNotAllowed, string(api.CodeBadMethod)},
+		{http.StatusRequestTimeout, string(api.CodeTooSlow) + ", " + string(api.CodeCancelled)},
+		{http.StatusUpgradeRequired, string(api.CodeOldClient)},
+		{http.StatusTooManyRequests, string(api.CodeTooMany) + ": connections or bodies"},
+		{http.StatusInternalServerError, string(api.CodeInternal)},
+		{http.StatusNotImplemented, string(api.CodeUnavailable) + ": the guest is one of a file (--core)"},
+		{http.StatusServiceUnavailable, string(api.CodeClosing)},
+	}
+}
