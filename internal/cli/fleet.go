@@ -163,8 +163,11 @@ type member struct {
 	*remote.Client
 }
 
-// members are the daemons of a fleet, or of this machine, that are meant.
+// members are the daemons that a command is for: one, those of a fleet that are meant, or those of this machine.
 type members struct {
+	// alone says that it is one daemon, and that nothing that is printed names it: commands print what it says as it is.
+	alone bool
+
 	n       *fleet.Network // nil: they are on this machine
 	where   fleet.Where
 	all     []member
@@ -196,18 +199,14 @@ func (ff *fleetFlags) anyMembers(ctx context.Context) (*members, error) {
 	return m, nil
 }
 
-// ofOne is returned by what all daemons are asked, for what only one can be.
-type ofOne string
-
-// Error implements error.
-func (what ofOne) Error() string { return string(what) + ": of one daemon" }
-
-// only returns the one daemon that is meant.
-func (m *members) only(what ofOne) (*remote.Client, error) {
-	if len(m.all) == 1 && len(m.missing) == 0 {
-		return m.all[0].Client, nil
+// only returns the one daemon that is meant, alone, for what cannot be asked of several. The members are still the caller's to close.
+func (m *members) only(what string) (*members, error) {
+	if len(m.all) != 1 || len(m.missing) > 0 {
+		return nil, command.Usagef("%s: of one daemon, and %d are meant: say --where name=NAME", what, len(m.all)+len(m.missing))
 	}
-	return nil, command.Usagef("%w, and %d are meant: say --where name=NAME", what, len(m.all)+len(m.missing))
+	one := *m
+	one.alone = true
+	return &one, nil
 }
 
 func (m *members) close() {
@@ -301,8 +300,8 @@ func (m *members) everyone(ctx context.Context, later bool, begun func(), begin 
 	return <-failed
 }
 
-// askMany is ask for commands that all daemons of a fleet can carry out: many does for them what one does for one.
-func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
+// askAll runs f for the daemons that the user means: one, or with --fleet or --all any number.
+func (a *app) askAll(f func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		var m *members
 		var err error
@@ -310,7 +309,7 @@ func (a *app) askMany(one asking, many func(context.Context, *command.Run, *memb
 		case a.fleet.all:
 			m, err = a.localMembers(ctx, r)
 		case a.fleet.URL == "":
-			return a.ask(one)(ctx, r)
+			m, err = a.alone(ctx, r)
 		default:
 			m, err = a.fleet.members(ctx)
 		}
@@ -318,20 +317,49 @@ func (a *app) askMany(one asking, many func(context.Context, *command.Run, *memb
 			return err
 		}
 		defer m.close()
-		err = many(ctx, r, m)
-		if what := ofOne(""); errors.As(err, &what) {
-			c, err := m.only(what)
-			if err != nil {
-				return err
-			}
-			return one(ctx, r, c)
-		}
-		if err != nil || len(m.missing) == 0 {
+		if err := f(ctx, r, m); err != nil || len(m.missing) == 0 {
 			return err
 		}
 		return failures(r, append(make([]failure, len(m.all)), m.missing...))
 	}
 }
+
+// alone returns the one daemon that the user means.
+func (a *app) alone(ctx context.Context, r *command.Run) (*members, error) {
+	c, err := a.client(ctx, r.Getenv, r.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	if err := answers(ctx, r.Getenv, c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &members{alone: true, all: []member{{Client: c}}}, nil
+}
+
+// askMany is askAll for commands that are written twice: many does for all daemons what one does for one.
+func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
+	return a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
+		err := error(ofOne(""))
+		if !m.alone {
+			err = many(ctx, r, m)
+		}
+		if what := ofOne(""); errors.As(err, &what) {
+			c, err := m.only(string(what))
+			if err != nil {
+				return err
+			}
+			return one(ctx, r, c.all[0].Client)
+		}
+		return err
+	})
+}
+
+// ofOne is returned by many of askMany for what only one daemon can be asked.
+type ofOne string
+
+// Error implements error.
+func (what ofOne) Error() string { return string(what) }
 
 // maxAsked bounds how many daemons are asked at a time.
 const maxAsked = 64
@@ -345,14 +373,24 @@ type answer[T any] struct {
 	err error
 }
 
-// answers is what several have.
+// answersOf is what several have answered, or one alone.
 type answersOf[T any] struct {
 	Daemons []answer[T] `json:"daemons"`
+
+	alone bool
+}
+
+// json is what --format json has of them: the answer of one alone, of several all with their names.
+func (o answersOf[T]) json() any {
+	if o.alone {
+		return o.Daemons[0].Answer
+	}
+	return o
 }
 
 // gather asks all daemons, and returns their answers in the order of their names.
 func gather[T any](ctx context.Context, m *members, ask func(context.Context, *remote.Client) (T, error)) answersOf[T] {
-	out := answersOf[T]{make([]answer[T], len(m.all))}
+	out := answersOf[T]{Daemons: make([]answer[T], len(m.all)), alone: m.alone}
 	room := make(chan struct{}, maxAsked)
 	var wg sync.WaitGroup
 	for i, c := range m.all {
@@ -372,6 +410,18 @@ func gather[T any](ctx context.Context, m *members, ask func(context.Context, *r
 	return out
 }
 
+// each asks all daemons and prints their answers. One alone that fails has nothing to print.
+func each[T any](ctx context.Context, r *command.Run, m *members, ask func(context.Context, *remote.Client) (T, error), print func(answersOf[T]) error) error {
+	o := gather(ctx, m, ask)
+	if o.alone && o.Daemons[0].err != nil {
+		return o.Daemons[0].err
+	}
+	if err := print(o); err != nil {
+		return err
+	}
+	return o.verdict(r)
+}
+
 // onWire is an error as JSON has it.
 func onWire(err error) *api.Error {
 	var wire *api.Error
@@ -387,6 +437,9 @@ func onWire(err error) *api.Error {
 
 // verdict notes what daemons have not answered, and says whether that is a failure.
 func (o answersOf[T]) verdict(r *command.Run) error {
+	if o.alone {
+		return o.Daemons[0].err
+	}
 	var fs []failure
 	for _, a := range o.Daemons {
 		fs = append(fs, failure{a.Daemon, a.err})

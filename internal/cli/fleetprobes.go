@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// probesOf is what the daemons of a fleet have answered about probes.
+// probesOf is what daemons have answered about probes.
 type probesOf struct{ answersOf[api.ProbeList] }
 
 // probes are all of them, and beside each its daemon.
@@ -26,14 +26,10 @@ func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 
 // onFleet does something with probes of all daemons, and prints what they are then.
 func onFleet(ctx context.Context, r *command.Run, m *members, do func(context.Context, *remote.Client) (api.ProbeList, error), columns ...column) error {
-	o := probesOf{gather(ctx, m, do)}
-	if err := o.print(r, columns); err != nil {
-		return err
-	}
-	return o.verdict(r)
+	return each(ctx, r, m, do, func(o answersOf[api.ProbeList]) error { return probesOf{o}.print(r, columns) })
 }
 
-// print prints the table of probes, with a column for their daemons.
+// print prints the table of probes; those of several daemons have a column for their names.
 func (o probesOf) print(r *command.Run, columns columnList) error {
 	ps, daemons := o.probes()
 	if r.Templated() {
@@ -43,16 +39,29 @@ func (o probesOf) print(r *command.Run, columns columnList) error {
 		}
 		return command.PrintRows(r, rows)
 	}
-	return r.Show(o, func() error {
-		l := columns
+	return r.Show(o.json(), func() error {
+		l, beside := columns, 0
+		if !o.alone {
+			beside = widest("DAEMON", daemons) + 2
+		}
 		if len(l) == 0 {
-			l = narrow(ps, widest("DAEMON", daemons)+2)
+			l = narrow(ps, beside)
 		}
 		var rows [][]string
 		for i, p := range ps {
-			rows = append(rows, append([]string{daemons[i]}, l.cells(p)...))
+			row := l.cells(p)
+			if !o.alone {
+				row = append([]string{daemons[i]}, row...)
+			}
+			rows = append(rows, row)
 		}
-		return r.Table(append([]string{"DAEMON"}, l.headings()...), rows)
+		if !o.alone {
+			return r.Table(append([]string{"DAEMON"}, l.headings()...), rows)
+		}
+		if err := r.Table(l.headings(), rows); err != nil {
+			return err
+		}
+		return underWayTable(ps).below(r)
 	})
 }
 
@@ -71,32 +80,6 @@ func attachMany(ctx context.Context, r *command.Run, m *members, do func(context
 		}
 		if n := len(a.Answer.Skipped); n > 0 {
 			r.Note("%s: skipped %s; --format json has them.", command.Line(a.Daemon), command.Plural(n, "function"))
-		}
-	}
-	return o.verdict(r)
-}
-
-// listMany lists the probes of all daemons.
-func listMany(ctx context.Context, r *command.Run, m *members, quiet bool, columns columnList) error {
-	ask := func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
-		l.Probes, err = c.Probes(ctx, r.Args...)
-		return l, err
-	}
-	switch {
-	case r.Format == formatKernel || r.Format == formatDefs:
-		return ofOne("--format " + r.Format)
-	case !quiet:
-		return onFleet(ctx, r, m, ask, columns...)
-	}
-	o := probesOf{gather(ctx, m, ask)}
-	seen := map[string]bool{}
-	ps, _ := o.probes()
-	for _, p := range ps {
-		if !seen[p.Name] {
-			seen[p.Name] = true
-			if err := r.Print("%s\n", command.Clean(p.Name)); err != nil {
-				return err
-			}
 		}
 	}
 	return o.verdict(r)

@@ -170,7 +170,7 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 
 // scriptMany prints the maps of a script in all daemons that have it, as they are now, as one.
 func scriptMany(ctx context.Context, r *command.Run, m *members, name string) error {
-	o := answersOf[api.ScriptInfo]{gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
+	o := answersOf[api.ScriptInfo]{Daemons: gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
 		return c.Script(ctx, name, api.ScriptData)
 	}).having(api.CodeNoScript)}
 	var total script.Total

@@ -63,64 +63,65 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
 		},
 		Complete: a.completeProbes(),
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
+		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {
 			if err := notQuiet(r); err != nil {
 				return err
 			}
+			if r.Format == formatKernel || r.Format == formatDefs {
+				if m, err = m.only("--format " + r.Format); err != nil {
+					return err
+				}
+			}
 			switch {
-			case wide && len(columns) > 0:
+			case m.alone && wide && len(columns) > 0:
 				return command.Usagef("--wide and --columns: say one of them")
 			case r.Format == formatKernel && len(r.Args) > 0:
 				return command.Usagef("--format kernel has every probe: it takes no name")
 			case r.Format == formatKernel:
-				return kernelFile(ctx, r, c, "list")
+				return kernelFile(ctx, r, m.all[0].Client, "list")
+			case wide:
+				columns = probeColumns
 			}
-			ps, err := c.Probes(ctx, r.Args...)
-			if err != nil {
-				return err
-			}
-			switch {
-			case quiet:
-				return printNames(r, ps)
-			case r.Templated():
-				return command.PrintRows(r, probeRows(ps))
-			case r.Format == formatDefs:
-				for _, p := range ps {
-					for _, line := range defLines(p) {
-						if err := r.Print("%s\n", command.Clean(line)); err != nil {
-							return err
-						}
-					}
+			lines := quiet || r.Templated() || r.Format == formatDefs
+			armed := true
+			return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
+				if l.Probes, err = c.Probes(ctx, r.Args...); err == nil && m.alone && !lines {
+					armed, err = c.Armed(ctx)
+				}
+				return l, err
+			}, func(o answersOf[api.ProbeList]) error {
+				ps, _ := probesOf{o}.probes()
+				switch {
+				case quiet:
+					return printNames(r, ps, !m.alone)
+				case r.Format == formatDefs:
+					return printDefs(r, ps)
+				}
+				if err := (probesOf{o}).print(r, columns); err != nil || !m.alone || lines || r.WantsJSON() {
+					return err
+				}
+				if len(r.Args) > 0 {
+					noteUnoptimized(r, ps)
+				}
+				if !armed {
+					r.Note("All probes are disarmed; 'guestprobe arm' arms them.")
 				}
 				return nil
-			}
-			armed, err := c.Armed(ctx)
-			if err != nil {
-				return err
-			}
-			if wide {
-				columns = probeColumns
-			}
-			if err := printProbes(r, ps, columns...); err != nil {
-				return err
-			}
-			if len(r.Args) > 0 && !r.WantsJSON() {
-				noteUnoptimized(r, ps)
-			}
-			if !armed && !r.WantsJSON() {
-				r.Note("All probes are disarmed; 'guestprobe arm' arms them.")
-			}
-			return nil
-		}, func(ctx context.Context, r *command.Run, m *members) error {
-			if err := notQuiet(r); err != nil {
-				return err
-			}
-			if wide {
-				columns = probeColumns
-			}
-			return listMany(ctx, r, m, quiet, columns)
+			})
 		}),
 	}
+}
+
+// printDefs prints definitions of probes that attach takes.
+func printDefs(r *command.Run, ps []api.Probe) error {
+	for _, p := range ps {
+		for _, line := range defLines(p) {
+			if err := r.Print("%s\n", command.Clean(line)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // defLines are a probe's definition as attach takes it. A comment stands above one that

@@ -159,7 +159,7 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 				if err != nil {
 					return err
 				}
-				return one(ctx, r, c)
+				return one(ctx, r, c.all[0].Client)
 			}
 			return scriptMany(ctx, r, m, r.Args[0])
 		}),

@@ -54,9 +54,14 @@ func (h hitRow) Arg(name string) string {
 	return ""
 }
 
-// printNames prints the names of probes, a line each.
-func printNames(r *command.Run, ps []api.Probe) error {
+// printNames prints the names of probes, a line each; with once a name that several have is printed once.
+func printNames(r *command.Run, ps []api.Probe, once bool) error {
+	seen := map[string]bool{}
 	for _, p := range ps {
+		if once && seen[p.Name] {
+			continue
+		}
+		seen[p.Name] = true
 		if err := r.Print("%s\n", command.Clean(p.Name)); err != nil {
 			return err
 		}
