@@ -104,39 +104,6 @@ type totalCounts struct {
 	Lost     uint64 `json:"lost"`
 }
 
-// statMany shows the counts of all daemons, and their sums.
-func statMany(ctx context.Context, r *command.Run, m *members, perCPU, quiet bool) error {
-	if perCPU || r.Format == formatKernel {
-		return ofOne("--per-cpu and --format " + formatKernel)
-	}
-	got := gather(ctx, m, func(ctx context.Context, c *remote.Client) (s statAnswer, err error) {
-		if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
-			return s, err
-		}
-		g, err := c.Guest(ctx)
-		s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
-		return s, err
-	})
-	o := probesOf{}
-	for _, a := range got.Daemons {
-		if a.Answer != nil {
-			o.Daemons = append(o.Daemons, answer[api.ProbeList]{Daemon: a.Daemon, Answer: &api.ProbeList{Probes: a.Answer.Probes}})
-		}
-	}
-	ps, daemons := o.probes()
-	s := fleetStat{Daemons: got.Daemons, Total: totals(ps, daemons), Kinds: countKinds(ps)}
-	var err error
-	if r.Templated() {
-		err = o.print(r, nil)
-	} else {
-		err = r.Show(s, func() error { return s.print(r, ps, daemons, quiet) })
-	}
-	if err != nil {
-		return err
-	}
-	return got.verdict(r)
-}
-
 // totals are the sums by name, in the order in which the names come first.
 func totals(ps []api.Probe, daemons []string) []totalCounts {
 	out, at, last := []totalCounts{}, map[string]int{}, map[string]string{}

@@ -54,36 +54,50 @@ kprobe_profile; --quiet prints the first table only.
 			noTrunc(f)
 		},
 		Complete: a.completeProbes(),
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) (err error) {
+		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {
 			if err := notQuiet(r); err != nil {
 				return err
+			}
+			if perCPU || r.Format == formatKernel {
+				if m, err = m.only("--per-cpu and --format " + formatKernel); err != nil {
+					return err
+				}
 			}
 			if r.Format == formatKernel {
-				return kernelFile(ctx, r, c, "profile")
+				return kernelFile(ctx, r, m.all[0].Client, "profile")
 			}
-			var s statAnswer
-			if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
-				return err
-			}
-			switch {
-			case r.Templated():
-				return command.PrintRows(r, probeRows(s.Probes))
-			case quiet:
-				return printStats(r, s.Probes, perCPU)
-			}
-			g, err := c.Guest(ctx)
-			if err != nil {
-				return err
-			}
-			s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
-			return r.Show(s, func() error { return s.print(r, perCPU) })
-		}, func(ctx context.Context, r *command.Run, m *members) error {
-			if err := notQuiet(r); err != nil {
-				return err
-			}
-			return statMany(ctx, r, m, perCPU, quiet)
+			return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (s statAnswer, err error) {
+				if s.Probes, err = c.Probes(ctx, r.Args...); err != nil || quiet || r.Templated() {
+					return s, err
+				}
+				g, err := c.Guest(ctx)
+				s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
+				return s, err
+			}, func(o answersOf[statAnswer]) error { return printStat(r, o, perCPU, quiet) })
 		}),
 	}
+}
+
+// printStat prints the counts of daemons; of several with their sums.
+func printStat(r *command.Run, o answersOf[statAnswer], perCPU, quiet bool) error {
+	probes := probesOf{answersOf[api.ProbeList]{alone: o.alone}}
+	for _, a := range o.Daemons {
+		if a.Answer != nil {
+			probes.Daemons = append(probes.Daemons, answer[api.ProbeList]{Daemon: a.Daemon, Answer: &api.ProbeList{Probes: a.Answer.Probes}})
+		}
+	}
+	ps, daemons := probes.probes()
+	switch {
+	case r.Templated():
+		return probes.print(r, nil)
+	case o.alone && quiet:
+		return printStats(r, ps, perCPU)
+	case o.alone:
+		s := o.Daemons[0].Answer
+		return r.Show(s, func() error { return s.print(r, perCPU) })
+	}
+	s := fleetStat{Daemons: o.Daemons, Total: totals(ps, daemons), Kinds: countKinds(ps)}
+	return r.Show(s, func() error { return s.print(r, ps, daemons, quiet) })
 }
 
 // print prints the tables that have something to say.
