@@ -43,7 +43,7 @@ flags are about every definition.`,
 			commands, lines := commandsOf(string(text))
 			if len(commands) == 0 {
 				r.Note("%s has no command.", command.Clean(name))
-				return printAttached(r, api.ProbeList{Probes: []api.Probe{}})
+				return printAttached(r, probesAlone(api.ProbeList{Probes: []api.Probe{}}))
 			}
 			list, err := probes.attach(ctx, r, c, commands)
 			var wire *api.Error
@@ -52,7 +52,7 @@ flags are about every definition.`,
 			} else if err != nil {
 				return err
 			}
-			return printAttached(r, list)
+			return printAttached(r, probesAlone(list))
 		}),
 	}
 }

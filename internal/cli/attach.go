@@ -242,20 +242,12 @@ there, an access outside of what it is to, code that is never executed) is a war
 			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read, or these: names and patterns with commas between")
 		},
-		Run: a.orKeep(&keep, &probes, a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
+		Run: a.orKeep(&keep, &probes, a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
 			if err := check(r); err != nil {
 				return err
 			}
-			list, err := attach(ctx, r, c)
-			if err != nil {
-				return err
-			}
-			return printAttached(r, list)
-		}, func(ctx context.Context, r *command.Run, m *members) error {
-			if err := check(r); err != nil {
-				return err
-			}
-			return attachMany(ctx, r, m, func(ctx context.Context, c *remote.Client) (api.ProbeList, error) { return attach(ctx, r, c) })
+			return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (api.ProbeList, error) { return attach(ctx, r, c) },
+				func(o answersOf[api.ProbeList]) error { return printAttached(r, probesOf{o}) })
 		})),
 	}
 }
@@ -273,16 +265,31 @@ func (p *probeFlags) attach(ctx context.Context, r *command.Run, c *remote.Clien
 }
 
 // printAttached prints what a list of commands has done.
-func printAttached(r *command.Run, list api.ProbeList) error {
-	err := r.Show(list, func() error {
-		if len(list.Probes) == 0 {
-			return nil
+func printAttached(r *command.Run, o probesOf) error {
+	if ps, _ := o.probes(); len(ps) > 0 || !o.alone || r.WantsJSON() {
+		if err := o.print(r, nil); err != nil || r.WantsJSON() {
+			return err
 		}
-		return printProbes(r, list.Probes)
-	})
-	if err != nil || r.WantsJSON() {
-		return err
 	}
+	for _, a := range o.Daemons {
+		switch {
+		case a.Answer == nil:
+		case o.alone:
+			noteAttached(r, *a.Answer)
+		default:
+			for _, p := range a.Answer.Detached {
+				r.Note("%s: detached %s at %s, with %s.", command.Line(a.Daemon), command.Line(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
+			}
+			if n := len(a.Answer.Skipped); n > 0 {
+				r.Note("%s: skipped %s; --format json has them.", command.Line(a.Daemon), command.Plural(n, "function"))
+			}
+		}
+	}
+	return nil
+}
+
+// noteAttached says what a list of commands has done besides what the table of probes has.
+func noteAttached(r *command.Run, list api.ProbeList) {
 	for _, p := range list.Detached {
 		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
 	}
@@ -299,7 +306,6 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 			r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)
 		}
 	}
-	return nil
 }
 
 // noteParts names the functions that the compiler has made of a probed one, if callers call them in its place. Cold

@@ -108,27 +108,21 @@ func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *remote.Cl
 // doing does something with probes of a daemon, and returns what they are then.
 type doing func(context.Context, *remote.Client) ([]api.Probe, error)
 
-// askProbes has one daemon, or all of a fleet that are meant, do what the command line says, and prints what the
-// probes are then.
+// askProbes has daemons do what the command line says, and prints what the probes are then.
 func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Context, *command.Run) error {
-	return a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
+	return a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
 		do, err := what(r)
 		if err != nil {
 			return err
 		}
-		ps, err := do(ctx, c)
-		if err != nil {
-			return err
-		}
-		return printProbes(r, ps)
-	}, func(ctx context.Context, r *command.Run, m *members) error {
-		do, err := what(r)
-		if err != nil {
-			return err
-		}
-		return onFleet(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
-			l.Probes, err = do(ctx, c)
-			return l, err
-		})
+		return doAndPrint(ctx, r, m, do)
 	})
+}
+
+// doAndPrint has daemons do something with their probes, and prints what these are then.
+func doAndPrint(ctx context.Context, r *command.Run, m *members, do doing) error {
+	return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
+		l.Probes, err = do(ctx, c)
+		return l, err
+	}, func(o answersOf[api.ProbeList]) error { return probesOf{o}.print(r, nil) })
 }

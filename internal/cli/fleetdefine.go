@@ -205,10 +205,10 @@ func (a *app) orKept(run func(context.Context, *command.Run) error) func(context
 
 // detachKept detaches what definitions have attached, shows the final counts, and withdraws them.
 func detachKept(ctx context.Context, r *command.Run, m *members, defs []fleet.Definition) error {
-	failed := onFleet(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
+	failed := doAndPrint(ctx, r, m, func(ctx context.Context, c *remote.Client) ([]api.Probe, error) {
 		st, err := c.Fleet(ctx, 0)
 		if err != nil {
-			return l, err
+			return nil, err
 		}
 		var ids []string
 		for _, d := range st.Definitions {
@@ -218,8 +218,7 @@ func detachKept(ctx context.Context, r *command.Run, m *members, defs []fleet.De
 				}
 			}
 		}
-		l.Probes, err = c.DetachMany(ctx, ids...)
-		return l, err
+		return c.DetachMany(ctx, ids...)
 	})
 	for _, def := range defs {
 		_, x, err := m.n.Withdraw(ctx, def.Name)

@@ -1,17 +1,20 @@
 package cli
 
 import (
-	"context"
 	"slices"
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // probesOf is what daemons have answered about probes.
 type probesOf struct{ answersOf[api.ProbeList] }
+
+// probesAlone is what one daemon has answered.
+func probesAlone(l api.ProbeList) probesOf {
+	return probesOf{answersOf[api.ProbeList]{Daemons: []answer[api.ProbeList]{{Answer: &l}}, alone: true}}
+}
 
 // probes are all of them, and beside each its daemon.
 func (o probesOf) probes() (ps []api.Probe, daemons []string) {
@@ -22,11 +25,6 @@ func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 		}
 	}
 	return ps, daemons
-}
-
-// onFleet does something with probes of all daemons, and prints what they are then.
-func onFleet(ctx context.Context, r *command.Run, m *members, do func(context.Context, *remote.Client) (api.ProbeList, error), columns ...column) error {
-	return each(ctx, r, m, do, func(o answersOf[api.ProbeList]) error { return probesOf{o}.print(r, columns) })
 }
 
 // print prints the table of probes; those of several daemons have a column for their names.
@@ -63,26 +61,6 @@ func (o probesOf) print(r *command.Run, columns columnList) error {
 		}
 		return underWayTable(ps).below(r)
 	})
-}
-
-// attachMany attaches to the guests of all daemons.
-func attachMany(ctx context.Context, r *command.Run, m *members, do func(context.Context, *remote.Client) (api.ProbeList, error)) error {
-	o := probesOf{gather(ctx, m, do)}
-	if err := o.print(r, nil); err != nil {
-		return err
-	}
-	for _, a := range o.Daemons {
-		if a.Answer == nil || r.WantsJSON() {
-			continue
-		}
-		for _, p := range a.Answer.Detached {
-			r.Note("%s: detached %s at %s, with %s.", command.Line(a.Daemon), command.Line(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
-		}
-		if n := len(a.Answer.Skipped); n > 0 {
-			r.Note("%s: skipped %s; --format json has them.", command.Line(a.Daemon), command.Plural(n, "function"))
-		}
-	}
-	return o.verdict(r)
 }
 
 // fleetStat is what stat prints of a fleet as JSON.

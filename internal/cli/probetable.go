@@ -115,24 +115,6 @@ func narrow(ps []api.Probe, beside int) columnList {
 	return l
 }
 
-// printProbes prints probes as list does, with the columns asked for.
-func printProbes(r *command.Run, ps []api.Probe, columns ...column) error {
-	return r.Show(api.ProbeList{Probes: ps}, func() error {
-		l := columnList(columns)
-		if len(l) == 0 {
-			l = narrow(ps, 0)
-		}
-		var rows [][]string
-		for _, p := range ps {
-			rows = append(rows, l.cells(p))
-		}
-		if err := r.Table(l.headings(), rows); err != nil {
-			return err
-		}
-		return underWayTable(ps).below(r)
-	})
-}
-
 // optimized is whether a probe's site has a jump, or why not.
 func optimized(p api.Probe) string {
 	switch {
