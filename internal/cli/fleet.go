@@ -303,16 +303,11 @@ func (m *members) everyone(ctx context.Context, later bool, begun func(), begin 
 // askAll runs f for the daemons that the user means: one, or with --fleet or --all any number.
 func (a *app) askAll(f func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
-		var m *members
-		var err error
-		switch {
-		case a.fleet.all:
-			m, err = a.localMembers(ctx, r)
-		case a.fleet.URL == "":
-			m, err = a.alone(ctx, r)
-		default:
-			m, err = a.fleet.members(ctx)
+		ask := a.members
+		if a.fleet.all {
+			ask = a.localMembers
 		}
+		m, err := ask(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -322,6 +317,26 @@ func (a *app) askAll(f func(context.Context, *command.Run, *members) error) func
 		}
 		return failures(r, append(make([]failure, len(m.all)), m.missing...))
 	}
+}
+
+// askFleet is askAll for commands that do not know --all.
+func (a *app) askFleet(f func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
+	return func(ctx context.Context, r *command.Run) error {
+		m, err := a.members(ctx, r)
+		if err != nil {
+			return err
+		}
+		defer m.close()
+		return f(ctx, r, m)
+	}
+}
+
+// members returns the one daemon that the user means, or those of --fleet; none is an error.
+func (a *app) members(ctx context.Context, r *command.Run) (*members, error) {
+	if a.fleet.URL == "" {
+		return a.alone(ctx, r)
+	}
+	return a.fleet.members(ctx)
 }
 
 // alone returns the one daemon that the user means.
@@ -408,6 +423,14 @@ func gather[T any](ctx context.Context, m *members, ask func(context.Context, *r
 	}
 	wg.Wait()
 	return out
+}
+
+// before is what stands before a remark about a daemon: its name, unless it is alone.
+func (m *members) before(daemon string) string {
+	if m.alone {
+		return ""
+	}
+	return command.Line(daemon) + ": "
 }
 
 // each asks all daemons and prints their answers. One alone that fails has nothing to print.

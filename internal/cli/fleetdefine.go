@@ -184,7 +184,7 @@ func (a *app) orKept(run func(context.Context, *command.Run) error) func(context
 		if a.fleet.URL == "" || len(r.Args) == 0 {
 			return run(ctx, r)
 		}
-		m, x, err := a.membersAndDefinitions(ctx)
+		m, x, err := a.membersAndDefinitions(ctx, r)
 		if err != nil {
 			return err
 		}

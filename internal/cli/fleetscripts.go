@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,7 +14,6 @@ import (
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
-	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // fleetScriptRow is what daemons of a fleet do by one name.
@@ -49,9 +47,13 @@ type fleetScripts struct {
 	Daemons []answer[scriptsOf] `json:"daemons"`
 }
 
-// membersAndDefinitions returns the daemons of the fleet that are meant, perhaps none, and what the fleet is to do: nothing where no
-// server of it keeps that.
-func (a *app) membersAndDefinitions(ctx context.Context) (*members, fleet.Index, error) {
+// membersAndDefinitions returns the daemons that are meant, of a fleet perhaps none, and what the fleet is to do: nothing where no
+// server of it keeps that, or there is no fleet.
+func (a *app) membersAndDefinitions(ctx context.Context, r *command.Run) (*members, fleet.Index, error) {
+	if a.fleet.URL == "" {
+		m, err := a.alone(ctx, r)
+		return m, fleet.Index{}, err
+	}
 	m, err := a.fleet.anyMembers(ctx)
 	if err != nil {
 		return nil, fleet.Index{}, err
@@ -64,37 +66,44 @@ func (a *app) membersAndDefinitions(ctx context.Context) (*members, fleet.Index,
 	return m, x, nil
 }
 
-// scriptsMany lists what the fleet is to do, and the scripts that daemons have besides, by name.
-func (a *app) scriptsMany(ctx context.Context, r *command.Run) error {
-	m, x, err := a.membersAndDefinitions(ctx)
+// listScripts lists the scripts that a daemon has; of a fleet what it is to do, and the scripts that daemons have besides, by name.
+func (a *app) listScripts(ctx context.Context, r *command.Run) error {
+	m, x, err := a.membersAndDefinitions(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	got := gather(ctx, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
-		if s.Scripts, err = c.Scripts(ctx); err == nil {
+	return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
+		if s.Scripts, err = c.Scripts(ctx); err == nil && !m.alone {
 			s.Fleet, err = c.Fleet(ctx, 0)
 		}
 		return s, err
-	})
-	out := fleetScripts{Scripts: scriptRows(r, x, got), Daemons: got.Daemons}
-	if err := r.Show(out, func() error {
+	}, func(o answersOf[scriptsOf]) error {
 		var rows [][]string
-		for _, s := range out.Scripts {
-			from, since := "daemons", "-"
-			if s.Fleet {
-				from = "fleet"
-			}
-			if s.Since != nil {
-				since = s.Since.Local().Format(time.DateTime)
-			}
-			rows = append(rows, []string{s.Name, from, s.state(), u64(s.Hits), u64(s.Written), u64(s.Lost), since, cmp.Or(s.Where, "-"), cmp.Or(firstLine(s.Script), s.Kind)})
+		if o.alone {
+			l := o.Daemons[0].Answer.Scripts
+			return r.Show(api.ScriptList{Scripts: l}, func() error {
+				for _, s := range l {
+					rows = append(rows, []string{s.Name, scriptState(s), fmt.Sprint(s.Attached), u64(s.Hits), u64(s.Written), u64(s.Lost), s.Since.Local().Format(time.DateTime), firstLine(s.Script)})
+				}
+				return r.Table([]string{"NAME", "STATE", "PROBES", "HITS", "WRITTEN", "LOST", "SINCE", "SCRIPT"}, rows)
+			})
 		}
-		return r.Table([]string{"NAME", "FROM", "STATE", "HITS", "WRITTEN", "LOST", "SINCE", "WHERE", "SCRIPT"}, rows)
-	}); err != nil {
-		return err
-	}
-	return got.verdict(r)
+		l := scriptRows(r, x, o)
+		return r.Show(fleetScripts{Scripts: l, Daemons: o.Daemons}, func() error {
+			for _, s := range l {
+				from, since := "daemons", "-"
+				if s.Fleet {
+					from = "fleet"
+				}
+				if s.Since != nil {
+					since = s.Since.Local().Format(time.DateTime)
+				}
+				rows = append(rows, []string{s.Name, from, s.state(), u64(s.Hits), u64(s.Written), u64(s.Lost), since, cmp.Or(s.Where, "-"), cmp.Or(firstLine(s.Script), s.Kind)})
+			}
+			return r.Table([]string{"NAME", "FROM", "STATE", "HITS", "WRITTEN", "LOST", "SINCE", "WHERE", "SCRIPT"}, rows)
+		})
+	})
 }
 
 // state says in how many daemons it runs.
@@ -168,35 +177,6 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 	return out
 }
 
-// scriptMany prints the maps of a script in all daemons that have it, as they are now, as one.
-func scriptMany(ctx context.Context, r *command.Run, m *members, name string) error {
-	o := answersOf[api.ScriptInfo]{Daemons: gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
-		return c.Script(ctx, name, api.ScriptData)
-	}).having(api.CodeNoScript)}
-	var total script.Total
-	for _, a := range o.Daemons {
-		switch {
-		case a.Answer == nil:
-			continue
-		case a.Answer.States == nil:
-			r.Note("%s: %s has ended (%s); 'guestprobe stop %s' prints its end.", command.Line(a.Daemon), name, scriptState(*a.Answer), name)
-			continue
-		case a.Answer.Left > 0:
-			r.Note("%s: %s of maps %s left out: there are too many", command.Line(a.Daemon), command.Plural(a.Answer.Left, "element"), command.Are(a.Answer.Left))
-		}
-		var states []script.MapState
-		if err := json.Unmarshal(a.Answer.States, &states); err != nil {
-			return fmt.Errorf("%s: %w: %w", a.Daemon, remote.ErrProtocol, err)
-		}
-		for _, p := range total.Add(a.Daemon, states) {
-			noteOf(r, a.Daemon, p)
-		}
-	}
-	var err error
-	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, printGuestText(r, text)) })
-	return cmp.Or(err, o.verdict(r))
-}
-
 // having are the answers of those that have what was asked for; if none has, all.
 func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
 	for _, a := range o.Daemons {
@@ -213,7 +193,7 @@ func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
 
 // stopMany ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
 func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
-	m, x, err := a.membersAndDefinitions(ctx)
+	m, x, err := a.membersAndDefinitions(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/show/chart"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // detachScript leaves a script running in the daemon.
@@ -43,16 +45,7 @@ With --fleet it lists what the fleet is to do (FROM is fleet), in how many daemo
 refused, with the sums of their counts, and the scripts that daemons have besides.`,
 		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
 		Args:    command.Between(0, 0, ""),
-		Run: a.orMany(show(a, func(ctx context.Context, _ *command.Run, c *remote.Client) (api.ScriptList, error) {
-			ss, err := c.Scripts(ctx)
-			return api.ScriptList{Scripts: ss}, err
-		}, func(r *command.Run, l api.ScriptList) error {
-			var rows [][]string
-			for _, s := range l.Scripts {
-				rows = append(rows, []string{s.Name, scriptState(s), fmt.Sprint(s.Attached), fmt.Sprint(s.Hits), fmt.Sprint(s.Written), fmt.Sprint(s.Lost), s.Since.Local().Format(time.DateTime), firstLine(s.Script)})
-			}
-			return r.Table([]string{"NAME", "STATE", "PROBES", "HITS", "WRITTEN", "LOST", "SINCE", "SCRIPT"}, rows)
-		}), a.scriptsMany),
+		Run:     a.listScripts,
 	}
 }
 
@@ -87,48 +80,6 @@ func firstLine(script string) string {
 func (a *app) script() command.Spec {
 	var followed bool
 	var heat heatFlags
-	one := func(ctx context.Context, r *command.Run, c *remote.Client) error {
-		name := r.Args[0]
-		if err := heat.check(r); err != nil {
-			return err
-		}
-		if followed && (heat.heat || r.Format == formatSVG) {
-			return command.Usagef("--follow prints what the script prints: it goes with neither --heat nor --format svg")
-		}
-		if heat.heat {
-			return heat.poll(ctx, r, name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
-				s, err := c.Script(ctx, name, api.ScriptJSON)
-				if err != nil || s.Maps == nil {
-					return nil, false, err
-				}
-				all, err := printedHists(r, *s.Maps)
-				return all, true, err
-			})
-		}
-		if followed {
-			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*remote.Stream, error) { return c.FollowScript(life, name) }, nil)
-		}
-		format := api.ScriptText
-		if r.WantsJSON() || r.Format == formatSVG {
-			format = api.ScriptJSON
-		}
-		s, err := c.Script(ctx, name, format)
-		if err != nil {
-			return err
-		}
-		if s.Maps == nil {
-			r.Note("%s has ended (%s); 'guestprobe stop %s' prints its end.", name, scriptState(s), name)
-			return nil
-		}
-		if r.Format == formatSVG {
-			all, err := printedHists(r, *s.Maps)
-			if err != nil {
-				return err
-			}
-			return chart.Picture(r.Stdout, name, pictures(all))
-		}
-		return printGuestText(r, *s.Maps)
-	}
 	return command.Spec{
 		Use:   "script [flags] NAME",
 		Short: "Show the maps of a script that runs without a client",
@@ -148,22 +99,82 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
 			heat.declare(f)
 		},
-		Run: a.orMany(a.ask(one), func(ctx context.Context, r *command.Run) error {
-			m, err := a.fleet.members(ctx)
+		Run: a.askFleet(func(ctx context.Context, r *command.Run, m *members) (err error) {
+			name := r.Args[0]
+			if followed || heat.heat || r.Format == formatSVG {
+				if m, err = m.only("--follow, --heat and --format svg"); err != nil {
+					return err
+				}
+			}
+			if m.alone {
+				if err := heat.check(r); err != nil {
+					return err
+				}
+			}
+			switch {
+			case followed && (heat.heat || r.Format == formatSVG):
+				return command.Usagef("--follow prints what the script prints: it goes with neither --heat nor --format svg")
+			case heat.heat:
+				return heat.poll(ctx, r, name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
+					s, err := m.all[0].Script(ctx, name, api.ScriptJSON)
+					if err != nil || s.Maps == nil {
+						return nil, false, err
+					}
+					all, err := printedHists(r, *s.Maps)
+					return all, true, err
+				})
+			case followed:
+				return printScript(ctx, ctx, r, m.all[0].Client, r.Stdout, func(life context.Context) (*remote.Stream, error) { return m.all[0].FollowScript(life, name) }, nil)
+			}
+			return printScriptMaps(ctx, r, m, name)
+		}),
+	}
+}
+
+// printScriptMaps prints the maps of a script as they are now; those of all daemons that have it as one.
+func printScriptMaps(ctx context.Context, r *command.Run, m *members, name string) error {
+	format := api.ScriptData
+	switch {
+	case m.alone && (r.WantsJSON() || r.Format == formatSVG):
+		format = api.ScriptJSON
+	case m.alone:
+		format = api.ScriptText
+	}
+	o := gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
+		return c.Script(ctx, name, format)
+	})
+	o.Daemons = o.having(api.CodeNoScript)
+	var total script.Total
+	for _, a := range o.Daemons {
+		s := a.Answer
+		switch {
+		case s == nil:
+			continue
+		case s.Maps == nil && s.States == nil:
+			r.Note("%s%s has ended (%s); 'guestprobe stop %s' prints its end.", m.before(a.Daemon), name, scriptState(*s), name)
+			continue
+		case m.alone && r.Format == formatSVG:
+			all, err := printedHists(r, *s.Maps)
 			if err != nil {
 				return err
 			}
-			defer m.close()
-			if followed || heat.heat || r.Format == formatSVG {
-				c, err := m.only("--follow, --heat and --format svg")
-				if err != nil {
-					return err
-				}
-				return one(ctx, r, c.all[0].Client)
-			}
-			return scriptMany(ctx, r, m, r.Args[0])
-		}),
+			return chart.Picture(r.Stdout, name, pictures(all))
+		case m.alone:
+			return printGuestText(r, *s.Maps)
+		case s.Left > 0:
+			r.Note("%s%s of maps %s left out: there are too many", m.before(a.Daemon), command.Plural(s.Left, "element"), command.Are(s.Left))
+		}
+		var states []script.MapState
+		if err := json.Unmarshal(s.States, &states); err != nil {
+			return fmt.Errorf("%s: %w: %w", a.Daemon, remote.ErrProtocol, err)
+		}
+		for _, p := range total.Add(a.Daemon, states) {
+			noteOf(r, a.Daemon, p)
+		}
 	}
+	var err error
+	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, printGuestText(r, text)) })
+	return cmp.Or(err, o.verdict(r))
 }
 
 func (a *app) stop() command.Spec {
