@@ -140,16 +140,6 @@ func show[T any](a *app, ask func(context.Context, *command.Run, *remote.Client)
 	})
 }
 
-// orMany is one, or with --fleet many.
-func (a *app) orMany(one, many func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
-	return func(ctx context.Context, r *command.Run) error {
-		if a.fleet.URL == "" {
-			return one(ctx, r)
-		}
-		return many(ctx, r)
-	}
-}
-
 // client returns a client of the socket that the user means: --socket, the
 // environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core, or the
 // one daemon of --fleet that is meant.

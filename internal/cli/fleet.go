@@ -163,9 +163,9 @@ type member struct {
 	*remote.Client
 }
 
-// members are the daemons that a command is for: one, those of a fleet that are meant, or those of this machine.
+// members are the daemons that a command is for: one, or several of a fleet or of this machine.
 type members struct {
-	// alone says that it is one daemon, and that nothing that is printed names it: commands print what it says as it is.
+	// alone: it is one daemon, which is not named in the output: commands print its answers as they are.
 	alone bool
 
 	n       *fleet.Network // nil: they are on this machine
@@ -275,7 +275,7 @@ func (m *members) everyone(ctx context.Context, later bool, begun func(), begin 
 	}
 	starting.Wait()
 	begun()
-	if !later || m.n == nil {
+	if !later || m.n == nil || m.alone {
 		all.leave()
 		<-all.idle
 		return nil
@@ -331,7 +331,7 @@ func (a *app) askFleet(f func(context.Context, *command.Run, *members) error) fu
 	}
 }
 
-// members returns the one daemon that the user means, or those of --fleet; none is an error.
+// members returns the one daemon that the user means, or the daemons of --fleet; it is an error if there are none.
 func (a *app) members(ctx context.Context, r *command.Run) (*members, error) {
 	if a.fleet.URL == "" {
 		return a.alone(ctx, r)
@@ -349,8 +349,11 @@ func (a *app) alone(ctx context.Context, r *command.Run) (*members, error) {
 		c.Close()
 		return nil, err
 	}
-	return &members{alone: true, all: []member{{Client: c}}}, nil
+	return aloneOf(c), nil
 }
+
+// aloneOf are members of which there is one, alone.
+func aloneOf(c *remote.Client) *members { return &members{alone: true, all: []member{{Client: c}}} }
 
 // askMany is askAll for commands that are written twice: many does for all daemons what one does for one.
 func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
@@ -425,7 +428,7 @@ func gather[T any](ctx context.Context, m *members, ask func(context.Context, *r
 	return out
 }
 
-// before is what stands before a remark about a daemon: its name, unless it is alone.
+// before returns the beginning of a remark about a daemon: its name, unless it is alone.
 func (m *members) before(daemon string) string {
 	if m.alone {
 		return ""

@@ -20,14 +20,14 @@ import (
 )
 
 // text returns a script of a fleet that prints into a buffer.
-func fleetText(t *testing.T, json bool) (*fleetScript, *lockedBuffer, *lockedBuffer) {
+func fleetText(t *testing.T, json bool) (*scriptStream, *lockedBuffer, *lockedBuffer) {
 	t.Helper()
 	out, said := &lockedBuffer{}, &lockedBuffer{}
 	r := &command.Run{Env: command.Env{Stdout: out, Stderr: said, Getenv: func(string) string { return "" }}, Format: "table"}
 	if json {
 		r.Format = "json"
 	}
-	return newFleetScript(r, &scriptFlags{}, out, nil), out, said
+	return newScriptStream(r, &scriptFlags{}, false, out, nil), out, said
 }
 
 // lockedBuffer may be written and read from several goroutines.

@@ -27,7 +27,7 @@ func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 	return ps, daemons
 }
 
-// print prints the table of probes; those of several daemons have a column for their names.
+// print prints the table of probes, with a column for the daemons where there are several.
 func (o probesOf) print(r *command.Run, columns columnList) error {
 	ps, daemons := o.probes()
 	if r.Templated() {

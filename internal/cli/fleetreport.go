@@ -312,7 +312,7 @@ func addTo(sum *uint64, n uint64) *uint64 {
 
 // readEvents counts what is kept of the events, and prints them if they are to be.
 func (s *publishedScript) readEvents(ctx context.Context, r *command.Run, n *fleet.Network, print bool) error {
-	fs := newFleetScript(r, &scriptFlags{}, r.Stdout, nil)
+	fs := newScriptStream(r, &scriptFlags{}, false, r.Stdout, nil)
 	senders := map[string]*sender{}
 	for _, run := range s.byRun {
 		run.Kept = addTo(nil, 0)

@@ -191,13 +191,19 @@ func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
 	return out
 }
 
-// stopMany ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
-func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
+// stopScript ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
+func (a *app) stopScript(ctx context.Context, r *command.Run) error {
+	name := r.Args[0]
 	m, x, err := a.membersAndDefinitions(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer m.close()
+	fs := newScriptStream(r, &scriptFlags{}, m.alone, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.StopScript(ctx, name) })
+	fs.fixed = true
+	if m.alone {
+		return fs.everywhere(ctx, m, func() error { return nil })
+	}
 	def := x.Find(name)
 	if def != nil && a.fleet.where != "" {
 		return command.Usagef("--where: %s is the fleet's, and ends everywhere", name)
@@ -221,8 +227,6 @@ func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
 	}
 	var ended error
 	if len(some.all) > 0 {
-		fs := newFleetScript(r, &scriptFlags{}, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.StopScript(ctx, name) })
-		fs.alone = true
 		ended = fs.everywhere(ctx, &some, func() error { return nil })
 	}
 	if def == nil {

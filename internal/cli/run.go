@@ -20,21 +20,6 @@ func (a *app) run() command.Spec {
 	var sf scriptFlags
 	var list bool
 	var files []string
-	one := func(ctx context.Context, r *command.Run, c *remote.Client) error {
-		if err := giveFiles(ctx, r, c, files); err != nil {
-			return err
-		}
-		if list {
-			if r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1 {
-				return command.Usagef("-l takes a pattern, and nothing to run")
-			}
-			return listPlaces(ctx, r, c, strings.Join(r.Args, ""), sf.verbose)
-		}
-		if err := sf.read(ctx, r); err != nil {
-			return err
-		}
-		return sf.run(ctx, r, c)
-	}
 	return command.Spec{
 		Use:   "run [flags] {-e SCRIPT | FILE | -l [PATTERN]} [ARG...]",
 		Short: "Run a script in bpftrace's language",
@@ -95,20 +80,30 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			sf.declare(f)
 		},
 		Complete: a.completePlaces(),
-		Run: a.orLeft(&sf, &files, a.askMany(one, func(ctx context.Context, r *command.Run, m *members) error {
+		Run: a.orLeft(&sf, &files, a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {
 			if list || sf.heat || r.Given("detach") || r.Format == formatSVG {
-				return ofOne("-l, --detach, --heat and --format svg")
+				if m, err = m.only("-l, --detach, --heat and --format svg"); err != nil {
+					return err
+				}
 			}
-			if err := sf.read(ctx, r); err != nil {
-				return err
+			if !list {
+				if err := sf.read(ctx, r); err != nil {
+					return err
+				}
 			}
-			o := gather(ctx, m, func(ctx context.Context, c *remote.Client) (struct{}, error) {
+			give := func(ctx context.Context, c *remote.Client) (struct{}, error) {
 				return struct{}{}, giveFiles(ctx, r, c, files)
-			})
-			if err := o.verdict(r); err != nil {
+			}
+			if err := gather(ctx, m, give).verdict(r); err != nil {
 				return err
 			}
-			return sf.runMany(ctx, r, m)
+			switch {
+			case !list:
+				return sf.run(ctx, r, m)
+			case r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1:
+				return command.Usagef("-l takes a pattern, and nothing to run")
+			}
+			return listPlaces(ctx, r, m.all[0].Client, strings.Join(r.Args, ""), sf.verbose)
 		})),
 	}
 }

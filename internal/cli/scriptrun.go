@@ -14,10 +14,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/show/chart"
-	"github.com/guestprobe/guestprobe/internal/show/timeline"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
-	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // scriptFlags are those of commands that run a script.
@@ -54,8 +52,8 @@ func (s *scriptFlags) check(r *command.Run) error {
 	return nil
 }
 
-// run runs the script of s.req, and prints what it does until there is a reason to stop.
-func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *remote.Client) (err error) {
+// run runs the script of s.req in daemons, and prints what it does until there is a reason to stop.
+func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err error) {
 	if err := s.check(r); err != nil {
 		return err
 	}
@@ -76,9 +74,9 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *remote.Client)
 		if len(s.req.Detach) > api.MaxScriptName || !api.ScriptName.MatchString(s.req.Detach) {
 			return command.Usagef("--detach %q: want a letter or _, then letters, digits and _ . -, at most %d in all", s.req.Detach, api.MaxScriptName)
 		}
-		return detachScript(ctx, r, c, s)
+		return detachScript(ctx, r, m.all[0].Client, s)
 	}
-	if s.req.Metrics {
+	if s.req.Metrics && m.alone {
 		return command.Usagef("--metrics: goes with --detach NAME")
 	}
 	out, begin := r.Stdout, func() error { return nil }
@@ -101,21 +99,10 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *remote.Client)
 			}
 		}()
 	}
-	over, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return printScript(ctx, over, r, c, out, func(life context.Context) (*remote.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) error {
-		if err := begin(); err != nil { // before, the script may be one that does not compile
-			return err
-		}
-		if s.duration > 0 {
-			time.AfterFunc(s.duration, cancel)
-		}
-		r.Note("Attached %s", command.Plural(start.Attached, "probe"))
-		if s.verbose {
-			return notePlaces(r, out, start)
-		}
-		return nil
-	})
+	s.req.Data = !m.alone
+	fs := newScriptStream(r, s, m.alone, out, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.RunScript(ctx, s.req) })
+	fs.attached = true
+	return fs.everywhere(ctx, m, begin)
 }
 
 // missedHits says of each probe of a script how many hits its program did not run on.
@@ -166,100 +153,6 @@ func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 			code = fmt.Sprintf(", %d bytes of code", p.CodeBytes)
 		}
 		r.Note("%s runs %s (%s%s, at most %d steps a hit)", command.Clean(cmp.Or(p.At, p.Probe)), command.Clean(where), command.Plural(p.Instructions, "instruction"), code, p.Budget)
-	}
-	return nil
-}
-
-// printScript prints what the stream of a script brings until its end, which over asks
-// for.
-func printScript(ctx, over context.Context, r *command.Run, c *remote.Client, out io.Writer, open func(context.Context) (*remote.Stream, error), began func(api.Start) error) error {
-	start := func(_ api.Record, s api.Start) error {
-		if began == nil {
-			return nil
-		}
-		return began(s)
-	}
-	text, total := guestText(r, out), script.Total{}
-	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
-		switch rec.Type {
-		case api.RecordOutput:
-			o, err := data[api.Output](rec)
-			if err != nil {
-				return err
-			}
-			if o.Bytes == nil {
-				o.Bytes = []byte(o.Text)
-			}
-			_, err = text.Write(o.Bytes)
-			return err
-		case api.RecordMaps: // of a script of the fleet, at its end
-			m, err := data[api.ScriptMaps](rec)
-			if err != nil {
-				return err
-			}
-			var states []script.MapState
-			if err := json.Unmarshal(m.Maps, &states); err != nil {
-				return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
-			}
-			if total.Add("", states); m.More {
-				return nil
-			}
-			if !r.WantsJSON() {
-				_, err = io.WriteString(text, "\n\n")
-			}
-			total.Print(r.WantsJSON(), func(part string) {
-				if err == nil {
-					_, err = io.WriteString(text, part)
-				}
-			})
-			return err
-		case api.RecordInterval:
-			if c, ok := out.(*charter); ok {
-				x, err := data[api.Interval](rec)
-				if err == nil {
-					c.interval(x)
-				}
-				return err
-			}
-		case api.RecordWarning:
-			w, err := data[api.Warning](rec)
-			r.Note("%s", command.Clean(w.Text))
-			return err
-		case api.RecordStop:
-			x, err := data[api.Stop](rec)
-			if err != nil {
-				return err
-			}
-			if r.WantsJSON() {
-				return json.NewEncoder(out).Encode(rec)
-			}
-			r.Note("%s", command.Clean(timeline.StopText(x)))
-		case api.RecordLost:
-			l, err := data[api.Lost](rec)
-			r.Note("Lost %d events", l.Lost)
-			return err
-		}
-		return nil
-	})
-	err = cmp.Or(err, text.flush())
-	for _, text := range missedHits(end) {
-		r.Note("%s", command.Clean(text))
-	}
-	if end.Strict != "" {
-		r.Note("strict: %s", command.Clean(end.Strict))
-	}
-	switch {
-	case err != nil:
-		return err
-	case end.Reason == endCutOff:
-		return remote.ErrCutOff
-	case end.Reason == api.EndExit && end.Code != nil && *end.Code != 0:
-		return command.Status(*end.Code & 0xff)
-	case end.Strict != "":
-		return command.Status(command.ExitFailed)
-	}
-	if end.Reason != api.EndExit && end.Reason != api.EndAsked {
-		noteEnd(r, end, "")
 	}
 	return nil
 }

@@ -124,14 +124,15 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 					return all, true, err
 				})
 			case followed:
-				return printScript(ctx, ctx, r, m.all[0].Client, r.Stdout, func(life context.Context) (*remote.Stream, error) { return m.all[0].FollowScript(life, name) }, nil)
+				fs := newScriptStream(r, &scriptFlags{}, true, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.FollowScript(ctx, name) })
+				return fs.everywhere(ctx, m, func() error { return nil })
 			}
 			return printScriptMaps(ctx, r, m, name)
 		}),
 	}
 }
 
-// printScriptMaps prints the maps of a script as they are now; those of all daemons that have it as one.
+// printScriptMaps prints the maps of a script as they are now. The maps of several daemons are added.
 func printScriptMaps(ctx context.Context, r *command.Run, m *members, name string) error {
 	format := api.ScriptData
 	switch {
@@ -190,9 +191,7 @@ fleet is withdrawn from it: a daemon that is away now ends it when it is back.`,
 		Example:  "  guestprobe stop reads",
 		Args:     command.Between(1, 1, ""),
 		Complete: first(a.completeScripts()),
-		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
-			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*remote.Stream, error) { return c.StopScript(life, r.Args[0]) }, nil)
-		}), func(ctx context.Context, r *command.Run) error { return a.stopMany(ctx, r, r.Args[0]) }),
+		Run:      a.stopScript,
 	}
 }
 

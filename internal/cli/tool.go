@@ -77,7 +77,7 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 				case err != nil:
 					return command.Usagef("%v\n\n%s", err, strings.TrimRight(toolHelp(t), "\n"))
 				}
-				return sf.run(ctx, r, c)
+				return sf.run(ctx, r, aloneOf(c))
 			})(ctx, r)
 		},
 	}

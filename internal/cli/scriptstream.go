@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
@@ -24,16 +22,19 @@ import (
 // settleTime is how long what one daemon has sent waits for others that may have sent something earlier.
 const settleTime = 250 * time.Millisecond
 
-// fleetScript is a script that runs in all guests of a fleet.
-type fleetScript struct {
+// scriptStream prints the output of a script in the guests of daemons: that of one alone as it comes, that of several as lines with
+// their names, in the order of time, and the sums of their maps.
+type scriptStream struct {
 	*command.Run
 	flags *scriptFlags
-	out   io.Writer
+	alone bool // one daemon, which is not named in the output
+	raw   io.Writer
+	out   *lockedWriter // to raw
 	lines *fleet.Order[string]
 	open  func(context.Context, *remote.Client) (*remote.Stream, error)
 
-	attached string // what is said of the daemons in which it has begun; "": nothing
-	alone    bool   // without those that come later
+	attached bool // say where it has begun
+	fixed    bool // without daemons that come later
 
 	mu    sync.Mutex
 	all   []*sender
@@ -78,6 +79,16 @@ type lockedWriter struct {
 	w  io.Writer
 }
 
+// flush writes the bytes of an incomplete character.
+func (l *lockedWriter) flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t, ok := l.w.(*textWriter); ok {
+		return t.flush()
+	}
+	return nil
+}
+
 // Write implements io.Writer.
 func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
@@ -88,29 +99,9 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 // maxRounds bounds the intervals that wait for the same ones of other daemons.
 const maxRounds = 16
 
-// runMany runs the script in the guests of all daemons.
-func (s *scriptFlags) runMany(ctx context.Context, r *command.Run, m *members) (err error) {
-	out, begin := r.Stdout, func() error { return nil }
-	if s.output != "" {
-		f, err := files.Later(ctx, s.output)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		out, begin = f, f.Begin
-	}
-	if err := s.check(r); err != nil {
-		return err
-	}
-	s.req.Data = true
-	fs := newFleetScript(r, s, out, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.RunScript(ctx, s.req) })
-	fs.attached = "Attached"
-	return fs.everywhere(ctx, m, begin)
-}
-
-// newFleetScript returns a script whose stream is what open opens.
-func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(context.Context, *remote.Client) (*remote.Stream, error)) *fleetScript {
-	fs := &fleetScript{Run: r, flags: s, out: &lockedWriter{w: guestText(r, out)}, open: open}
+// newScriptStream returns a scriptStream that prints to out the records of the streams that open opens.
+func newScriptStream(r *command.Run, s *scriptFlags, alone bool, out io.Writer, open func(context.Context, *remote.Client) (*remote.Stream, error)) *scriptStream {
+	fs := &scriptStream{Run: r, flags: s, alone: alone, raw: out, out: &lockedWriter{w: guestText(r, out)}, open: open}
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
 		_, err := io.WriteString(fs.out, line)
 		return err
@@ -120,11 +111,11 @@ func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(con
 
 // everywhere takes what all daemons send, also those that come later, until their ends; begin is called behind the first
 // beginning.
-func (fs *fleetScript) everywhere(ctx context.Context, m *members, begin func() error) error {
+func (fs *scriptStream) everywhere(ctx context.Context, m *members, begin func() error) error {
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first := true
-	err := m.everyone(over, !fs.alone, func() {
+	err := m.everyone(over, !fs.fixed, func() {
 		fs.mu.Lock()
 		defer fs.mu.Unlock()
 		n := 0
@@ -133,8 +124,8 @@ func (fs *fleetScript) everywhere(ctx context.Context, m *members, begin func() 
 				n++
 			}
 		}
-		if first = false; n > 0 && fs.attached != "" {
-			fs.Note("%s in %s", fs.attached, command.Plural(n, "daemon"))
+		if first = false; n > 0 && fs.attached && !fs.alone {
+			fs.Note("Attached in %s", command.Plural(n, "daemon"))
 		}
 	}, func(c member) func(func()) {
 		one := &sender{name: c.Name}
@@ -162,7 +153,7 @@ func (fs *fleetScript) everywhere(ctx context.Context, m *members, begin func() 
 }
 
 // start notes that a daemon runs the script. The caller has mu.
-func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, cancel func()) error {
+func (fs *scriptStream) start(one *sender, start api.Start, begin func() error, cancel func()) error {
 	first := true
 	for _, o := range fs.all {
 		first = first && !o.begun
@@ -171,7 +162,7 @@ func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, c
 	if err := fs.lines.Heard(one.name, start.Epoch.UnixNano()+start.TimeNS); err != nil {
 		return err
 	}
-	if fs.flags.verbose {
+	if fs.flags.verbose && !fs.alone {
 		fs.Note("%s: attached %s", command.Line(one.name), command.Plural(start.Attached, "probe"))
 	}
 	if !first {
@@ -180,11 +171,27 @@ func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, c
 	if fs.flags.duration > 0 {
 		time.AfterFunc(fs.flags.duration, cancel)
 	}
-	return begin() // before, the script may be one that does not compile
+	if err := begin(); err != nil || !fs.alone || !fs.attached { // before, the script may be one that does not compile
+		return err
+	}
+	fs.Note("Attached %s", command.Plural(start.Attached, "probe"))
+	if fs.flags.verbose {
+		return notePlaces(fs.Run, fs.raw, start)
+	}
+	return nil
+}
+
+// note prints a remark of a daemon.
+func (fs *scriptStream) note(one *sender, text string) {
+	if fs.alone {
+		fs.Note("%s", command.Clean(text))
+		return
+	}
+	noteOf(fs.Run, one.name, text)
 }
 
 // follow takes what one daemon sends until its end.
-func (fs *fleetScript) follow(ctx, over context.Context, c *remote.Client, one *sender, started func(api.Start) error) {
+func (fs *scriptStream) follow(ctx, over context.Context, c *remote.Client, one *sender, started func(api.Start) error) {
 	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return fs.open(life, c) },
 		func(_ api.Record, s api.Start) error { return started(s) }, func(rec api.Record) error { return fs.record(one, rec) })
 	fs.mu.Lock()
@@ -200,7 +207,7 @@ func (fs *fleetScript) follow(ctx, over context.Context, c *remote.Client, one *
 }
 
 // record takes a record of a daemon.
-func (fs *fleetScript) record(one *sender, rec api.Record) error {
+func (fs *scriptStream) record(one *sender, rec api.Record) error {
 	switch rec.Type {
 	case api.RecordOutput:
 		o, err := data[api.Output](rec)
@@ -209,6 +216,10 @@ func (fs *fleetScript) record(one *sender, rec api.Record) error {
 		}
 		if o.Bytes != nil {
 			o.Text = string(o.Bytes)
+		}
+		if fs.alone {
+			_, err = io.WriteString(fs.out, o.Text)
+			return err
 		}
 		return fs.print(one, one.epoch.UnixNano()+o.TimeNS, o.Text)
 	case api.RecordMaps:
@@ -219,16 +230,30 @@ func (fs *fleetScript) record(one *sender, rec api.Record) error {
 		return fs.maps(one, m)
 	case api.RecordWarning:
 		w, err := data[api.Warning](rec)
-		noteOf(fs.Run, one.name, w.Text)
+		fs.note(one, w.Text)
 		return err
+	case api.RecordInterval:
+		if c, ok := fs.raw.(*charter); ok {
+			x, err := data[api.Interval](rec)
+			if err == nil {
+				c.interval(x)
+			}
+			return err
+		}
 	case api.RecordStop:
 		x, err := data[api.Stop](rec)
+		if err == nil && fs.alone && fs.WantsJSON() {
+			return json.NewEncoder(fs.out).Encode(rec)
+		}
 		if err == nil {
-			noteOf(fs.Run, one.name, timeline.StopText(x))
+			fs.note(one, timeline.StopText(x))
 		}
 		return err
 	case api.RecordLost:
 		l, err := data[api.Lost](rec)
+		if fs.alone {
+			fs.Note("Lost %d events", l.Lost)
+		}
 		one.lost = max(one.lost, l.Total)
 		return err
 	}
@@ -237,7 +262,7 @@ func (fs *fleetScript) record(one *sender, rec api.Record) error {
 
 // print prints lines of a daemon, each with its name, when they are whole. What has no end yet is printed as a line of its own when
 // it has waited for that, or is too long; of JSON it is no object then.
-func (fs *fleetScript) print(one *sender, at int64, text string) error {
+func (fs *scriptStream) print(one *sender, at int64, text string) error {
 	one.lineMu.Lock()
 	defer one.lineMu.Unlock()
 	for text != "" {
@@ -274,7 +299,7 @@ func (fs *fleetScript) print(one *sender, at int64, text string) error {
 }
 
 // end prints the line that has come to its end. The caller has lineMu.
-func (fs *fleetScript) end(one *sender) error {
+func (fs *scriptStream) end(one *sender) error {
 	if one.timer != nil {
 		one.timer.Stop()
 		one.timer = nil
@@ -287,7 +312,7 @@ func (fs *fleetScript) end(one *sender) error {
 }
 
 // flush prints a line without its end. The caller has lineMu.
-func (fs *fleetScript) flush(one *sender) error {
+func (fs *scriptStream) flush(one *sender) error {
 	if len(one.line) == 0 {
 		return nil
 	}
@@ -295,7 +320,7 @@ func (fs *fleetScript) flush(one *sender) error {
 }
 
 // named is a line with its sender: before it, or as a field of the object that it is.
-func (fs *fleetScript) named(one *sender, line string) string {
+func (fs *scriptStream) named(one *sender, line string) string {
 	if !fs.WantsJSON() {
 		return one.name + ": " + line
 	}
@@ -307,12 +332,12 @@ func (fs *fleetScript) named(one *sender, line string) string {
 }
 
 // maps takes maps of a daemon.
-func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
+func (fs *scriptStream) maps(one *sender, m api.ScriptMaps) error {
 	var states []script.MapState
 	if err := json.Unmarshal(m.Maps, &states); err != nil {
 		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 	}
-	if m.Left > 0 && !m.More {
+	if m.Left > 0 && !m.More && !fs.alone {
 		fs.Note("%s: %s of maps %s left out: there are too many", command.Line(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
 	}
 	if one.elements += elementsOf(states); len(one.parts)+len(states) > maxParts || one.elements > 2*script.MaxStateElements {
@@ -348,7 +373,7 @@ func elementsOf(states []script.MapState) (n int) {
 
 // printRounds prints the intervals that all daemons have sent which run the script, and adds up what they have counted in
 // them. The caller has mu.
-func (fs *fleetScript) printRounds() {
+func (fs *scriptStream) printRounds() {
 	for fs.flags.every > 0 {
 		some := false
 		for _, one := range fs.all {
@@ -377,62 +402,82 @@ func (fs *fleetScript) printRounds() {
 }
 
 // write writes what is of all daemons. The caller has mu.
-func (fs *fleetScript) write(text string) {
+func (fs *scriptStream) write(text string) {
 	_, _ = io.WriteString(fs.out, text) // who does not read is told by the next line
 }
 
 // add adds maps of a daemon. The caller has mu.
-func (fs *fleetScript) add(one *sender, maps []script.MapState) {
+func (fs *scriptStream) add(one *sender, maps []script.MapState) {
 	for _, p := range fs.total.Add(one.name, maps) {
-		noteOf(fs.Run, one.name, p)
+		fs.note(one, p)
 	}
 }
 
 // finish prints the sums of all maps, and says what has become of each daemon.
-func (fs *fleetScript) finish() error {
+func (fs *scriptStream) finish() error {
 	if _, err := fs.lines.Close(); err != nil {
 		return err
 	}
 	var failed []failure
-	status, begun := command.Status(0), false
+	status, maps := command.Status(0), false
 	for _, one := range fs.all {
-		begun = begun || one.begun
+		// One alone has printed its maps, but of a script of the fleet.
+		maps = maps || one.begun && (!fs.alone || one.whole != nil)
 		fs.add(one, one.whole)
 		failed = append(failed, failure{one.name, one.err})
 		for _, text := range missedHits(one.end) {
-			noteOf(fs.Run, one.name, text)
+			fs.note(one, text)
 		}
-		if lost := max(one.lost, one.end.Lost); lost > 0 {
-			fs.Note("%s: lost %s", command.Line(one.name), command.Plural(lost, "event"))
-		}
-		if one.end.Strict != "" {
-			fs.Note("%s: strict: %s", command.Line(one.name), command.Line(one.end.Strict))
-			status = cmp.Or(status, command.ExitFailed)
-		}
-		switch reason := one.end.Reason; {
-		case one.err != nil && one.begun && fs.flags.every > 0:
-			fs.Note("%s: its counts are those of its last interval", command.Line(one.name))
-		case one.err != nil && one.begun && !one.at.IsZero():
-			fs.Note("%s: its counts are those of %s", command.Line(one.name), one.at.Local().Format(timeline.WallForm))
-		case one.err != nil && one.begun:
-			fs.Note("%s: it has sent no counts", command.Line(one.name))
-		case reason == api.EndExit && one.end.Code != nil:
-			status = cmp.Or(status, command.Status(*one.end.Code&0xff))
-		case reason != "" && reason != api.EndExit && reason != api.EndAsked:
-			fs.Note("%s: it ended: %s", command.Line(one.name), strings.ReplaceAll(command.Line(reason), "_", " "))
-		}
+		status = cmp.Or(status, fs.ended(one))
 	}
-	if begun {
+	if maps {
 		if !fs.WantsJSON() {
 			fs.write("\n\n")
 		}
 		fs.total.Print(fs.WantsJSON(), fs.write)
 	}
-	if err := failures(fs.Run, failed); err != nil {
-		return err
+	err := fs.out.flush()
+	switch {
+	case fs.alone:
+		err = cmp.Or(fs.all[0].err, err)
+	case err == nil:
+		err = failures(fs.Run, failed)
 	}
-	if status != 0 {
+	if err == nil && status != 0 {
 		return status
 	}
-	return nil
+	return err
+}
+
+// ended says how a script has ended in a daemon, and returns the exit status that it has by that.
+func (fs *scriptStream) ended(one *sender) (status command.Status) {
+	end := one.end
+	if end.Strict != "" {
+		fs.note(one, "strict: "+command.Line(end.Strict))
+		status = command.ExitFailed
+	}
+	exit := command.Status(0)
+	if end.Reason == api.EndExit && end.Code != nil {
+		exit = command.Status(*end.Code & 0xff)
+	}
+	if fs.alone {
+		if one.err == nil && end.Reason != api.EndExit && end.Reason != api.EndAsked && end.Strict == "" {
+			noteEnd(fs.Run, end, "")
+		}
+		return cmp.Or(exit, status)
+	}
+	if lost := max(one.lost, end.Lost); lost > 0 {
+		fs.Note("%s: lost %s", command.Line(one.name), command.Plural(lost, "event"))
+	}
+	switch {
+	case one.err != nil && one.begun && fs.flags.every > 0:
+		fs.Note("%s: its counts are those of its last interval", command.Line(one.name))
+	case one.err != nil && one.begun && !one.at.IsZero():
+		fs.Note("%s: its counts are those of %s", command.Line(one.name), one.at.Local().Format(timeline.WallForm))
+	case one.err != nil && one.begun:
+		fs.Note("%s: it has sent no counts", command.Line(one.name))
+	case end.Reason != "" && end.Reason != api.EndExit && end.Reason != api.EndAsked:
+		fs.Note("%s: it ended: %s", command.Line(one.name), strings.ReplaceAll(command.Line(end.Reason), "_", " "))
+	}
+	return cmp.Or(status, exit)
 }
