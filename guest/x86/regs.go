@@ -57,6 +57,20 @@ func (r *Regs) All() [18]uint64 {
 	return [...]uint64{r.RAX, r.RBX, r.RCX, r.RDX, r.RSI, r.RDI, r.RSP, r.RBP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15, r.RIP, r.RFLAGS}
 }
 
+// RegNames are the names of the fields of Regs, in the order of All, as debuggers and the API have them.
+var RegNames = [18]string{"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip", "rflags"}
+
+// Fields returns pointers to the fields, in the order of All.
+func (r *Regs) Fields() [18]*uint64 {
+	return [...]*uint64{&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RSP, &r.RBP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15, &r.RIP, &r.RFLAGS}
+}
+
+// String returns the register's name, one of RegNames.
+func (n Reg64) String() string {
+	// The fields of Regs come in another order than the processor's numbers.
+	return RegNames[[...]int{RAX: 0, RCX: 2, RDX: 3, RBX: 1, RSP: 6, RBP: 7, RSI: 4, RDI: 5, R8: 8, R9: 9, R10: 10, R11: 11, R12: 12, R13: 13, R14: 14, R15: 15}[n&15]]
+}
+
 // Memory is guest virtual memory as an emulated instruction sees it. Both
 // methods transfer all of p or report an error and leave it undefined how much
 // was transferred. They must fail where the interrupted code could not make the

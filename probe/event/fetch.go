@@ -3,6 +3,8 @@ package event
 import (
 	"fmt"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Fetch is a fetch expression: where a value comes from. It is one of the
@@ -94,22 +96,17 @@ const (
 	numRegs
 )
 
-var regNames = [numRegs]string{
-	"r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di",
-	"orig_ax", "ip", "cs", "flags", "sp", "ss",
-}
-
 // String returns the register's name in the language, without the percent.
 func (r Reg) String() string {
 	if r < numRegs {
-		return regNames[r]
+		return x86.PtNames[r]
 	}
 	return fmt.Sprintf("Reg(%d)", uint8(r))
 }
 
 // regByName finds a register: those of pt_regs only, so neither rax nor eax.
 func regByName(name string) (Reg, bool) {
-	for r, n := range regNames {
+	for r, n := range x86.PtNames {
 		if n == name {
 			return Reg(r), true
 		}

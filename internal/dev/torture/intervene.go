@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
@@ -152,11 +153,10 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 		return false
 	}
 	for i := range s.CPUs {
-		r := &s.CPUs[i].Regs
-		for name, v := range map[string]uint64{"rip": r.RIP, "rsp": r.RSP, "rax": r.RAX, "rbx": r.RBX, "rcx": r.RCX, "rdx": r.RDX, "rsi": r.RSI, "rdi": r.RDI, "rbp": r.RBP,
-			"r8": r.R8, "r9": r.R9, "r10": r.R10, "r11": r.R11, "r12": r.R12, "r13": r.R13, "r14": r.R14, "r15": r.R15} {
+		r := x86.Regs(s.CPUs[i].Regs)
+		for k, v := range r.All() {
 			if in(v) {
-				return fmt.Errorf("%s of vCPU %d is %#x, of the engine's", name, i, v)
+				return fmt.Errorf("%s of vCPU %d is %#x, of the engine's", x86.RegNames[k], i, v)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/dev/oracle"
 )
 
@@ -22,8 +23,13 @@ const (
 const flags = 0x40dd5
 
 // frameNames are the words of the kernel's struct frame.
-var frameNames = [frameWords]string{"r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
-	"vector", "error", "rip", "cs", "rflags", "rsp", "ss"}
+var frameNames = func() (names [frameWords]string) {
+	for i, r := range x86.PtRegs {
+		names[i] = r.String()
+	}
+	copy(names[len(x86.PtRegs):], []string{"vector", "error", "rip", "cs", "rflags", "rsp", "ss"})
+	return names
+}()
 
 // States of a task.
 const (

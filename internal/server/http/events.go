@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
@@ -411,11 +412,10 @@ func wireArg(v event.Value) api.Arg {
 }
 
 func wireRegs(r *probe.Regs) map[string]api.Hex {
-	return map[string]api.Hex{
-		"rax": api.Hex(r.RAX), "rbx": api.Hex(r.RBX), "rcx": api.Hex(r.RCX), "rdx": api.Hex(r.RDX),
-		"rsi": api.Hex(r.RSI), "rdi": api.Hex(r.RDI), "rsp": api.Hex(r.RSP), "rbp": api.Hex(r.RBP),
-		"r8": api.Hex(r.R8), "r9": api.Hex(r.R9), "r10": api.Hex(r.R10), "r11": api.Hex(r.R11),
-		"r12": api.Hex(r.R12), "r13": api.Hex(r.R13), "r14": api.Hex(r.R14), "r15": api.Hex(r.R15),
-		"rip": api.Hex(r.RIP), "rflags": api.Hex(r.RFLAGS),
+	all := r.All()
+	m := make(map[string]api.Hex, len(all))
+	for i, v := range all {
+		m[x86.RegNames[i]] = api.Hex(v)
 	}
+	return m
 }

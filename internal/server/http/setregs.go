@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -35,9 +36,10 @@ func wide(b []byte) cell {
 // settable are the registers that can be changed, by their names.
 func settable(r *machine.Registers) map[string]cell {
 	g, y, m := &r.Regs, &r.System, map[string]cell{}
+	for i, p := range g.Fields() {
+		m[x86.RegNames[i]] = number(p)
+	}
 	for name, p := range map[string]*uint64{
-		"rax": &g.RAX, "rbx": &g.RBX, "rcx": &g.RCX, "rdx": &g.RDX, "rsi": &g.RSI, "rdi": &g.RDI, "rsp": &g.RSP, "rbp": &g.RBP, "rip": &g.RIP, "rflags": &g.RFLAGS,
-		"r8": &g.R8, "r9": &g.R9, "r10": &g.R10, "r11": &g.R11, "r12": &g.R12, "r13": &g.R13, "r14": &g.R14, "r15": &g.R15,
 		"fs_base": &y.FS.Base, "gs_base": &y.GS.Base, "kernel_gs_base": &r.KernelGS,
 		"cr0": &y.CR0, "cr2": &y.CR2, "cr3": &y.CR3, "cr4": &y.CR4, "cr8": &y.CR8, "efer": &y.EFER,
 		"dr6": &r.Debug.DR6, "dr7": &r.Debug.DR7,

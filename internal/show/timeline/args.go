@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -89,7 +90,7 @@ func values(out []value, e *item) []value {
 		out = append(out, value{name: "at", text: cmp.Or(h.Symbol, "0x"+strconv.FormatUint(uint64(h.Addr), 16))})
 	}
 	out = append(out, value{name: "vcpu", kind: valueUnsigned, number: uint64(h.CPU)})
-	for _, r := range regOrder {
+	for _, r := range x86.RegNames {
 		if n, ok := h.Regs[r]; ok {
 			out = append(out, value{name: r, kind: valueHex, number: uint64(n)})
 		}

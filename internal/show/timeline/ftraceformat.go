@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -56,7 +57,7 @@ func fieldsOf(h *api.Hit) (out []field) {
 		out = append(out, f)
 	}
 	if h.Stage == "post" || len(h.Args) == 0 {
-		for _, r := range regOrder {
+		for _, r := range x86.RegNames {
 			if n, ok := h.Regs[r]; ok {
 				out = append(out, field{value: value{name: r, kind: valueHex, number: uint64(n)}, kind: "u64", print: r + "=0x%llx"})
 			}

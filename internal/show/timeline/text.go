@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -275,12 +276,9 @@ func FrameText(f api.Frame) string {
 	return command.Line(s)
 }
 
-// regOrder is the order in which registers are printed.
-var regOrder = []string{"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip", "rflags"}
-
 func regsText(regs map[string]api.Hex) string {
 	var b strings.Builder
-	for _, n := range regOrder {
+	for _, n := range x86.RegNames {
 		if v, ok := regs[n]; ok {
 			fmt.Fprintf(&b, " %s=0x%x", n, uint64(v))
 		}

@@ -1,0 +1,26 @@
+package x86
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestRegNames: names, values and places of registers go together, whatever the way to them.
+func TestRegNames(t *testing.T) {
+	var r Regs
+	for i, p := range r.Fields() {
+		*p = uint64(i + 1)
+	}
+	for i, v := range r.All() {
+		if v != uint64(i+1) {
+			t.Errorf("%s is %d, want %d", RegNames[i], v, i+1)
+		}
+	}
+	fields := r.Fields()
+	for n := RAX; n <= R15; n++ {
+		i := slices.Index(fields[:], r.Reg(n))
+		if name := n.String(); name != RegNames[i] {
+			t.Errorf("register %d is called %s, its field %s", uint8(n), name, RegNames[i])
+		}
+	}
+}
