@@ -97,7 +97,7 @@ func (g *generator) property(t reflect.Type, f reflect.StructField, asked bool) 
 	case t.Name() == "Record" && f.Name == "Data":
 		is = []pair{{"type", "object"}, {"anyOf", g.recordData()}}
 	}
-	for _, key := range []string{"minimum", "maximum", "maxLength", "maxItems", "pattern", "default"} {
+	for _, key := range bounds {
 		if v, ok := set[key]; ok && (asked || key != "default") {
 			is = append(is, pair{key, literal(v)})
 		}
@@ -108,13 +108,22 @@ func (g *generator) property(t reflect.Type, f reflect.StructField, asked bool) 
 	return flow(append(is, pair{"description", g.ofField(t, owner, f)})...)
 }
 
-// tags are the bounds of a field: its tag "openapi", of KEY=VALUE with commas between.
+// bounds are the keys of schemas that a tag may set.
+var bounds = []string{"minimum", "maximum", "maxLength", "maxItems", "pattern", "default"}
+
+// tags are the values, the type or the bounds of a field: its tag "openapi", of KEY=VALUE with commas between.
 func tags(f reflect.StructField) map[string]string {
 	out := map[string]string{}
-	for s := range strings.SplitSeq(f.Tag.Get("openapi"), ",") {
-		if k, v, ok := strings.Cut(s, "="); ok {
-			out[k] = v
+	tag := f.Tag.Get("openapi")
+	if tag == "" {
+		return out
+	}
+	for s := range strings.SplitSeq(tag, ",") {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k != "enum" && k != "type" && !slices.Contains(bounds, k) {
+			panic(fmt.Sprintf("BUG: field %s has the tag %q, of which %q means nothing", f.Name, tag, s))
 		}
+		out[k] = v
 	}
 	return out
 }

@@ -154,6 +154,7 @@ func (h *harness) raw(method, path, body string) (int, string) {
 	if err != nil {
 		h.Fatalf("%s %s: %v", method, path, err)
 	}
+	asDescribed(h, req, resp.StatusCode, string(b))
 	return resp.StatusCode, string(b)
 }
 

@@ -144,6 +144,7 @@ type Refusal struct {
 // CommonRefusals are the statuses of errors that no route decides about.
 func CommonRefusals() []Refusal {
 	return []Refusal{
+		{http.StatusBadRequest, string(api.CodeUnknownField) + ", " + string(api.CodeBadJSON)},
 		{http.StatusForbidden, string(api.CodeForbidden)},
 		{http.StatusMethodNotAllowed, string(api.CodeBadMethod)},
 		{http.StatusRequestTimeout, string(api.CodeTooSlow) + ", " + string(api.CodeCancelled)},
