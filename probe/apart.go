@@ -78,7 +78,7 @@ func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 	defer e.mu.Unlock()
 	var failed error // as it is: that of a stop says that the guest could not be changed
 	if err := e.stop(func(w World) error {
-		failed = e.apart(w, ended, f)
+		failed = e.runUnpatched(w, ended, f)
 		return nil
 	}); err != nil {
 		return err
@@ -86,24 +86,24 @@ func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 	return failed
 }
 
-// apart is Apart with the world stopped.
-func (e *Engine) apart(w World, ended bool, f func(*Clean) error) (err error) {
+// runUnpatched is Apart with the world stopped.
+func (e *Engine) runUnpatched(w World, ended bool, f func(*Clean) error) (err error) {
 	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds(), uneven: e.uneven()}
 	for i := range e.cpus {
-		r, ok := e.cpus[i].own(w.CPU(i))
+		r, ok := e.cpus[i].guestRegs(w.CPU(i))
 		if clean.Regs[i] = r; ok {
 			continue
 		}
-		if err := clean.inside(i, guest.GVA(w.CPU(i).Regs.RIP)); err != nil {
+		if err := clean.noteInside(i, guest.GVA(w.CPU(i).Regs.RIP)); err != nil {
 			return err
 		}
 	}
-	if st := e.asleepInMirror(w); st != nil {
-		if err := clean.inside(-1, st.addr); err != nil {
+	if st := e.siteOfSleeper(w); st != nil {
+		if err := clean.noteInside(-1, st.addr); err != nil {
 			return err
 		}
 	}
-	texts := e.lift(w)
+	texts := e.removePatches(w)
 	defer func() { // also where f panics
 		for _, t := range texts {
 			err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
@@ -112,8 +112,8 @@ func (e *Engine) apart(w World, ended bool, f func(*Clean) error) (err error) {
 	return f(clean)
 }
 
-// inside notes that a vCPU or task is inside, or returns the error.
-func (c *Clean) inside(cpu int, rip guest.GVA) error {
+// noteInside notes that a vCPU or task is inside, or returns the error.
+func (c *Clean) noteInside(cpu int, rip guest.GVA) error {
 	err := c.e.insideError(cpu, rip)
 	if !c.ended && c.live < changeContexts {
 		return err
@@ -163,9 +163,9 @@ func (e *Engine) insideError(cpu int, rip guest.GVA) *InsideError {
 	return err
 }
 
-// asleepInMirror returns the site of a mirror that a task is in which no vCPU runs, or nil. One that was left in another way than by its
+// siteOfSleeper returns the site of a mirror that a task is in which no vCPU runs, or nil. One that was left in another way than by its
 // end has what covers the return address no more.
-func (e *Engine) asleepInMirror(w World) *site {
+func (e *Engine) siteOfSleeper(w World) *site {
 	list := e.mirrors.Load()
 	if list == nil {
 		return nil
@@ -196,9 +196,9 @@ func (e *Engine) runsMirror(w World, m *mirror) bool {
 // nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes.
 const nearStack = 64 << 10
 
-// own returns the registers of a vCPU as they would be without the engine, and false where they cannot be told: then RIP alone is the
+// guestRegs returns the registers of a vCPU as they would be without the engine, and false where they cannot be told: then RIP alone is the
 // guest's.
-func (c *cpu) own(s State) (Regs, bool) {
+func (c *cpu) guestRegs(s State) (Regs, bool) {
 	r := *s.Regs
 	rip := guest.GVA(r.RIP)
 	if c.depth != 0 || c.inMirror(s) || !c.undo(&r, s.Root, false) {
@@ -223,8 +223,8 @@ type patched struct {
 	orig, ours []byte
 }
 
-// lift takes all bytes of the engine's out of the text. The world is stopped.
-func (e *Engine) lift(w World) (texts []patched) {
+// removePatches takes all bytes of the engine's out of the text. The world is stopped.
+func (e *Engine) removePatches(w World) (texts []patched) {
 	for _, st := range e.sortedSites() {
 		if !st.armed.Load() || e.text.freed(st) {
 			continue

@@ -37,7 +37,7 @@ func (t *text) arm(w World, st *site) *Error {
 	if !t.opt.jumpsOnly(st) {
 		return nil
 	}
-	err := t.opt.settleJump(w, st)
+	err := t.opt.replaceJump(w, st)
 	if err != nil {
 		var lost []error
 		t.disarm(w, st, &lost)
@@ -54,18 +54,18 @@ func (t *text) disarm(w World, st *site, lost *[]error) {
 		return // the guest has changed it
 	}
 	if err := w.PatchText(st.addr, []byte{x86.Int3}, st.bytes()[:1]); err != nil {
-		t.opt.lose(textError(st, err), lost)
+		t.opt.reportChanged(textError(st, err), lost)
 	}
 }
 
-// settle arms or disarms each of the sites as it is wanted. When a site cannot
+// updateArming arms or disarms each of the sites as it is wanted. When a site cannot
 // be armed, all are put back as they were, and the error says which. Text that
 // could not be restored is logged and added to lost.
-func (t *text) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
+func (t *text) updateArming(w World, sites []*site, lost *[]error) (*site, *Error) {
 	defer func() {
 		for _, st := range sites {
 			t.opt.review(w, st, lost)
-			t.opt.around(w, st, lost)
+			t.opt.reviewAround(w, st, lost)
 		}
 	}()
 	var done []*site
@@ -75,10 +75,10 @@ func (t *text) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
 		switch {
 		case want == st.armed.Load():
 			if t.opt.jumpsOnly(st) {
-				err := t.opt.settleJump(w, st)
+				err := t.opt.replaceJump(w, st)
 				if err != nil && len(t.opt.stages(st)) < len(st.detour().run) {
 					// A handler that is gone must not run: better none does.
-					t.opt.lose(err, lost)
+					t.opt.reportChanged(err, lost)
 					t.disarm(w, st, lost)
 				} else if err != nil {
 					return t.restore(w, done, st, err, lost)

@@ -48,7 +48,7 @@ func crowd(tb testing.TB, e *probe.Engine, n int) []*probe.Kprobe {
 	tb.Helper()
 	ps := make([]*probe.Kprobe, 0, n)
 	for i := 1; i < n; i++ {
-		ps = append(ps, &probe.Kprobe{Symbol: fmt.Sprintf("f%d", i), Pre: empty})
+		ps = append(ps, &probe.Kprobe{Symbol: fmt.Sprintf("f%d", i), Pre: emptyHandler})
 	}
 	if len(ps) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func crowd(tb testing.TB, e *probe.Engine, n int) []*probe.Kprobe {
 	return ps
 }
 
-func empty(*probe.Context) int { return 0 }
+func emptyHandler(*probe.Context) int { return 0 }
 
 // ways are the ways in which a hit goes on. Offset 0 of f0 is a load, offset 8
 // a move between registers.
@@ -68,10 +68,10 @@ var ways = []struct {
 	probe probe.Kprobe
 	steps bool
 }{
-	{"Boost", probe.Kprobe{Symbol: "f0", Pre: empty}, false},
-	{"Emulate", probe.Kprobe{Symbol: "f0", Offset: 8, Pre: empty}, false},
-	{"EmulateRet", probe.Kprobe{Symbol: "f0", Offset: 11, Pre: empty}, false},
-	{"Step", probe.Kprobe{Symbol: "f0", Pre: empty, Post: func(*probe.Context) {}}, true},
+	{"Boost", probe.Kprobe{Symbol: "f0", Pre: emptyHandler}, false},
+	{"Emulate", probe.Kprobe{Symbol: "f0", Offset: 8, Pre: emptyHandler}, false},
+	{"EmulateRet", probe.Kprobe{Symbol: "f0", Offset: 11, Pre: emptyHandler}, false},
+	{"Step", probe.Kprobe{Symbol: "f0", Pre: emptyHandler, Post: func(*probe.Context) {}}, true},
 	{"Filter", probe.Kprobe{Symbol: "f0", Filter: func(*probe.Context) bool { return false }}, false},
 }
 

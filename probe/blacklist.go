@@ -81,7 +81,7 @@ func (e *Engine) Blacklist() []Forbidden {
 		if !syms.IsText(s.Addr) {
 			continue
 		}
-		if why := e.places.forbiddenAt(place{addr: s.Addr, sym: s}); why != "" {
+		if why := e.places.forbiddenReason(place{addr: s.Addr, sym: s}); why != "" {
 			out = append(out, Forbidden{Start: s.Addr, End: s.Addr + guest.GVA(s.Size), Name: s.Name, Why: why})
 		}
 	}

@@ -66,9 +66,9 @@ func (p pun) spread(i uint32) (rel uint32, ok bool) {
 // are not there yet.
 const boardTries = 512
 
-// board finds a place for the board of d, puts a jump to the entry there, and
+// placeBoard finds a place for the board of d, puts a jump to the entry there, and
 // returns it. Callers hold mu.
-func (o *optimizer) board(d *detour) (guest.GVA, error) {
+func (o *optimizer) placeBoard(d *detour) (guest.GVA, error) {
 	p := punOf(d.region.Boundaries)
 	from := d.region.Addr + x86.JmpLen
 	try := func(at guest.GVA) bool {

@@ -20,7 +20,7 @@ func (e *Engine) TargetChanged() error {
 		return err
 	}
 	defer e.mu.Unlock()
-	e.learn()
+	e.readProfile()
 	e.noteStacks()
 	var errs []error
 	was := e.can
@@ -28,7 +28,7 @@ func (e *Engine) TargetChanged() error {
 		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 		for _, st := range e.sortedSites() {
 			if e.freed(st) || e.moved(st) {
-				e.leave(st)
+				e.dropGoneSite(st)
 				continue
 			}
 			for _, r := range *st.chain.Load() {
@@ -46,14 +46,14 @@ func (e *Engine) TargetChanged() error {
 	})
 	if err == nil {
 		// A module that came again before it was known that it had gone has its text anew.
-		err = errors.Join(e.text.reconcile(e.text.different()), e.readmit(was), e.returns.move())
+		err = errors.Join(e.text.reconcile(e.text.differingSites()), e.readmit(was), e.returns.move())
 		e.awaitMilestones()
 	}
 	return errors.Join(append(errs, err)...)
 }
 
-// leave gives up st, whose text is gone. The world is stopped.
-func (e *Engine) leave(st *site) {
+// dropGoneSite gives up st, whose text is gone. The world is stopped.
+func (e *Engine) dropGoneSite(st *site) {
 	e.opt.set(st, noJump)
 	st.armed.Store(false)
 	e.dropSite(st)
@@ -63,13 +63,13 @@ func (e *Engine) leave(st *site) {
 		if r.ret != nil { // a reset finds only the tables of sites, and takes the memory from all
 			r.ret.abandon()
 		}
-		e.bury(r)
+		e.moveToGoneSite(r)
 	}
 }
 
-// become makes now what is probed at st, and reports whether it can be run. The world is
+// setOriginal makes now what is probed at st, and reports whether it can be run. The world is
 // stopped.
-func (e *Engine) become(st *site, now *original) bool {
+func (e *Engine) setOriginal(st *site, now *original) bool {
 	was, boosted, stepped := st.orig.Load(), st.boosted.Load(), st.stepped.Load()
 	if now == was {
 		return true
@@ -88,9 +88,9 @@ func (e *Engine) become(st *site, now *original) bool {
 	return true
 }
 
-// follow returns what is probed at st when the guest has written b at addr, and nil when
+// originalAfterWrite returns what is probed at st when the guest has written b at addr, and nil when
 // that cannot be.
-func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
+func (e *Engine) originalAfterWrite(st *site, addr guest.GVA, b []byte) *original {
 	was := st.orig.Load()
 	off := st.addr - addr // of the site in b
 	var text [x86.MaxLen]byte
@@ -111,8 +111,8 @@ func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 	}
 	switch {
 	case same, st.changed:
-		return was // or what it was: settle sees whether it is again
-	case e.opt.jumpsOnly(st), was.bytes[0] != x86.Int3 && (off != 0 || e.tail(addr, b)):
+		return was // or what it was: updateArming sees whether it is again
+	case e.opt.jumpsOnly(st), was.bytes[0] != x86.Int3 && (off != 0 || e.isTail(addr, b)):
 		return nil
 	}
 	now := &original{n: 1, bytes: text}
@@ -127,11 +127,11 @@ func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 	return now
 }
 
-// tail reports whether b at addr is the rest of an instruction of which the guest has
+// isTail reports whether b at addr is the rest of an instruction of which the guest has
 // made the first byte an int3: that stands before it in the same function. Where it is
 // one that stands there anyway, a write is taken for a tail that is none; but not that of
 // an int3.
-func (e *Engine) tail(addr guest.GVA, b []byte) bool {
+func (e *Engine) isTail(addr guest.GVA, b []byte) bool {
 	before := make([]byte, 1)
 	if len(b) == 1 && b[0] == x86.Int3 || e.target.ReadMemory(0, addr-1, before) != nil {
 		return false
@@ -142,8 +142,8 @@ func (e *Engine) tail(addr guest.GVA, b []byte) bool {
 	return before[0] == x86.Int3 && there && a.Addr == s.Addr
 }
 
-// rewritten forgets what was found out of the functions in [lo, hi).
-func (p *places) rewritten(lo, hi guest.GVA) {
+// forgetFunctions forgets what was found out of the functions in [lo, hi).
+func (p *places) forgetFunctions(lo, hi guest.GVA) {
 	if p.funcs == nil {
 		return
 	}

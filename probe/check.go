@@ -49,8 +49,8 @@ type place struct {
 	head  guest.GVA // where a hit of the entry is reported, when this is where it has its probe, else addr
 }
 
-// shown returns the address that the place is reported at.
-func (at place) shown() guest.GVA {
+// reportedAddr returns the address that the place is reported at.
+func (at place) reportedAddr() guest.GVA {
 	if at.entry {
 		return at.head
 	}
@@ -74,7 +74,7 @@ func (p *places) resolve(w where) (place, *Error) {
 		}
 		// Offset 0 is always the symbol's own: a label at the end of a section has no extent.
 		if w.offset != 0 && w.offset >= sym.Size {
-			return place{}, outside(w, sym)
+			return place{}, outsideError(w, sym)
 		}
 		addr = sym.Addr + guest.GVA(w.offset)
 	}
@@ -125,33 +125,33 @@ func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
 	return sym, x
 }
 
-// outside refuses an offset behind the end of a symbol.
-func outside(w where, sym guest.Symbol) *Error {
+// outsideError refuses an offset behind the end of a symbol.
+func outsideError(w where, sym guest.Symbol) *Error {
 	return newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", w.offset, w.symbol), fmt.Sprintf("it has %#x bytes", sym.Size))
 }
 
-// allowed checks that at may be probed at all (checks 8 and 9).
-func (p *places) allowed(at place) *Error {
+// checkAllowed checks that at may be probed at all (checks 8 and 9).
+func (p *places) checkAllowed(at place) *Error {
 	syms := p.target.Symbols()
 	if !syms.IsText(at.addr) {
 		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), syms.Blacklisted(at.addr))
 	}
-	if why := p.forbiddenAt(at); why != "" {
+	if why := p.forbiddenReason(at); why != "" {
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)
 	}
-	if at.shown() == at.addr {
+	if at.reportedAddr() == at.addr {
 		return nil
 	}
 	if f, _ := p.functions().Of(at.sym); f != nil && f.Branched(int(at.addr-at.sym.Addr)) {
 		// Not every arrival there would be a call, nor its stack pointer at the return address.
 		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
-			fmt.Sprintf("%s; and a branch leads to %v behind it, where the probe would be", p.fixed(at.shown(), at.addr), at.addr))
+			fmt.Sprintf("%s; and a branch leads to %v behind it, where the probe would be", p.fixedReason(at.reportedAddr(), at.addr), at.addr))
 	}
 	return nil
 }
 
-// fixed returns why the guest's text at [lo, hi) must not be changed, or "".
-func (p *places) fixed(lo, hi guest.GVA) string {
+// fixedReason returns why the guest's text at [lo, hi) must not be changed, or "".
+func (p *places) fixedReason(lo, hi guest.GVA) string {
 	if k, ok := p.target.Symbols().(Kernel); ok {
 		return k.Fixed(lo, hi)
 	}
@@ -173,7 +173,7 @@ func (p *places) prepare(at place) (*site, *Error) {
 	plan := p.planOf(at.addr, code, at.sym.User)
 	n := int(plan.Inst.Len)
 	if plan.Kind == x86.Refuse {
-		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
+		return nil, planError(plan, code[:max(n, min(1, len(code)))])
 	}
 	if plan.Kind == x86.InPlace && !can.InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
@@ -183,7 +183,7 @@ func (p *places) prepare(at place) (*site, *Error) {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
-	if what := p.fixed(at.addr, at.addr+guest.GVA(n)); what != "" {
+	if what := p.fixedReason(at.addr, at.addr+guest.GVA(n)); what != "" {
 		return nil, newError(CodePatched, fmt.Sprintf("the guest itself rewrites the instruction at %s+%#x", at.sym.Name, uint64(at.addr-at.sym.Addr)), what)
 	}
 	st := &site{addr: at.addr, user: at.sym.User, symbol: at.sym.Name, start: at.sym.Addr, head: at.head}
@@ -191,7 +191,7 @@ func (p *places) prepare(at place) (*site, *Error) {
 	copy(orig.bytes[:], code[:n])
 	st.orig.Store(orig)
 	st.pa, _ = p.pages.Translate(0, at.addr)
-	if err := p.unchanged(st); err != nil {
+	if err := p.checkUnchanged(st); err != nil {
 		return nil, err
 	}
 	st.chain.Store(new(chain))
@@ -212,8 +212,8 @@ func (p *places) planOf(addr guest.GVA, code []byte, user bool) x86.Plan {
 	return plan
 }
 
-// unchanged checks that the guest's instruction at st is the image's.
-func (p *places) unchanged(st *site) *Error {
+// checkUnchanged checks that the guest's instruction at st is the image's.
+func (p *places) checkUnchanged(st *site) *Error {
 	want := st.bytes()
 	now := make([]byte, len(want))
 	if err := p.target.ReadMemory(0, st.addr, now); err != nil {
@@ -228,8 +228,8 @@ func (p *places) unchanged(st *site) *Error {
 	return nil
 }
 
-// forbiddenAt returns why the function at at is blacklisted, or "".
-func (p *places) forbiddenAt(at place) string {
+// forbiddenReason returns why the function at at is blacklisted, or "".
+func (p *places) forbiddenReason(at place) string {
 	name := at.sym.Name
 	if p.forbidden[name] {
 		return "on the engine's blacklist"
@@ -245,14 +245,14 @@ func (p *places) forbiddenAt(at place) string {
 			}
 		}
 	}
-	if why := reserved(name); why != "" {
+	if why := reservedReason(name); why != "" {
 		return why
 	}
 	return p.target.Symbols().Blacklisted(at.addr)
 }
 
-// reserved returns why functions of this name are never probed, or "".
-func reserved(name string) string {
+// reservedReason returns why functions of this name are never probed, or "".
+func reservedReason(name string) string {
 	switch {
 	case strings.HasPrefix(name, "gp_"):
 		return "a stub through which traps reach the engine"

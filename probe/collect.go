@@ -109,8 +109,8 @@ func (g *collector) run() (freed int, err error) {
 	return before - g.code.Used(), err
 }
 
-// look collects for tables that want it, unless that was done a moment ago.
-func (g *collector) look() error {
+// runIfDue collects for tables that want it, unless that was done a moment ago.
+func (g *collector) runIfDue() error {
 	if time.Now().Before(g.next) {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (g *collector) detach(m *marking) {
 		for i := range t.n {
 			next := guest.GVA(t.word(i, instNext).Load())
 			if below, _ := g.trampoline(next); below != nil && !m.kept[below] {
-				t.lead(i, g.through(next))
+				t.setNext(i, g.resolveReturn(next))
 			}
 		}
 	}
@@ -215,13 +215,13 @@ type marking struct {
 func (m *marking) keep(r resident) {
 	if !m.kept[r] {
 		m.kept[r] = true
-		r.refers(m)
+		r.markReferences(m)
 	}
 }
 
-// at keeps who has the address a, or the byte before it: the address behind the last
+// keepAt keeps who has the address a, or the byte before it: the address behind the last
 // instruction.
-func (m *marking) at(a guest.GVA) {
+func (m *marking) keepAt(a guest.GVA) {
 	for k, a := range [...]guest.GVA{a, a - 1} {
 		r := m.core.code.At(a)
 		if r == nil {
@@ -229,7 +229,7 @@ func (m *marking) at(a guest.GVA) {
 		}
 		m.keep(r)
 		if t, ok := r.(*instances); ok && k == 0 && m.looks[t] != nil {
-			m.looks[t].saw(t, a)
+			m.looks[t].noteAddr(t, a)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (m *marking) at(a guest.GVA) {
 // mark finds out what is in use. The world is stopped.
 func (g *collector) mark(w World) *marking {
 	m := &marking{core: &g.core, kept: map[resident]bool{}, looks: map[*instances]*sighting{}}
-	g.roots(m)
+	g.keepRoots(m)
 	if !g.mirroring() { // a mirror's saved stack is not looked at
 		for _, t := range g.tables() {
 			if t.wanting() {
@@ -275,22 +275,22 @@ func (g *collector) mark(w World) *marking {
 			ranges[i].End++ // the address behind the last instruction
 		}
 	}
-	if !w.Words(ranges[:], m.at) {
+	if !w.Words(ranges[:], m.keepAt) {
 		for r := range g.code.Residents() {
 			m.kept[r] = true
 		}
 		return m
 	}
-	referred := g.referred(m)
+	referred := g.referredTramps(m)
 	for t, x := range m.looks {
 		t.unbind(x, func(a guest.GVA) bool { return referred[a] })
 	}
 	return m
 }
 
-// referred returns the trampolines that a record of those leads to that may still be used
+// referredTramps returns the trampolines that a record of those leads to that may still be used
 // or returned to.
-func (g *collector) referred(m *marking) map[guest.GVA]bool {
+func (g *collector) referredTramps(m *marking) map[guest.GVA]bool {
 	out := map[guest.GVA]bool{}
 	if len(m.looks) == 0 {
 		return out
@@ -332,8 +332,8 @@ func (g *collector) mirroring() bool {
 	return false
 }
 
-// roots keeps what probes use, and where the host will send a vCPU.
-func (g *collector) roots(m *marking) {
+// keepRoots keeps what probes use, and where the host will send a vCPU.
+func (g *collector) keepRoots(m *marking) {
 	slots := func(st *site) {
 		for _, sl := range []*slot{st.boosted.Load(), st.stepped.Load()} {
 			if sl != nil {
@@ -369,14 +369,14 @@ func (g *collector) roots(m *marking) {
 	}
 }
 
-// refers implements resident.
-func (s *slot) refers(*marking) {}
+// markReferences implements resident.
+func (s *slot) markReferences(*marking) {}
 
 // drop implements resident.
 func (s *slot) drop(g *collector) { delete(g.places.slots, s.key) }
 
-// refers implements resident: to the tables of kretprobes whose entries run there.
-func (d *detour) refers(m *marking) {
+// markReferences implements resident: to the tables of kretprobes whose entries run there.
+func (d *detour) markReferences(m *marking) {
 	for _, x := range d.run {
 		if x.table != nil {
 			m.keep(x.table)
@@ -394,12 +394,12 @@ func (d *detour) drop(g *collector) {
 	}
 }
 
-// refers implements resident: to what is next on the places of activations that are
+// markReferences implements resident: to what is next on the places of activations that are
 // under way.
-func (t *instances) refers(m *marking) {
+func (t *instances) markReferences(m *marking) {
 	for i := range t.n {
 		if t.word(i, instState).Load()&phaseMask != phaseFree {
-			m.at(guest.GVA(t.word(i, instNext).Load()))
+			m.keepAt(guest.GVA(t.word(i, instNext).Load()))
 		}
 	}
 }

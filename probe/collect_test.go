@@ -83,8 +83,8 @@ func TestCollectWords(t *testing.T) {
 	if err := e.Unregister(at); err != nil {
 		t.Fatal(err)
 	}
-	p := &probe.Kprobe{Symbol: "hot_load", Pre: empty}
-	optimized(t, e, p)
+	p := &probe.Kprobe{Symbol: "hot_load", Pre: emptyHandler}
+	optimize(t, e, p)
 	jump := make([]byte, 5)
 	if err := f.Read(p.Addr, jump); err != nil || jump[0] != 0xe9 {
 		t.Fatalf("% x, %v", jump, err)

@@ -35,8 +35,8 @@ const (
 	ctxBytes = 8 * ctxWords
 )
 
-// standsFor returns what an address in the engine's code is without it.
-func (k *core) standsFor(v guest.GVA) guest.GVA {
+// guestAddrOf returns what an address in the engine's code is without it.
+func (k *core) guestAddrOf(v guest.GVA) guest.GVA {
 	s, r := k.stanceOf(v)
 	switch {
 	case r == nil:
@@ -101,10 +101,10 @@ func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) erro
 				f.words[i] = b[:8]
 			}
 		}
-		if t, ok := r.(*instances); ok && t.lent != nil || !calls(r, at) && !e.context(p, off) {
+		if t, ok := r.(*instances); ok && t.lent != nil || !calls(r, at) && !e.isContext(p, off) {
 			f.lone = true
 		}
-		if err := c.frame(&f); err != nil {
+		if err := c.cleanFrame(&f); err != nil {
 			return err
 		}
 	}
@@ -138,9 +138,9 @@ func (k *core) uneven() bool {
 // contextReach is how far from a saved address of code other words of its context are looked for, in bytes.
 const contextReach = 256
 
-// context reports whether the word at off of p is among words that a stack or a saved context has: an address of code, flags of code with
+// isContext reports whether the word at off of p is among words that a stack or a saved context has: an address of code, flags of code with
 // interrupts on, or, where the word is the last x87 instruction of an FXSAVE area, MXCSR (SDM Vol. 1, table 10-2).
-func (k *core) context(p []byte, off int) bool {
+func (k *core) isContext(p []byte, off int) bool {
 	const (
 		mxcsrAt  = 16 // behind FIP
 		masksAll = 0x1f80
@@ -233,8 +233,8 @@ func (f *frame) cut(user bool) bool {
 	return x.isFrame(user)
 }
 
-// frame makes a frame the guest's own, or a word that is none.
-func (c *Clean) frame(f *frame) error {
+// cleanFrame makes a frame the guest's own, or a word that is none.
+func (c *Clean) cleanFrame(f *frame) error {
 	e, at := c.e, guest.GVA(f.get(ctxRIP))
 	put := func(i int, v uint64) {
 		if c.live != changeNothing {
@@ -247,41 +247,41 @@ func (c *Clean) frame(f *frame) error {
 			return nil
 		}
 		if f.s.below != 0 && f.cut(user) {
-			if err := c.inside(-1, at); err != nil || c.live != changeCopy {
+			if err := c.noteInside(-1, at); err != nil || c.live != changeCopy {
 				return err
 			}
 		}
-		put(ctxRIP, uint64(e.standsFor(at)))
+		put(ctxRIP, uint64(e.guestAddrOf(at)))
 		return nil
 	}
 	if user && c.faulted(f, at) {
-		if err := c.inside(-1, at); err != nil || c.live != changeCopy {
+		if err := c.noteInside(-1, at); err != nil || c.live != changeCopy {
 			return err
 		}
 	}
 	home := f.s.home
 	if f.s.plain() && home == 0 {
-		home = c.returns(f, user)
+		home = c.returnTarget(f, user)
 	}
 	if f.s.plain() && home != 0 {
 		put(ctxRIP, uint64(home))
 		put(ctxRSP, f.get(ctxRSP)+uint64(f.s.below))
 		if f.s.masked != nil {
-			put(ctxFlags, f.get(ctxFlags)|c.masked(f.s.masked))
+			put(ctxFlags, f.get(ctxFlags)|c.maskedFlags(f.s.masked))
 		}
 		return nil
 	}
 	if c.alive(f, user) {
-		if err := c.inside(-1, at); err != nil || c.live != changeCopy {
+		if err := c.noteInside(-1, at); err != nil || c.live != changeCopy {
 			return err
 		}
 	}
-	put(ctxRIP, uint64(e.standsFor(at)))
+	put(ctxRIP, uint64(e.guestAddrOf(at)))
 	return nil
 }
 
-// masked returns the flags that a step of sl has cleared.
-func (c *Clean) masked(sl *slot) uint64 {
+// maskedFlags returns the flags that a step of sl has cleared.
+func (c *Clean) maskedFlags(sl *slot) uint64 {
 	for i := range c.e.cpus {
 		for _, s := range []*step{&c.e.cpus[i].step, &c.e.cpus[i].under} {
 			if s.active && s.slot == sl {
@@ -292,9 +292,9 @@ func (c *Clean) masked(sl *slot) uint64 {
 	return uint64(sl.flags.Load()) & x86.FlagIF
 }
 
-// returns returns what a frame in the code of a return goes on at: the return address right below the RSP that the guest has
+// returnTarget returns what a frame in the code of a return goes on at: the return address right below the RSP that the guest has
 // then. The kernel's stacks are in all page tables; those of user code in one of those that vCPUs use, or it is not known.
-func (c *Clean) returns(f *frame, user bool) guest.GVA {
+func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 	t, ok := f.r.(*instances)
 	if !ok {
 		return 0
@@ -383,6 +383,6 @@ const fipAt = 8
 // FIP makes the address of the last x87 instruction, which a vCPU's XSAVE area has (SDM Vol. 1, 10.5.1.1), the guest's own.
 func (c *Clean) FIP(xsave []byte) {
 	if len(xsave) >= fipAt+8 {
-		le.PutUint64(xsave[fipAt:], uint64(c.e.standsFor(guest.GVA(le.Uint64(xsave[fipAt:])))))
+		le.PutUint64(xsave[fipAt:], uint64(c.e.guestAddrOf(guest.GVA(le.Uint64(xsave[fipAt:])))))
 	}
 }

@@ -23,7 +23,7 @@ type control struct {
 	closed   bool
 }
 
-// lock takes the lock for a change, or says why there can be none.
+// lock takes mu for a change. The caller holds it only when lock returns nil; otherwise the error says why nothing can change now.
 func (k *control) lock() error {
 	// Asked before the lock is: its holder may be waiting, in Stop, for the
 	// very handler that calls.

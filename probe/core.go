@@ -104,7 +104,7 @@ func (k *core) SiteAt(root guest.GPA, addr guest.GVA) (home guest.GVA, orig byte
 	s := State{Root: root}
 	st := k.sites.Find(addr)
 	if st == nil || !k.sameCode(s, st, addr) {
-		st = k.aliased(s, addr)
+		st = k.siteOfAlias(s, addr)
 	}
 	if st == nil {
 		return 0, 0, false
@@ -123,9 +123,9 @@ func (k *core) sameCode(s State, st *site, rip guest.GVA) bool {
 	return !ok || pa == st.pa
 }
 
-// aliased returns the site whose int3 is at rip because its page is mapped there,
+// siteOfAlias returns the site whose int3 is at rip because its page is mapped there,
 // too, or the byte of its file, or nil.
-func (k *core) aliased(s State, rip guest.GVA) *site {
+func (k *core) siteOfAlias(s State, rip guest.GVA) *site {
 	if k.InSlot(rip) {
 		return nil
 	}
@@ -170,9 +170,9 @@ func (k *core) touched(root guest.GPA, addr guest.GVA, n int) bool {
 	return false
 }
 
-// learn finds out the profile of the guest's image. Hits have the one from before until
+// readProfile finds out the profile of the guest's image. Hits have the one from before until
 // then.
-func (k *core) learn() {
+func (k *core) readProfile() {
 	var tasks *guest.Profile
 	if p, ok := k.target.Symbols().(Image); ok {
 		if prof, err := p.Profile(); err == nil {

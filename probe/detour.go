@@ -98,9 +98,9 @@ func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	return 0, false
 }
 
-// whole reports whether a vCPU at rip has executed a displaced instruction, and
+// instCompleted reports whether a vCPU at rip has executed a displaced instruction, and
 // all of it: the copy of a call, for one, is several instructions.
-func (d *detour) whole(rip guest.GVA) bool {
+func (d *detour) instCompleted(rip guest.GVA) bool {
 	return rip == d.back || slices.Contains(d.copies[1:], rip)
 }
 
@@ -132,12 +132,12 @@ var errNoPlace = errors.New("no address within reach has an int3 at every instru
 // stageBuilder makes a handler stage for the address at.
 type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
 
-// detour returns the detour of the site's region with the given stages (none: an
+// buildDetour returns the detour of the site's region with the given stages (none: an
 // exit), making it if need be. Errors: errNoPlace, code.ErrReach, and those that wrap
 // code.ErrNoMemory.
-func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
+func (o *optimizer) buildDetour(st *site, stages []*Stage) (*detour, error) {
 	key := detourKey{addr: st.addr, n: st.region.Len}
-	ip, _ := st.shown()
+	ip, _ := st.reportedAddr()
 	for _, x := range stages {
 		key.stage += fmt.Sprintf("%v %p ", ip, x)
 	}
@@ -160,7 +160,7 @@ func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
 	}
 	d.addr = d.entry
 	if len(d.region.Boundaries) != 0 {
-		if d.addr, err = o.board(d); err != nil {
+		if d.addr, err = o.placeBoard(d); err != nil {
 			return nil, err
 		}
 	}

@@ -39,8 +39,8 @@ func FuzzDetour(f *testing.F) {
 			}
 		}
 		ps := []*probe.Kprobe{
-			{Symbol: "f_emulate", Pre: empty}, {Symbol: "work", Pre: empty}, {Symbol: "f_boost", Pre: empty, Stage: stage()},
-			{Symbol: "u_work", Pre: empty}, {Symbol: "u_frame", Pre: empty, Stage: stage()},
+			{Symbol: "f_emulate", Pre: emptyHandler}, {Symbol: "work", Pre: emptyHandler}, {Symbol: "f_boost", Pre: emptyHandler, Stage: stage()},
+			{Symbol: "u_work", Pre: emptyHandler}, {Symbol: "u_frame", Pre: emptyHandler, Stage: stage()},
 		}
 		if err := e.Register(probe.Probes(ps)...); err != nil {
 			t.Fatal(err)

@@ -16,17 +16,17 @@ func (d *detour) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, 
 	if d.exit == 0 || off != 0 && (kind != TrapDetour || off > outLen) {
 		return nil, nil, false
 	}
-	return d.probed(c, s), d, true
+	return d.siteOfHit(c, s), d, true
 }
 
-// probed returns the site of a hit that the host is to handle, and puts its registers
+// siteOfHit returns the site of a hit that the host is to handle, and puts its registers
 // into s. It returns nil when nobody is to handle it, and the guest goes on.
-func (d *detour) probed(c *cpu, s State) *site {
+func (d *detour) siteOfHit(c *cpu, s State) *site {
 	st := d.on.Load()
 	if st == nil || !st.armed.Load() {
 		// The probe went away after the guest had passed the jump.
 		count(&c.counts.stale)
-		d.leave(s)
+		d.resumeAtCopies(s)
 		return nil
 	}
 	count(&c.counts.detours)
@@ -34,16 +34,16 @@ func (d *detour) probed(c *cpu, s State) *site {
 	return st
 }
 
-// leave lets the guest go on with the copies of the displaced instructions.
-func (d *detour) leave(s State) Verdict {
+// resumeAtCopies lets the guest go on with the copies of the displaced instructions.
+func (d *detour) resumeAtCopies(s State) Verdict {
 	s.Regs.RIP = uint64(d.copies[0])
 	return Verdict{Action: Resume}
 }
 
-// punned moves a vCPU that has come to an int3 inside a jump to the copy of the
+// resumePunned moves a vCPU that has come to an int3 inside a jump to the copy of the
 // instruction that used to begin there, and reports whether there was one. When the
 // guest has written over the jump, the vCPU comes back until that was noticed.
-func (c *cpu) punned(s State, rip guest.GVA) bool {
+func (c *cpu) resumePunned(s State, rip guest.GVA) bool {
 	for k := guest.GVA(1); k < x86.JmpLen; k++ {
 		st := c.sites.Find(rip - k)
 		if st == nil {
@@ -83,7 +83,7 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 			}
 		}
 	}
-	if t.Vector == x86.VectorDB && !d.whole(rip) {
+	if t.Vector == x86.VectorDB && !d.instCompleted(rip) {
 		// The guest single-steps, and has not yet executed the next instruction of its
 		// own.
 		return Verdict{Action: Resume}
@@ -91,8 +91,8 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	for _, x := range d.touches {
 		if rip == d.start+guest.GVA(x.off) {
 			s.Regs.RSP += uint64(x.below)
-			if st := d.probed(c, s); st != nil {
-				return c.arrive(s, st, d)
+			if st := d.siteOfHit(c, s); st != nil {
+				return c.handleArrival(s, st, d)
 			}
 			return Verdict{Action: Resume}
 		}

@@ -64,7 +64,7 @@ func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, boo
 		return c.raise(s, st, chain, missed, t), true
 	}
 	count(&c.counts.emulated)
-	v := c.after(s, st, chain, missed, c.seq, flags)
+	v := c.runPostHandlers(s, st, chain, missed, c.seq, flags)
 	v.Shadow = st.plan().Shadow && flags&x86.FlagIF == 0 && s.Regs.RFLAGS&x86.FlagIF != 0
 	return v, true
 }

@@ -63,7 +63,7 @@ func (e *Engine) setDisabled(list []*registration, disabled bool) error {
 	var lost []error
 	err := e.stop(func(w World) error {
 		set(disabled)
-		bad, err := e.text.settle(w, sitesOf(regs), &lost)
+		bad, err := e.text.updateArming(w, sitesOf(regs), &lost)
 		if err == nil {
 			return nil
 		}
@@ -100,7 +100,7 @@ func (e *Engine) setDisarmed(disarmed bool) error {
 	var lost []error
 	err := e.stop(func(w World) error {
 		e.disarmed = disarmed
-		if _, err := e.text.settle(w, sites, &lost); err != nil {
+		if _, err := e.text.updateArming(w, sites, &lost); err != nil {
 			e.disarmed = !disarmed
 			return err
 		}

@@ -72,7 +72,7 @@ func New(t Target, o Options) (*Engine, error) {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	e.learn()
+	e.readProfile()
 	e.can = [2]Capabilities{t.Capabilities(false), t.Capabilities(true)}
 	for i := range e.cpus {
 		c := &e.cpus[i]
@@ -87,10 +87,10 @@ func New(t Target, o Options) (*Engine, error) {
 	e.places.forget()
 	e.opt = newOptimizer(&e.control, &e.places, o.OptimizeDelay)
 	e.text = text{control: &e.control, opt: e.opt}
-	e.onAlarm = func() { e.text.look(true) }
+	e.onAlarm = func() { e.text.checkText(true) }
 	e.returns = returns{control: &e.control, opt: e.opt}
 	e.collector = collector{control: &e.control, places: &e.places, opt: e.opt}
-	e.returns.look = e.collector.look
+	e.returns.look = e.collector.runIfDue
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	e.samples = e.newTally("sample")
@@ -122,7 +122,7 @@ func (e *Engine) Close() error {
 	defer e.mu.Unlock()
 	e.closing = true
 	err := e.unwatch(e.watches.list)
-	err = errors.Join(err, e.remove(e.all()))
+	err = errors.Join(err, e.remove(e.allRegistrations()))
 	e.view.Lock()
 	e.closed = true
 	e.view.Unlock()

@@ -42,7 +42,7 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 		for _, i := range p.f.Insts() {
 			at := p.sym.Addr + guest.GVA(i.Off)
 			if calls && !i.Reached && uint64(i.Off) < p.sym.Size && i.Class() == x86.ClassRet {
-				return nil, exitsUnknown(sym, p, i.Off, "no known path leads to this return")
+				return nil, unknownExitsError(sym, p, i.Off, "no known path leads to this return")
 			}
 			if !i.Reached || uint64(i.Off) >= p.sym.Size {
 				continue
@@ -55,17 +55,17 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 				t, ok := i.Target(uint64(at))
 				leaves, tail = ok && !inside(t), true
 				if leaves && i.Class() != x86.ClassJump {
-					return nil, exitsUnknown(sym, p, i.Off, "a conditional jump leaves it")
+					return nil, unknownExitsError(sym, p, i.Off, "a conditional jump leaves it")
 				}
 			case x86.ClassCall:
 				if t, ok := i.Target(uint64(at)); ok && inside(t) && t != uint64(sym.Addr) {
-					return nil, exitsUnknown(sym, p, i.Off, "it calls a place within itself, and which of its returns come from there is not known")
+					return nil, unknownExitsError(sym, p, i.Off, "it calls a place within itself, and which of its returns come from there is not known")
 				}
 			case x86.ClassIRet, x86.ClassTransfer, x86.ClassVMEntry:
-				return nil, exitsUnknown(sym, p, i.Off, fmt.Sprintf("this goes to other code (%s), and is no return", i.Class()))
+				return nil, unknownExitsError(sym, p, i.Off, fmt.Sprintf("this goes to other code (%s), and is no return", i.Class()))
 			case x86.ClassFar:
 				if i.Opcode != 0xff || i.Reg() != 3 { // a far call comes back
-					return nil, exitsUnknown(sym, p, i.Off, "this goes to other code (far return or jump), and is no return")
+					return nil, unknownExitsError(sym, p, i.Off, "this goes to other code (far return or jump), and is no return")
 				}
 			}
 			switch {
@@ -73,12 +73,12 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 				out = append(out, Exit{at, tail})
 			case calls && (i.Class() == x86.ClassCall || i.Class() == x86.ClassCallInd):
 			case i.Falls() && uint64(i.Off)+uint64(i.Len) >= p.sym.Size:
-				return nil, exitsUnknown(sym, p, i.Off, "what follows belongs to another symbol")
+				return nil, unknownExitsError(sym, p, i.Off, "what follows belongs to another symbol")
 			}
 		}
 		for _, j := range p.f.Indirect() {
 			if j.Targets == nil && uint64(j.Off) < p.sym.Size {
-				return nil, exitsUnknown(sym, p, j.Off, "where this jump leads is not known")
+				return nil, unknownExitsError(sym, p, j.Off, "where this jump leads is not known")
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
 	return out, nil
 }
 
-func exitsUnknown(sym guest.Symbol, p part, off int, why string) *Error {
+func unknownExitsError(sym guest.Symbol, p part, off int, why string) *Error {
 	if sym.Addr.Canonical() {
 		why += "; a return probe without this option needs none"
 	}

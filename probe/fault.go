@@ -58,7 +58,7 @@ func (c *cpu) debugTrap(s State, t Trap) Verdict {
 	}
 	if x, i := c.trampoline(guest.GVA(s.Regs.RIP)); x != nil && !x.shared() {
 		// The guest is single-stepping over the return, and shall see where to.
-		if c.comeBack(s, x, i) {
+		if c.handleReturn(s, x, i) {
 			return Verdict{Action: NotOurs}
 		}
 	}
@@ -84,7 +84,7 @@ func (c *cpu) askFault(s State, st *site, chain chain, missed bool, seq uint32, 
 		if r.fault == nil {
 			continue
 		}
-		c.about(r)
+		c.setProbe(r)
 		if c.runFault(r, t) {
 			fixed = true
 			break

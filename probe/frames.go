@@ -151,8 +151,8 @@ const (
 // Trampolines returns that number, where the jump is, and how far apart trampolines are.
 func Trampolines() (magic uint64, jump, size int) { return trampMagic, trampJump, trampSize }
 
-// head appends these words.
-func (t *instances) head(a *x86.Asm) {
+// appendHead appends these words.
+func (t *instances) appendHead(a *x86.Asm) {
 	next, stride := uint64(0), 8
 	switch {
 	case t.shared():
@@ -180,8 +180,8 @@ func (x *returns) show(t *instances) {
 	t.shownAt, t.shown = at, guest.AtomicWords(b)
 }
 
-// lead makes next what the trampoline of record i stands for.
-func (t *instances) lead(i int, next guest.GVA) {
+// setNext makes next what the trampoline of record i stands for.
+func (t *instances) setNext(i int, next guest.GVA) {
 	t.word(i, instNext).Store(uint64(next))
 	if t.shown != nil {
 		t.shown[i].Store(uint64(next))

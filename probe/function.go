@@ -49,7 +49,7 @@ func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 		return nil, fmt.Sprintf("%s has no code in the image", sym.Name)
 	}
 	if _, ok := fs.syms.(Image); ok {
-		in.Known = fs.known
+		in.Known = fs.textIndex
 	}
 	in.Text = func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) }
 	if img, ok := fs.syms.(Image); ok {
@@ -139,9 +139,9 @@ func firstSymbol(all []guest.Symbol, a guest.GVA) int {
 // maxReach bounds the functions that reach looks at.
 const maxReach = 64
 
-// reach reports whether the function at from comes to the one at to: by jumps and
+// reaches reports whether the function at from comes to the one at to: by jumps and
 // calls whose targets are in the instructions, also through other functions.
-func (fs *Functions) reach(from, to guest.GVA) bool {
+func (fs *Functions) reaches(from, to guest.GVA) bool {
 	todo, seen := []guest.GVA{from}, map[guest.GVA]bool{from: true}
 	for k := 0; k < len(todo) && k < maxReach; k++ {
 		s, ok := fs.syms.Find(todo[k])
@@ -183,26 +183,26 @@ func (fs *Functions) refresh() {
 	clear(fs.funcs)
 }
 
-// ready looks at all code that was not looked at yet.
-func (fs *Functions) ready() {
+// indexNewPieces looks at all code that was not looked at yet.
+func (fs *Functions) indexNewPieces() {
 	if fs.refresh(); fs.pieces != nil {
-		fs.known()
+		fs.textIndex()
 	}
 }
 
-// known returns what the code of the whole image says of its text. What is known of a
+// textIndex returns what the code of the whole image says of its text. What is known of a
 // kernel's pieces is kept while they are there: of one that has come only that is looked at.
-func (fs *Functions) known() *flow.Index {
+func (fs *Functions) textIndex() *flow.Index {
 	switch {
 	case fs.index != nil:
 	case fs.pieces == nil:
 		img := fs.syms.(Image)
-		fs.index = fs.look(slices.Concat(img.Text(false), img.Text(true)))
+		fs.index = fs.indexText(slices.Concat(img.Text(false), img.Text(true)))
 	default:
 		looks, all := make(map[any]*flow.Index, len(fs.pieces)), make([]*flow.Index, len(fs.pieces))
 		for i, p := range fs.pieces {
 			if all[i] = fs.looks[p.ID]; all[i] == nil {
-				all[i] = fs.look(p.Text)
+				all[i] = fs.indexText(p.Text)
 			}
 			looks[p.ID] = all[i]
 		}
@@ -211,8 +211,8 @@ func (fs *Functions) known() *flow.Index {
 	return fs.index
 }
 
-// look returns what the code in text says of the whole image's.
-func (fs *Functions) look(text []guest.Range) *flow.Index {
+// indexText returns what the code in text says of the whole image's.
+func (fs *Functions) indexText(text []guest.Range) *flow.Index {
 	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
 	_, allCode := fs.syms.(Kernel)
 	gap := func(lo, hi guest.GVA) {

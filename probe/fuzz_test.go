@@ -42,7 +42,7 @@ func FuzzLife(f *testing.F) {
 		var ps [8]*probe.Kprobe
 		var ms [8]model
 		for i := range ps {
-			ps[i] = &probe.Kprobe{Symbol: names[i%4], Pre: empty}
+			ps[i] = &probe.Kprobe{Symbol: names[i%4], Pre: emptyHandler}
 			if i >= 4 {
 				ps[i].Post = func(*probe.Context) {}
 			}
@@ -164,7 +164,7 @@ func FuzzHit(f *testing.F) {
 		}()
 		e := fake.Engine()
 		ps := []*probe.Kprobe{
-			{Symbol: "hot_load", Pre: empty, Post: func(*probe.Context) {}, Fault: func(*probe.Context, probe.Trap) bool { return false }},
+			{Symbol: "hot_load", Pre: emptyHandler, Post: func(*probe.Context) {}, Fault: func(*probe.Context, probe.Trap) bool { return false }},
 			{Symbol: "f_boost"}, {Symbol: "f_emulate"}, {Symbol: "e_callmem", Offset: 1}, {Symbol: "u_fault"}, {Symbol: "r_far", Offset: 10},
 		}
 		if err := e.Register(probe.Probes(ps)...); err != nil {

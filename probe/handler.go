@@ -12,9 +12,9 @@ func (c *cpu) enter(s State) {
 	c.ctx.CPL = s.CPL
 }
 
-// about makes r the probe whose handler runs next.
-func (c *cpu) about(r *registration) {
-	c.ctx.tally, c.ctx.Probe, c.ctx.Addr = &r.tally, r.probe, r.shown()
+// setProbe makes r the probe whose handler runs next.
+func (c *cpu) setProbe(r *registration) {
+	c.ctx.tally, c.ctx.Probe, c.ctx.Addr = &r.tally, r.probe, r.reportedAddr()
 }
 
 // leave ends the round.

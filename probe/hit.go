@@ -21,7 +21,7 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 	c := &e.cpus[cpu]
 	v := c.hit(s, t)
 	if c.stopping {
-		return c.stopped(v)
+		return c.addStop(v)
 	}
 	return v
 }
@@ -36,7 +36,7 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 		}
 		if st := c.sites.Find(rip); st != nil && st.armed.Load() && c.sameCode(s, st, rip) {
 			count(&c.counts.breakpoints)
-			return c.arrive(s, st, nil)
+			return c.handleArrival(s, st, nil)
 		}
 	case TrapDetour:
 	case TrapFault:
@@ -48,7 +48,7 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 	}
 	if r := c.code.At(rip); r != nil {
 		if st, d, ok := r.trap(c, s, t.Kind); st != nil {
-			return c.arrive(s, st, d)
+			return c.handleArrival(s, st, d)
 		} else if ok {
 			return Verdict{Action: Resume}
 		}
@@ -56,12 +56,12 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 	if t.Kind == TrapDetour {
 		return Verdict{Action: NotOurs}
 	}
-	if st := c.aliased(s, rip); st != nil && st.armed.Load() {
+	if st := c.siteOfAlias(s, rip); st != nil && st.armed.Load() {
 		count(&c.counts.breakpoints)
 		count(&c.counts.aliases)
-		return c.arrive(s, st, nil)
+		return c.handleArrival(s, st, nil)
 	}
-	return c.unclaimed(s)
+	return c.handleUnclaimed(s)
 }
 
 // Stepped tells the engine that the instruction for which Hit answered
@@ -75,11 +75,11 @@ func (e *Engine) Stepped(cpu int, s State) Verdict {
 	if !c.step.active || !c.step.inPlace {
 		return Verdict{Action: Resume}
 	}
-	return c.stopped(c.finish(s))
+	return c.addStop(c.finish(s))
 }
 
-// arrive handles a hit on st, from the exit of d unless that is nil.
-func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
+// handleArrival handles a hit on st, from the exit of d unless that is nil.
+func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 	chain := *st.chain.Load()
 	at := guest.GVA(s.Regs.RIP)
 	if st.mirrorEnd.Load() {
@@ -88,9 +88,9 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		}
 	}
 	if c.depth != 0 || c.inMirror(s) {
-		c.miss(s, chain)
+		c.countMissed(s, chain)
 		if d != nil {
-			return d.leave(s)
+			return d.resumeAtCopies(s)
 		}
 		return c.executeAt(s, st, chain, true, false, at)
 	}
@@ -102,12 +102,12 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 	c.enter(s)
 	watch, mirrors := false, false
 	for i, r := range chain {
-		s.Regs.RIP = uint64(at+r.shown()-st.addr) + 1 // what the kernel's handlers see
-		if c.offer(s, r) {
-			c.skip(s, chain[i+1:])
+		s.Regs.RIP = uint64(at+r.reportedAddr()-st.addr) + 1 // what the kernel's handlers see
+		if c.offerHit(s, r) {
+			c.countSkipped(s, chain[i+1:])
 			c.leave()
-			c.stay()
-			c.hookTaken(s, sp)
+			c.cancelLeaving()
+			c.endRedirectedEntry(s, sp)
 			return Verdict{Action: Resume}
 		}
 		if r.cells[c.id].passed == c.seq {
@@ -117,10 +117,10 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 	}
 	c.leave()
 	if len(c.leaving) != 0 {
-		c.leaveBy(s, st)
+		c.runLeaveHandlers(s, st)
 	}
 	if len(c.entered) != 0 {
-		c.hook(s)
+		c.hookReturn(s)
 	}
 	if mirrors && c.beginMirrors(s, st, chain, watch, at) {
 		return Verdict{Action: Resume}
@@ -129,26 +129,26 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		return c.hold(s, st, chain, watch, at)
 	}
 	if d != nil && !watch {
-		return d.leave(s)
+		return d.resumeAtCopies(s)
 	}
 	return c.executeAt(s, st, chain, false, watch, at)
 }
 
-// miss counts a hit from inside a handler or a jprobe's mirror: every probe of the
+// countMissed counts a hit from inside a handler or a jprobe's mirror: every probe of the
 // site misses it, disabled or not, as the kernel's aggregate does.
-func (c *cpu) miss(s State, chain chain) {
+func (c *cpu) countMissed(s State, chain chain) {
 	for _, r := range chain {
-		if r.elsewhere(c, s) {
+		if r.countElsewhere(c, s) {
 			continue
 		}
 		count(&r.cells[c.id].missed)
 	}
 }
 
-// skip counts a hit that a newer probe's pre handler has taken.
-func (c *cpu) skip(s State, chain chain) {
+// countSkipped counts a hit that a newer probe's pre handler has taken.
+func (c *cpu) countSkipped(s State, chain chain) {
 	for _, r := range chain {
-		if r.enabled.Load() && !r.elsewhere(c, s) {
+		if r.enabled.Load() && !r.countElsewhere(c, s) {
 			count(&r.cells[c.id].skipped)
 		}
 	}
@@ -170,19 +170,19 @@ func (c *cpu) endStep() {
 	}
 }
 
-// offer lets r see a hit, and reports whether its pre handler has taken it. The cell
+// offerHit lets r see a hit, and reports whether its pre handler has taken it. The cell
 // of r then knows whether the filter let it pass.
-func (c *cpu) offer(s State, r *registration) (taken bool) {
+func (c *cpu) offerHit(s State, r *registration) (taken bool) {
 	k := &r.cells[c.id]
 	k.passed = 0
-	if !r.enabled.Load() || r.elsewhere(c, s) {
+	if !r.enabled.Load() || r.countElsewhere(c, s) {
 		return false
 	}
 	if r.leaves != nil {
-		c.left(s, r.leaves)
+		c.noteLeaving(s, r.leaves)
 		return false
 	}
-	c.about(r)
+	c.setProbe(r)
 	if r.filter != nil && !c.runFilter(r) {
 		count(&k.filtered)
 		return false
@@ -266,16 +266,16 @@ func (c *cpu) finish(s State) Verdict {
 			count(&k.steps)
 		}
 	}
-	return c.after(s, st.site, st.chain, st.missed, st.seq, st.flags)
+	return c.runPostHandlers(s, st.site, st.chain, st.missed, st.seq, st.flags)
 }
 
 // TrapOfTF is what comes behind an instruction that was executed with TF set.
 var TrapOfTF = Trap{Kind: TrapFault, Vector: x86.VectorDB, DR6: dr6BS}
 
-// after runs the post handlers of the probes that let the hit seq pass, and
+// runPostHandlers runs the post handlers of the probes that let the hit seq pass, and
 // ends the hit. flags are those from before the instruction: with TF set, the
 // guest is owed the single-step trap that our int3 swallowed.
-func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, flags uint64) Verdict {
+func (c *cpu) runPostHandlers(s State, st *site, chain chain, missed bool, seq uint32, flags uint64) Verdict {
 	if !missed {
 		entered := false
 		for _, r := range chain {
@@ -287,7 +287,7 @@ func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, fla
 				c.enter(s)
 				entered = true
 			}
-			c.about(r)
+			c.setProbe(r)
 			c.runPost(r)
 		}
 		if entered {
@@ -300,10 +300,10 @@ func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, fla
 	return Verdict{Action: Resume}
 }
 
-// unclaimed handles a breakpoint at an address where no site is armed.
-func (c *cpu) unclaimed(s State) Verdict {
+// handleUnclaimed handles a breakpoint at an address where no site is armed.
+func (c *cpu) handleUnclaimed(s State) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
-	if c.punned(s, rip) {
+	if c.resumePunned(s, rip) {
 		return Verdict{Action: Resume}
 	}
 	// A probe that was removed between the trap and now has left other bytes

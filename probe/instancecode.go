@@ -20,7 +20,7 @@ func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 			a.Jmp(end)
 			a.Append([]byte{x86.Int3})
 		}
-		t.head(a)
+		t.appendHead(a)
 		a.Place(end)
 		t.end = guest.GVA(a.PC())
 		return a.Code()
@@ -35,7 +35,7 @@ func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 		a.Jmp(common)
 		a.Align(trampSize)
 	}
-	t.head(a)
+	t.appendHead(a)
 	a.Place(common)
 	t.returnCode(a, exit)
 	t.end = guest.GVA(a.PC())
@@ -54,9 +54,9 @@ func stackSlot(user bool) int {
 // itself: the registers that it keeps, one more around the call, and that.
 const entryStack = 6 * 8
 
-// moreContext returns how many bytes the context of a return stage has behind
+// extraContext returns how many bytes the context of a return stage has behind
 // struct pt_regs.
-func moreContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-x86.PtRegsSize/8) }
+func extraContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-x86.PtRegsSize/8) }
 
 // stack returns what Stage.Stack would be for the table's code, with the stages that it
 // calls, at entry and return: there the number of the record is on the stack as well.
@@ -65,7 +65,7 @@ func (t *instances) stack() int {
 	if entry := t.rp.probe.Stage; entry != nil {
 		atEntry += entry.Stack
 	}
-	return max(atEntry, 8+moreContext(x)+x.Stack)
+	return max(atEntry, 8+extraContext(x)+x.Stack)
 }
 
 // entryStage makes the Stage that stands for the kretprobe in its detour. RSI is
@@ -257,14 +257,14 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	word := func(base x86.Reg64, n int) x86.Mem { return x86.At(base, 8*n) }
 	stray, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel()
 	c := newStageFrame([]*Stage{x}, t.user)
-	c.more, c.kept, c.pushed = moreContext(x), keptReturn, 16
+	c.more, c.kept, c.pushed = extraContext(x), keptReturn, 16
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	c.deep = c.size + x.Stack + 8
 	for _, r := range []x86.Reg64{rcx, rdx} {
 		c.reads |= 1 << (x86.PtReg(r) / 8)
 	}
 	leave := func(what int) {
-		c.note(a, c.deepest(), what)
+		c.note(a, c.deepestStance(), what)
 		for _, r := range []x86.Reg64{rcx, rdx} {
 			a.Mov(8, r, x86.At(rsp, x86.PtReg(r)))
 		}
@@ -302,7 +302,7 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	a.Mov(8, rax, x86.Imm(t.cells()))
 	a.Add(8, rsi, rax)
 	a.Inc(8, word(rcx, instState)) // leaving
-	c.note(a, c.deepest(), neither)
+	c.note(a, c.deepestStance(), neither)
 	if c.asked(x86.PtSP) {
 		a.Lea(8, rax, x86.At(rsp, c.size+16))
 		a.Mov(8, x86.At(rsp, x86.PtSP), rax)

@@ -167,8 +167,8 @@ func newInstances(k *core, rp *retprobe, st *site) *instances {
 // size returns how many bytes the table takes.
 func (t *instances) size() int { return lineSize*(1+t.cpus) + t.n*t.stride }
 
-// keep makes b, which is zeroed, the memory of the table.
-func (t *instances) keep(b []byte) {
+// setMemory makes b, which is zeroed, the memory of the table.
+func (t *instances) setMemory(b []byte) {
 	t.bytes, t.words = b, guest.AtomicWords(b)
 	t.words[wordRun].Store(1)
 }
@@ -279,7 +279,7 @@ func (t *instances) take(o origin) int {
 			return -1
 		}
 		if used.CompareAndSwap(n, n+1) {
-			t.raise(n + 1)
+			t.raiseHighMark(n + 1)
 			break
 		}
 	}
@@ -307,8 +307,8 @@ func (t *instances) take(o origin) int {
 	return -1
 }
 
-// raise keeps the high mark.
-func (t *instances) raise(n uint64) {
+// raiseHighMark keeps the high mark.
+func (t *instances) raiseHighMark(n uint64) {
 	high := &t.words[wordHigh]
 	for h := high.Load(); n > h && !high.CompareAndSwap(h, n); h = high.Load() {
 	}
@@ -318,15 +318,15 @@ func (t *instances) raise(n uint64) {
 func (t *instances) claim(i int, o origin, how reuse) bool {
 	state := t.word(i, instState)
 	s := state.Load()
-	if s&phaseMask != phaseFree || !t.fit(i, o, how) {
+	if s&phaseMask != phaseFree || !t.reusable(i, o, how) {
 		return false
 	}
 	return state.CompareAndSwap(s, s+nextTaken)
 }
 
-// leave makes a live record, whose state was state, leaving, and the caller's. It
+// markLeaving makes a live record, whose state was state, leaving, and the caller's. It
 // fails when another one was faster.
-func (t *instances) leave(i int, state uint64) bool {
+func (t *instances) markLeaving(i int, state uint64) bool {
 	return t.word(i, instState).CompareAndSwap(state, state+phaseLeaving-phaseLive)
 }
 
@@ -340,8 +340,8 @@ func (t *instances) recycle(i int) {
 	t.words[wordUsed].Add(^uint64(0))
 }
 
-// high returns the most records that were in use at a time, as the guest says.
-func (t *instances) high() int { return int(min(t.words[wordHigh].Load(), uint64(t.max))) }
+// highMark returns the most records that were in use at a time, as the guest says.
+func (t *instances) highMark() int { return int(min(t.words[wordHigh].Load(), uint64(t.max))) }
 
 // counts are Stage.Counts: what ran in the guest, as that says.
 func (t *instances) counts(cpu int) (handled, filtered, missed uint64) {

@@ -81,7 +81,7 @@ func (r *registration) checkJprobe(p *places, at place) *Error {
 	j := r.jprobe.probe
 	switch {
 	case !at.entry:
-		return notEntry(at)
+		return notEntryError(at)
 	case j.Pre != nil || j.Post != nil || j.Fault != nil:
 		return newError(CodeHandlers, "a jprobe has an entry handler and a mirror", "Pre, Post and Fault must be nil")
 	case j.Entry == nil && j.Mirror == "":
@@ -124,7 +124,7 @@ func (jp *jprobe) findMirror(p *places, at place) *Error {
 
 // checkEnd checks that the mirror comes to its end.
 func (jp *jprobe) checkEnd(p *places) *Error {
-	if p.functions().reach(jp.mirror, jp.ends) {
+	if p.functions().reaches(jp.mirror, jp.ends) {
 		return nil
 	}
 	return newError(CodeMirror, fmt.Sprintf("%s is no mirror: its code does not come to %s", jp.probe.Mirror, jp.probe.endName()),
@@ -192,7 +192,7 @@ const endTries = 10
 
 // awaitEnds lets the mirrors that were under way when their jprobe was removed
 // come to their end, so that the text there is what it was. What is left then
-// goes with the next removal.
+// goes with the next removal. Callers hold mu.
 func (e *Engine) awaitEnds() error {
 	for i := 0; i < endTries && len(e.ends) != 0; i++ {
 		time.Sleep(50 * time.Microsecond << i)

@@ -109,18 +109,18 @@ func (o *optimizer) set(st *site, to *optimization) {
 	o.kick()
 }
 
-// block says what stands against a jump at st.
-func (o *optimizer) block(st *site, why string) {
+// setBlocked says what stands against a jump at st.
+func (o *optimizer) setBlocked(st *site, why string) {
 	o.set(st, &optimization{state: jumpBlocked, why: Unoptimized{Reason: why}})
 }
 
-// wait lets the next pass look at st.
-func (o *optimizer) wait(st *site) {
+// setWaiting lets the next pass look at st.
+func (o *optimizer) setWaiting(st *site) {
 	o.set(st, &optimization{state: jumpWaiting, why: Unoptimized{Reason: notWaiting}})
 }
 
-// refuse says why st has no jump.
-func (o *optimizer) refuse(st *site, why Unoptimized) {
+// setRefused says why st has no jump.
+func (o *optimizer) setRefused(st *site, why Unoptimized) {
 	state := jumpRefused
 	if why.Reason == notSharedText || why.Reason == notTextChanged || why.Reason == notMapped {
 		state = jumpLater

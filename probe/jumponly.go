@@ -50,7 +50,7 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 	if why != "" {
 		return o.refuseJump(st, why)
 	}
-	if no := o.region(st); no != nil {
+	if no := o.findRegion(st); no != nil {
 		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", no.Reason, no.Detail))
 	}
 	if len(st.region.Boundaries) != 0 {
@@ -59,11 +59,11 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 	return nil
 }
 
-// settleJump gives st, if it is armed, the jump to the handlers that are on it now.
+// replaceJump gives st, if it is armed, the jump to the handlers that are on it now.
 // The world is stopped.
-func (o *optimizer) settleJump(w World, st *site) *Error {
+func (o *optimizer) replaceJump(w World, st *site) *Error {
 	if !st.armed.Load() {
-		o.block(st, notDisarmed)
+		o.setBlocked(st, notDisarmed)
 		return nil
 	}
 	stages := o.stages(st)
@@ -73,7 +73,7 @@ func (o *optimizer) settleJump(w World, st *site) *Error {
 	if stages == nil && o.can[guest.Level(st.user)].DetourPort == 0 {
 		return o.refuseJump(st, "not all handlers there run in the guest")
 	}
-	p := o.plan(st)
+	p := o.planJump(st)
 	switch {
 	case p.no != nil:
 		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", p.no.Reason, p.no.Detail))

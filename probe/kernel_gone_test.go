@@ -13,16 +13,16 @@ import (
 // TestFreedText: probes on text that the guest has freed are gone, and nothing is written
 // to that memory any more, by int3s or jumps.
 func TestFreedText(t *testing.T) {
-	f, k := patching(t, nil)
+	f, k := newPatchingFake(t, nil)
 	e := f.Engine()
-	on, ret, off := &probe.Kprobe{Symbol: "plain", Pre: empty}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}, &probe.Kprobe{Symbol: "traced", Pre: empty}
+	on, ret, off := &probe.Kprobe{Symbol: "plain", Pre: emptyHandler}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}, &probe.Kprobe{Symbol: "traced", Pre: emptyHandler}
 	if err := e.Register(on, ret, off); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Optimize(); err != nil {
 		t.Fatal(err)
 	}
-	early := &probe.Kprobe{Symbol: "push", Pre: empty} // of one byte, and without a jump
+	early := &probe.Kprobe{Symbol: "push", Pre: emptyHandler} // of one byte, and without a jump
 	if err := e.Register(early); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestFreedText(t *testing.T) {
 	if i, _ := e.Info(off); i.Gone || !i.Armed {
 		t.Errorf("%+v", i)
 	}
-	wantCode(t, e.Register(&probe.Kprobe{Symbol: "plain", Pre: empty}), probe.CodeNotText, syscall.EINVAL, nil)
+	wantCode(t, e.Register(&probe.Kprobe{Symbol: "plain", Pre: emptyHandler}), probe.CodeNotText, syscall.EINVAL, nil)
 	if err := e.Unregister(on, &ret.Kprobe); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestFreedReturns(t *testing.T) {
 // once it has, and counts go on; what is gone for another reason stays so.
 func TestReadmitted(t *testing.T) {
 	early := false
-	f, k := patching(t, func(bool) probe.Capabilities {
+	f, k := newPatchingFake(t, func(bool) probe.Capabilities {
 		can := probe.Capabilities{InPlace: !early}
 		if early {
 			can.NoExec = "the kernel has not set up its memory"
@@ -169,9 +169,9 @@ func TestReadmitted(t *testing.T) {
 	returns := 0
 	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}, Return: func(*probe.Context) { returns++ }}
 	off := &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: plain, Disabled: true}}
-	on := &probe.Kprobe{Symbol: "plain", Pre: empty}   // lea, emulated: it is never gone
-	slot := &probe.Kprobe{Symbol: "fault", Pre: empty} // a load: it wants a slot
-	freed := &probe.Kprobe{Symbol: "push", Pre: empty}
+	on := &probe.Kprobe{Symbol: "plain", Pre: emptyHandler}   // lea, emulated: it is never gone
+	slot := &probe.Kprobe{Symbol: "fault", Pre: emptyHandler} // a load: it wants a slot
+	freed := &probe.Kprobe{Symbol: "push", Pre: emptyHandler}
 	if err := e.Register(ret, off, on, slot, freed); err != nil {
 		t.Fatal(err)
 	}

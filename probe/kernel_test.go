@@ -13,8 +13,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// patching is a fake guest that patches itself, of these functions.
-func patching(t *testing.T, can func(bool) probe.Capabilities) (*probetest.Fake, *probetest.Kernel) {
+// newPatchingFake is a fake guest that patches itself, of these functions.
+func newPatchingFake(t *testing.T, can func(bool) probe.Capabilities) (*probetest.Fake, *probetest.Kernel) {
 	t.Helper()
 	const nop5 = "0f 1f 44 00 00 "
 	img, err := probetest.BuildImage(textBase, false,
@@ -62,7 +62,7 @@ func patching(t *testing.T, can func(bool) probe.Capabilities) (*probetest.Fake,
 // TestEntryBehindTracer: a probe on the entry of a function stands behind the place
 // where it calls its tracer, by int3 and by jump, and is reported there.
 func TestEntryBehindTracer(t *testing.T) {
-	f, k := patching(t, nil)
+	f, k := newPatchingFake(t, nil)
 	e := f.Engine()
 	for _, tc := range []struct {
 		name          string
@@ -149,7 +149,7 @@ func TestEntryBehindTracer(t *testing.T) {
 
 // TestEntryStage: a stage at such an entry sees the address that hits are reported at.
 func TestEntryStage(t *testing.T) {
-	f, _ := patching(t, nil)
+	f, _ := newPatchingFake(t, nil)
 	e := f.Engine()
 	start := symbol(t, f, "traced")
 	ip := func() (*probe.Stage, []byte) {
@@ -207,7 +207,7 @@ func TestEntryStage(t *testing.T) {
 // TestRewrittenText: what the guest rewrites has no int3 and is in no jump's region;
 // nor is what its branches may come to lead to.
 func TestRewrittenText(t *testing.T) {
-	f, _ := patching(t, nil)
+	f, _ := newPatchingFake(t, nil)
 	e := f.Engine()
 	err := e.Register(&probe.Kprobe{Symbol: "label", Offset: 2})
 	wantCode(t, err, probe.CodePatched, syscall.EINVAL, nil)
@@ -249,7 +249,7 @@ func TestRewrittenText(t *testing.T) {
 // address runs in its place, or is emulated there.
 func TestExceptionEntryStays(t *testing.T) {
 	inPlace := true
-	f, _ := patching(t, func(bool) probe.Capabilities { return probe.Capabilities{InPlace: inPlace} })
+	f, _ := newPatchingFake(t, func(bool) probe.Capabilities { return probe.Capabilities{InPlace: inPlace} })
 	e := f.Engine()
 	if err := f.Write(0x7000_1000, []byte{42}); err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func probetestImage(f *probetest.Fake) *guest.Image { return f.Symbols().(*probe
 // get what they are due, and counts go on.
 func TestPhases(t *testing.T) {
 	early := true
-	f, k := patching(t, func(bool) probe.Capabilities {
+	f, k := newPatchingFake(t, func(bool) probe.Capabilities {
 		can := probe.Capabilities{InPlace: true}
 		if early {
 			can.NoExec = "the kernel has not set up its memory"
@@ -307,7 +307,7 @@ func TestPhases(t *testing.T) {
 		t.Fatal(err)
 	}
 	// lea, emulated; a load, which wants a slot; the same with a post handler.
-	emulated, loaded := &probe.Kprobe{Symbol: "traced", Pre: empty}, &probe.Kprobe{Symbol: "fault", Pre: empty}
+	emulated, loaded := &probe.Kprobe{Symbol: "traced", Pre: emptyHandler}, &probe.Kprobe{Symbol: "fault", Pre: emptyHandler}
 	k.Faulting = nil
 	posts := 0
 	post := &probe.Kprobe{Symbol: "fault", Post: func(*probe.Context) { posts++ }}
@@ -359,7 +359,7 @@ func TestPhases(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("late", true, 2, 0)
-	label := &probe.Kprobe{Symbol: "label", Pre: empty}
+	label := &probe.Kprobe{Symbol: "label", Pre: emptyHandler}
 	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}
 	if err := e.Register(label, ret, &probe.Kprobe{Symbol: "label", Offset: 7}); err != nil {
 		t.Fatal(err)
@@ -407,7 +407,7 @@ func TestPageTableIsolation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &probe.Kprobe{Symbol: "hot_load", Pre: empty}
+	p := &probe.Kprobe{Symbol: "hot_load", Pre: emptyHandler}
 	for _, reason := range []string{"", "not_mapped"} {
 		if reason != "" {
 			text := symbol(t, f.Fake, "hot_load")

@@ -124,15 +124,15 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 	rp := r.ret.probe
 	switch {
 	case !at.entry:
-		return notEntry(at)
+		return notEntryError(at)
 	case unreturnable[at.sym.Name]:
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
-	case !p.byLeaves(at.sym.User) && p.walksStacks(at.addr) != "":
+	case !p.usesLeaves(at.sym.User) && p.walksStacks(at.addr) != "":
 		return newError(CodeWalksStacks, fmt.Sprintf("%s is code of %s, which looks up return addresses on its stacks and ends the program at one that it does not know", at.sym.Name, p.walksStacks(at.addr)),
 			"--at-rets probes the returns and leaves the stack alone")
-	case p.byLeaves(at.sym.User) && rp.MaxActive > maxLeft:
+	case p.usesLeaves(at.sym.User) && rp.MaxActive > maxLeft:
 		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d in a file of the guest's", maxLeft))
-	case !p.byLeaves(at.sym.User) && p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
+	case !p.usesLeaves(at.sym.User) && p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
 		return newError(CodeHostCannot, "there is no memory for the trampolines of a kretprobe yet", p.can[guest.Level(at.sym.User)].NoExec)
 	case at.sym.User && p.oneSpace:
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
@@ -143,7 +143,7 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 	case rp.MaxActive > maxInstances:
 		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d", maxInstances))
 	}
-	if p.byLeaves(at.sym.User) {
+	if p.usesLeaves(at.sym.User) {
 		if _, err := p.leaves(at.sym); err != nil {
 			return err
 		}
@@ -163,8 +163,8 @@ func (k *core) walksStacks(addr guest.GVA) string {
 	return ""
 }
 
-// notEntry refuses a place that is not the entry of a function.
-func notEntry(at place) *Error {
+// notEntryError refuses a place that is not the entry of a function.
+func notEntryError(at place) *Error {
 	return newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
 }
 
@@ -176,16 +176,16 @@ func (e *Engine) maxActive(rp *Kretprobe) int {
 	return rp.MaxActive
 }
 
-// info fills in what only a kretprobe has. Callers hold Engine.view or
+// fillInfo fills in what only a kretprobe has. Callers hold Engine.view or
 // Engine.mu.
-func (rp *retprobe) info(i *Info) {
+func (rp *retprobe) fillInfo(i *Info) {
 	i.Type = 'r'
 	i.MaxActive = rp.max
 	for _, t := range rp.tables() {
 		i.NoStage = t.noStage
 		var buf [8]byte
 		t.sweep(0, t.n, t.shared(), buf[:])
-		i.InUse, i.HighWater = i.InUse+t.inUse(), max(i.HighWater, t.high())
+		i.InUse, i.HighWater = i.InUse+t.inUse(), max(i.HighWater, t.highMark())
 	}
 	if rp.again.Load() {
 		i.NoStage = "the function returns twice"
@@ -205,8 +205,8 @@ func (rp *retprobe) tables() (all []*instances) {
 // retBase are the counts of one vCPU in tables that are gone.
 type retBase struct{ handled, filtered, missed, returns atomic.Uint64 }
 
-// inGuest returns the counts of a vCPU in the guest.
-func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64) {
+// guestCounts returns the counts of a vCPU in the guest.
+func (rp *retprobe) guestCounts(cpu int) (handled, filtered, missed, returns uint64) {
 	b := &rp.base[cpu]
 	handled, filtered, missed, returns = b.handled.Load(), b.filtered.Load(), b.missed.Load(), b.returns.Load()
 	if t := rp.table.Load(); t != nil && t.shared() {
@@ -216,10 +216,10 @@ func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64)
 	return handled, filtered, missed, returns
 }
 
-// outstanding returns how many calls were counted as handled and neither as returned
+// outstandingCalls returns how many calls were counted as handled and neither as returned
 // nor as abandoned. The world is stopped. A guest that writes to its counts may say
 // that there are fewer than none.
-func (rp *retprobe) outstanding() uint64 {
+func (rp *retprobe) outstandingCalls() uint64 {
 	s := rp.reg.totals(make([]Stats, len(rp.cells)))
 	return uint64(max(0, int64(s.Handled-s.Returns-s.Abandoned-s.UnderWay)))
 }
@@ -231,14 +231,14 @@ func (rp *retprobe) close(w World) {
 		var buf [8]byte
 		t.reclaim(w, buf[:])
 	}
-	rp.underWay.Store(rp.outstanding())
+	rp.underWay.Store(rp.outstandingCalls())
 	rp.end()
 }
 
 // abandon is end for a probe whose code goes away: calls that are outstanding are
 // abandoned.
 func (rp *retprobe) abandon() {
-	rp.abandoned.Add(rp.outstanding())
+	rp.abandoned.Add(rp.outstandingCalls())
 	rp.end()
 }
 
@@ -251,7 +251,7 @@ func (rp *retprobe) end() *instances {
 	}
 	for i := range rp.base {
 		b := &rp.base[i]
-		h, f, m, r := rp.inGuest(i)
+		h, f, m, r := rp.guestCounts(i)
 		b.handled.Store(h)
 		b.filtered.Store(f)
 		b.missed.Store(m)

@@ -59,8 +59,8 @@ const defaultLeft = 256
 // maxTails bounds the functions that one of them ends with.
 const maxTails = 32
 
-// byLeaves reports whether kretprobes on code of that privilege are such ones.
-func (k *core) byLeaves(user bool) bool {
+// usesLeaves reports whether kretprobes on code of that privilege are such ones.
+func (k *core) usesLeaves(user bool) bool {
 	return user && k.files != nil && k.can[guest.Level(user)].NoExec != ""
 }
 
@@ -142,8 +142,8 @@ func withLeaves(regs []*registration) []*registration {
 	return out
 }
 
-// at reports whether record i is of the spot x.
-func (t *instances) at(i int, x spot) bool {
+// isAt reports whether record i is of the spot x.
+func (t *instances) isAt(i int, x spot) bool {
 	if t.word(i, instRoot).Load() != x.root {
 		return false
 	}
@@ -160,15 +160,15 @@ func (t *instances) find(x spot, ret uint64) int {
 		return -1
 	}
 	for i := range t.n {
-		if t.word(i, instState).Load()&phaseMask == phaseLive && t.at(i, x) && (ret == 0 || t.word(i, instNext).Load() == ret) {
+		if t.word(i, instState).Load()&phaseMask == phaseLive && t.isAt(i, x) && (ret == 0 || t.word(i, instNext).Load() == ret) {
 			return i
 		}
 	}
 	return -1
 }
 
-// displace abandons what has had its return address where a call now has its own.
-func (t *instances) displace(x spot) {
+// abandonDisplaced abandons what has had its return address where a call now has its own.
+func (t *instances) abandonDisplaced(x spot) {
 	for {
 		i := t.find(x, 0)
 		if i < 0 || !t.abandon(i, t.word(i, instState).Load(), 0) {
@@ -177,8 +177,8 @@ func (t *instances) displace(x spot) {
 	}
 }
 
-// left notes which activation of rp the vCPU is about to leave, if it is one.
-func (c *cpu) left(s State, rp *retprobe) {
+// noteLeaving notes which activation of rp the vCPU is about to leave, if it is one.
+func (c *cpu) noteLeaving(s State, rp *retprobe) {
 	t := rp.table.Load()
 	if t == nil || !t.left {
 		return
@@ -187,13 +187,13 @@ func (c *cpu) left(s State, rp *retprobe) {
 	if !ok || ret == 0 {
 		return
 	}
-	if i := t.find(c.spot(s), uint64(ret)); i >= 0 && t.leave(i, t.word(i, instState).Load()) {
+	if i := t.find(c.spot(s), uint64(ret)); i >= 0 && t.markLeaving(i, t.word(i, instState).Load()) {
 		c.leaving = append(c.leaving, activation{t, i})
 	}
 }
 
-// stay takes back that activations are left: a handler has sent the guest elsewhere.
-func (c *cpu) stay() {
+// cancelLeaving takes back that activations are left: a handler has sent the guest elsewhere.
+func (c *cpu) cancelLeaving() {
 	for _, a := range c.leaving {
 		state := a.t.word(a.i, instState)
 		state.Store(state.Load() - phaseLeaving + phaseLive)
@@ -201,9 +201,9 @@ func (c *cpu) stay() {
 	c.leaving = c.leaving[:0]
 }
 
-// leaveBy runs the return handlers of the activations that the return on st leaves, those of
+// runLeaveHandlers runs the return handlers of the activations that the return on st leaves, those of
 // the oldest probe first, with the registers that the caller will have.
-func (c *cpu) leaveBy(s State, st *site) {
+func (c *cpu) runLeaveHandlers(s State, st *site) {
 	count(&c.counts.returns)
 	leaving := c.leaving
 	c.leaving = leaving[:0]
@@ -216,7 +216,7 @@ func (c *cpu) leaveBy(s State, st *site) {
 		a := leaving[k]
 		home := guest.GVA(a.t.word(a.i, instNext).Load())
 		s.Regs.RIP = uint64(home)
-		c.returned(s, a.t, a.i, home)
+		c.deliverReturn(s, a.t, a.i, home)
 		a.t.recycle(a.i)
 	}
 	s.Regs.RSP = sp

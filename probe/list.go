@@ -78,7 +78,7 @@ func (r *registration) stats(i int) Stats {
 	s := r.tally.stats(i)
 	var handled, filtered, missed uint64
 	if r.ret != nil {
-		handled, filtered, missed, _ = r.ret.inGuest(i)
+		handled, filtered, missed, _ = r.ret.guestCounts(i)
 	} else if g := r.stage; g != nil && g.Counts != nil {
 		handled, filtered, missed = g.Counts(i)
 	}
@@ -94,7 +94,7 @@ func (r *registration) totals(byCPU []Stats) (total Stats) {
 	if r.ret != nil {
 		total.Abandoned, total.UnderWay = r.ret.abandoned.Load(), r.ret.underWay.Load()
 		for i := range byCPU {
-			_, _, _, n := r.ret.inGuest(i)
+			_, _, _, n := r.ret.guestCounts(i)
 			byCPU[i].Returns = n + r.ret.cells[i].returns.Load()
 		}
 	}
@@ -179,7 +179,7 @@ func (e *Engine) List() []Info { return slices.AppendSeq([]Info{}, e.Listed()) }
 // long list; one that is unregistered before is left out.
 func (e *Engine) Listed() iter.Seq[Info] {
 	return func(yield func(Info) bool) {
-		for _, r := range e.inOrder() {
+		for _, r := range e.orderedRegistrations() {
 			e.view.RLock()
 			there := e.registered(r.probe) == r
 			var i Info
@@ -194,8 +194,8 @@ func (e *Engine) Listed() iter.Seq[Info] {
 	}
 }
 
-// inOrder returns what Listed lists.
-func (e *Engine) inOrder() (out []*registration) {
+// orderedRegistrations returns what Listed lists.
+func (e *Engine) orderedRegistrations() (out []*registration) {
 	e.view.RLock()
 	defer e.view.RUnlock()
 	for _, st := range e.sortedSites() {
@@ -205,7 +205,7 @@ func (e *Engine) inOrder() (out []*registration) {
 	for r := range e.gone {
 		out = append(out, r)
 	}
-	slices.SortFunc(out[there:], func(a, b *registration) int { return cmp.Compare(a.shown(), b.shown()) })
+	slices.SortFunc(out[there:], func(a, b *registration) int { return cmp.Compare(a.reportedAddr(), b.reportedAddr()) })
 	return slices.DeleteFunc(out, (*registration).hidden)
 }
 
@@ -234,7 +234,7 @@ func (e *Engine) Info(p *Kprobe) (Info, bool) {
 func (e *Engine) info(r *registration) Info {
 	st := r.site
 	i := Info{
-		Probe: r.probe, Name: r.name, Type: 'k', Addr: r.shown(), Symbol: st.symbol, Offset: uint64(r.shown() - st.start),
+		Probe: r.probe, Name: r.name, Type: 'k', Addr: r.reportedAddr(), Symbol: st.symbol, Offset: uint64(r.reportedAddr() - st.start),
 		Entry: r.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Changed: st.changed, Plan: st.plan().Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
@@ -247,7 +247,7 @@ func (e *Engine) info(r *registration) Info {
 		i.Unoptimized = st.jump.Load().why
 	}
 	if r.ret != nil {
-		r.ret.info(&i)
+		r.ret.fillInfo(&i)
 	}
 	if r.jprobe != nil {
 		i.Type = 'j'

@@ -93,7 +93,7 @@ func (e *Engine) awaitMilestones() {
 			}
 		}
 		if m == ModuleComes {
-			e.places.functions().ready()
+			e.places.functions().indexNewPieces()
 		}
 		if *at != nil {
 			continue
@@ -106,7 +106,7 @@ func (e *Engine) awaitMilestones() {
 	}
 }
 
-// await puts a probe on a function that says that the guest is at m.
+// await puts a probe on a function that says that the guest is at m. Callers hold mu.
 func (e *Engine) await(t Milestones, m Milestone, symbol string) *registration {
 	pre := func(c *Context) int {
 		t.Passes(c.CPU, m)

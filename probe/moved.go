@@ -25,27 +25,27 @@ const (
 	reuseAny                 // those, and all whose trampoline the guest is not known to hold
 )
 
-// fit reports whether the free record i may be used for the activation o.
-func (t *instances) fit(i int, o origin, how reuse) bool {
+// reusable reports whether the free record i may be used for the activation o.
+func (t *instances) reusable(i int, o origin, how reuse) bool {
 	switch next := t.word(i, instNext).Load(); {
 	case next == 0:
 		return true
-	case next == o.ret || uint64(t.core.through(guest.GVA(next))) == o.ret:
+	case next == o.ret || uint64(t.core.resolveReturn(guest.GVA(next))) == o.ret:
 		return how != reuseCall || t.word(i, instPlace).Load() == o.place && t.word(i, instRoot).Load() == o.root
 	}
 	return how == reuseAny && t.word(i, instHeld).Load()&heldElsewhere == 0
 }
 
-// hold notes bits of instHeld.
-func (t *instances) hold(i int, bits uint64) {
+// setHeldBits notes bits of instHeld.
+func (t *instances) setHeldBits(i int, bits uint64) {
 	held := t.word(i, instHeld)
 	held.Store(held.Load() | bits)
 }
 
-// moved notes that the guest has returned to the trampoline of record i from elsewhere than
+// noteMoved notes that the guest has returned to the trampoline of record i from elsewhere than
 // its place: it copies stacks.
-func (t *instances) moved(i int) {
-	t.hold(i, heldElsewhere)
+func (t *instances) noteMoved(i int) {
+	t.setHeldBits(i, heldElsewhere)
 	if moves := &t.core.moves[guest.Level(t.user)]; !moves.Load() {
 		moves.Store(true)
 	}
@@ -76,7 +76,7 @@ func (c *cpu) adopt(s State, t *instances, i int) bool {
 		return false
 	}
 	for range maxHops {
-		t.moved(i)
+		t.noteMoved(i)
 		t.word(i, instPlace).Store(s.Regs.RSP)
 		if t, i = c.trampoline(guest.GVA(t.word(i, instNext).Load())); t == nil {
 			break
@@ -96,7 +96,7 @@ func (t *instances) revive(i int, s State, state uint64) bool {
 	switch {
 	case h&heldOpen == 0, h&^heldBits != state, state&phaseMask != phaseFree:
 		return false
-	case t.dead.Load(), t.user != (s.CPL == 3), !t.in(i, s), !t.rp.unabandon():
+	case t.dead.Load(), t.user != (s.CPL == 3), !t.inSpace(i, s), !t.rp.unabandon():
 		return false
 	case !t.word(i, instState).CompareAndSwap(state, state+phaseLeaving):
 		t.rp.abandoned.Add(1)
@@ -144,8 +144,8 @@ type sighting struct {
 	code   bool   // something holds an address in what trampolines lead to, with a record's number
 }
 
-// saw notes the address a in the code of t.
-func (x *sighting) saw(t *instances, a guest.GVA) {
+// noteAddr notes the address a in the code of t.
+func (x *sighting) noteAddr(t *instances, a guest.GVA) {
 	if i, ok := t.recordOf(a); ok {
 		x.tramps[i] = true
 	} else {
@@ -171,7 +171,7 @@ func (t *instances) unbind(x *sighting, referred func(guest.GVA) bool) {
 			state = t.word(i, instState).Load()
 		}
 		if state&phaseMask == phaseFree {
-			t.lead(i, 0)
+			t.setNext(i, 0)
 			t.word(i, instHeld).Store(0)
 		}
 	}

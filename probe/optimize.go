@@ -154,8 +154,8 @@ func (o *optimizer) kick() {
 // and added to lost.
 func (o *optimizer) review(w World, st *site, lost *[]error) {
 	if o.jumpsOnly(st) {
-		if err := o.settleJump(w, st); err != nil {
-			o.lose(err, lost)
+		if err := o.replaceJump(w, st); err != nil {
+			o.reportChanged(err, lost)
 		}
 		return
 	}
@@ -166,14 +166,14 @@ func (o *optimizer) review(w World, st *site, lost *[]error) {
 	switch now := st.jump.Load(); {
 	case now.state == jumpPlaced, now.state == jumpRefused && !passing[now.why.Reason]:
 	case why != "":
-		o.block(st, why)
+		o.setBlocked(st, why)
 	default:
-		o.wait(st)
+		o.setWaiting(st)
 	}
 }
 
-// around reviews the sites whose regions st lies in. The world is stopped.
-func (o *optimizer) around(w World, st *site, lost *[]error) {
+// reviewAround reviews the sites whose regions st lies in. The world is stopped.
+func (o *optimizer) reviewAround(w World, st *site, lost *[]error) {
 	for k := guest.GVA(1); k < maxRegion; k++ {
 		if x := o.sites.Find(st.addr - k); x != nil {
 			o.review(w, x, lost)
@@ -185,7 +185,7 @@ func (o *optimizer) around(w World, st *site, lost *[]error) {
 // stopped.
 func (o *optimizer) makeRoom(w World, st *site, lost *[]error) {
 	if o.jumpsOnly(st) {
-		return // settleJump finds out
+		return // replaceJump finds out
 	}
 	for k := guest.GVA(1); k < maxRegion; k++ {
 		if x := o.sites.Find(st.addr - k); x != nil && x.detour() != nil && x.region.Len > int(k) {
@@ -230,7 +230,7 @@ func (o *optimizer) obstacle(st *site) string {
 // stages returns the handler stages of the probes on st when all of them can run
 // in the guest, and nil when the host must be asked.
 func (o *optimizer) stages(st *site) []*Stage {
-	if _, ok := st.shown(); !ok || o.can[guest.Level(st.user)].NoStage != "" {
+	if _, ok := st.reportedAddr(); !ok || o.can[guest.Level(st.user)].NoStage != "" {
 		return nil
 	}
 	var out, returns []*Stage

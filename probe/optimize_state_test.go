@@ -42,8 +42,8 @@ func jumpAt(t *testing.T, f *probetest.Fake, at guest.GVA) guest.GVA {
 	return at + x86.JmpLen + guest.GVA(int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 }
 
-// optimized registers probes without a post handler and gives their sites jumps.
-func optimized(t *testing.T, e *probe.Engine, ps ...*probe.Kprobe) {
+// optimize registers probes without a post handler and gives their sites jumps.
+func optimize(t *testing.T, e *probe.Engine, ps ...*probe.Kprobe) {
 	t.Helper()
 	if err := e.Register(probe.Probes(ps)...); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func optimized(t *testing.T, e *probe.Engine, ps ...*probe.Kprobe) {
 func TestWaitingWithoutAStop(t *testing.T) {
 	f, e := newFaulty(t)
 	f.several = "two of them"
-	p := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}
+	p := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler}
 	if err := e.Register(p); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +118,8 @@ func TestRewrittenJump(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := f.Engine()
-			p, other := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}, &probe.Kprobe{Symbol: "work", Pre: empty}
-			optimized(t, e, p)
+			p, other := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler}, &probe.Kprobe{Symbol: "work", Pre: emptyHandler}
+			optimize(t, e, p)
 			at := p.Addr
 			if i, _ := e.Info(p); i.Region <= x86.JmpLen {
 				t.Fatalf("a region of %d bytes", i.Region)
@@ -227,7 +227,7 @@ func TestStopFails(t *testing.T) {
 		{"it does not go on", nil, errBroken, true},
 	} {
 		f, e := newHalting(t, manual)
-		p := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}
+		p := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler}
 		if err := e.Register(p); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ func TestStopFails(t *testing.T) {
 // with the first pass that can stop the target.
 func TestStopFailsForAWhile(t *testing.T) {
 	f, e := newHalting(t, manual)
-	p := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}
+	p := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler}
 	if err := e.Register(p); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestStopFailsForAWhile(t *testing.T) {
 func TestNoFarPages(t *testing.T) {
 	f, e := newHalting(t, manual)
 	f.mapErr = errors.New("all 4096 pages are in use")
-	boarded := &probe.Kprobe{Symbol: "f_emulate", Pre: empty} // there are boundaries in the jump
+	boarded := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler} // there are boundaries in the jump
 	if err := errors.Join(e.Register(boarded), e.Optimize()); err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestOptimizeInHandler(t *testing.T) {
 	} {
 		var err error
 		p := &probe.Kprobe{Symbol: "f_emulate", Pre: func(*probe.Context) int { err = do(); return 0 }}
-		optimized(t, e, p) // the handler runs at the exit of the detour
+		optimize(t, e, p) // the handler runs at the exit of the detour
 		if _, cerr := f.Call(0, symbol(t, f, "f_emulate"), 1, 2); cerr != nil {
 			t.Fatal(cerr)
 		}
@@ -367,7 +367,7 @@ func TestOptimizeInHandler(t *testing.T) {
 func TestCloseWhileAPassWaits(t *testing.T) {
 	for _, delay := range []time.Duration{time.Microsecond, time.Millisecond, time.Hour} {
 		f, e := newHalting(t, probe.Options{OptimizeDelay: delay})
-		p := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}
+		p := &probe.Kprobe{Symbol: "f_emulate", Pre: emptyHandler}
 		if err := e.Register(p); err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +424,7 @@ func TestOptimizerStatsRace(t *testing.T) {
 	for range 50 {
 		var ps []*probe.Kprobe
 		for _, n := range names {
-			ps = append(ps, &probe.Kprobe{Symbol: n, Pre: empty})
+			ps = append(ps, &probe.Kprobe{Symbol: n, Pre: emptyHandler})
 		}
 		if err := errors.Join(e.Register(probe.Probes(ps)...), e.Optimize()); err != nil {
 			t.Fatal(err)

@@ -27,8 +27,8 @@ type planned struct {
 	no *Unoptimized
 }
 
-// region finds out what a jump at st displaces, or why there can be none.
-func (o *optimizer) region(st *site) *Unoptimized {
+// findRegion finds out what a jump at st displaces, or why there can be none.
+func (o *optimizer) findRegion(st *site) *Unoptimized {
 	if o.placer == nil {
 		return &Unoptimized{Reason: notOnThisHost, Detail: "the target cannot place detours"}
 	}
@@ -61,10 +61,10 @@ func (o *optimizer) region(st *site) *Unoptimized {
 	return nil
 }
 
-// plan finds the detour that st is to have. It makes what is missing, and
+// planJump finds the detour that st is to have. It makes what is missing, and
 // changes no text.
-func (o *optimizer) plan(st *site) planned {
-	if no := o.region(st); no != nil {
+func (o *optimizer) planJump(st *site) planned {
+	if no := o.findRegion(st); no != nil {
 		return planned{st: st, no: no}
 	}
 	if o.obstacle(st) != "" {
@@ -76,7 +76,7 @@ func (o *optimizer) plan(st *site) planned {
 	if !o.jumpsOnly(st) && !o.holds(st, append([]byte{x86.Int3}, st.text[1:]...)) {
 		return planned{st: st, no: &Unoptimized{Reason: notTextChanged}}
 	}
-	d, err := o.detour(st, o.stages(st))
+	d, err := o.buildDetour(st, o.stages(st))
 	no := &Unoptimized{Reason: notMemory}
 	switch {
 	case err == nil:
@@ -100,7 +100,7 @@ func (o *optimizer) pass() error {
 	}()
 	o.view.Lock()
 	for st := range maps.Clone(o.later) {
-		o.wait(st)
+		o.setWaiting(st)
 	}
 	o.view.Unlock()
 	for len(o.waiting) > 0 {
@@ -110,7 +110,7 @@ func (o *optimizer) pass() error {
 			batch := make([]planned, 0, passSites)
 			for _, st := range sites {
 				if o.waiting[st] {
-					batch = append(batch, o.plan(st))
+					batch = append(batch, o.planJump(st))
 				}
 			}
 			if err := o.swap(batch); err != nil {
@@ -132,9 +132,9 @@ func (o *optimizer) swap(batch []planned) error {
 				p.no = o.optimize(w, p.st, p.d)
 			}
 			if p.no != nil {
-				o.refuse(p.st, *p.no)
+				o.setRefused(p.st, *p.no)
 			} else if p.d == nil {
-				o.block(p.st, o.obstacle(p.st))
+				o.setBlocked(p.st, o.obstacle(p.st))
 			}
 		}
 		return nil
@@ -212,13 +212,13 @@ func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
 		if o.holds(st, now[:x86.JmpLen]) {
 			o.pinned = append(o.pinned, d)
 		}
-		o.lose(textError(st, err), lost)
+		o.reportChanged(textError(st, err), lost)
 		_ = o.abandon(w, st) // that is the same one
 	}
 }
 
-// lose reports text that the guest has changed under a probe.
-func (o *optimizer) lose(err error, lost *[]error) {
+// reportChanged reports text that the guest has changed under a probe.
+func (o *optimizer) reportChanged(err error, lost *[]error) {
 	o.log.Error("guest text was changed under a probe and is left as it is", "err", err)
 	*lost = append(*lost, err)
 }

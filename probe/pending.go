@@ -47,8 +47,8 @@ func (e *Engine) moved(st *site) bool {
 	return false
 }
 
-// nowhere makes the site of a registration that was nowhere yet.
-func (r *registration) nowhere() *site {
+// newGoneSite makes the site of a registration that was nowhere yet.
+func (r *registration) newGoneSite() *site {
 	st := &site{symbol: r.where.symbol, gone: true}
 	st.orig.Store(&original{})
 	st.chain.Store(&chain{r})
@@ -59,27 +59,27 @@ func (r *registration) nowhere() *site {
 // readmit puts probes back that are gone, where they can be now: those whose module has
 // come, and all where was had no executable memory and the target has, because a reset may
 // have refused them for that. Those that still cannot be there stay gone, and jprobes,
-// which are not alone.
+// which are not alone. Callers hold mu.
 func (e *Engine) readmit(was [2]Capabilities) error {
 	var regs []*registration
-	for _, r := range e.inOrder() {
+	for _, r := range e.orderedRegistrations() {
 		l := guest.Level(r.site.user)
 		if e.gone[r] && r.jprobe == nil && (r.where.ofModule() && !e.pending(r) || was[l].NoExec != "" && e.can[l].NoExec == "") {
 			regs = append(regs, r)
 		}
 	}
-	return e.putOn(regs)
+	return e.reattach(regs)
 }
 
-// putOn is readmit for those that may be back.
-func (e *Engine) putOn(regs []*registration) error {
+// reattach is readmit for those that may be back. Callers hold mu.
+func (e *Engine) reattach(regs []*registration) error {
 	b := newBatch(len(regs))
 	for _, r := range regs {
 		if err := e.admit(b, r); err != nil {
 			if r.where.ofModule() && r.first(loggedStays) {
 				e.log.Warn("probe is not put on its module", "probe", r.name, "symbol", r.where.symbol, "err", err)
 			}
-		} else if err := e.furnish(b, r); err != nil {
+		} else if err := e.prepareReturn(b, r); err != nil {
 			b.end()
 			return err
 		}
@@ -95,14 +95,14 @@ func (e *Engine) putOn(regs []*registration) error {
 		}
 		var errs []error // one of them cannot be armed: the others can
 		for _, r := range b.regs {
-			errs = append(errs, e.putOn([]*registration{r}))
+			errs = append(errs, e.reattach([]*registration{r}))
 		}
 		return errors.Join(errs...)
 	}
 	for _, r := range b.regs {
 		e.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
 		if t := r.table(); t != nil && t.reaped() {
-			e.returns.watch()
+			e.returns.startReaper()
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // it comes, also behind a reset, and are gone with it, with nothing written into its memory;
 // counts go on.
 func TestPending(t *testing.T) {
-	f, k := patching(t, nil)
+	f, k := newPatchingFake(t, nil)
 	e, plain := f.Engine(), symbol(t, f, "plain")
 	last, err := k.Lookup("push")
 	if err != nil {
@@ -47,14 +47,14 @@ func TestPending(t *testing.T) {
 
 	module(false)
 	returns := 0
-	on := &probe.Kprobe{Name: "on", Symbol: "mod:plain", Pre: empty}
-	off := &probe.Kprobe{Name: "off", Symbol: "mod:plain", Offset: 5, Pre: empty, Disabled: true}
+	on := &probe.Kprobe{Name: "on", Symbol: "mod:plain", Pre: emptyHandler}
+	off := &probe.Kprobe{Name: "off", Symbol: "mod:plain", Offset: 5, Pre: emptyHandler, Disabled: true}
 	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "ret", Symbol: "mod:plain"}, Return: func(*probe.Context) { returns++ }}
-	none := &probe.Kprobe{Name: "none", Symbol: "mod:nosuch", Pre: empty}
+	none := &probe.Kprobe{Name: "none", Symbol: "mod:nosuch", Pre: emptyHandler}
 	var placed []guest.GVA
 	off.Stage = &probe.Stage{Code: []byte{0xc3}}
 	off.Stage.Placed = func(at guest.GVA) { placed = append(placed, at-plain) }
-	alone := &probe.Kprobe{Name: "alone", Symbol: "traced", Pre: empty}
+	alone := &probe.Kprobe{Name: "alone", Symbol: "traced", Pre: emptyHandler}
 	if addr, _, entry, err := e.Resolve(on); err != nil || addr != 0 || !entry {
 		t.Errorf("resolved to %v, entry %v, %v", addr, entry, err)
 	}
@@ -205,7 +205,7 @@ func TestPending(t *testing.T) {
 // module that is ready, by a probe that no listing has, is not in the way of another one
 // there, and is gone with the last of them.
 func TestModuleReady(t *testing.T) {
-	f, k := patching(t, nil)
+	f, k := newPatchingFake(t, nil)
 	e, ready := f.Engine(), symbol(t, f, "fault")
 	if err := f.Write(0x7000_1000, []byte{42}); err != nil {
 		t.Fatal(err)
@@ -235,11 +235,11 @@ func TestModuleReady(t *testing.T) {
 		}
 	}
 	call("without any", false, 0)
-	other := &probe.Kprobe{Symbol: "plain", Pre: empty}
+	other := &probe.Kprobe{Symbol: "plain", Pre: emptyHandler}
 	register(other)
 	call("a probe on no module", false, 0)
 	k.Absent = true
-	a, b := &probe.Kprobe{Symbol: "mod:plain", Pre: empty}, &probe.Kprobe{Symbol: "mod:push", Pre: empty}
+	a, b := &probe.Kprobe{Symbol: "mod:plain", Pre: emptyHandler}, &probe.Kprobe{Symbol: "mod:push", Pre: emptyHandler}
 	register(a, b)
 	call("pending", true, 1)
 	k.Absent = false
@@ -250,7 +250,7 @@ func TestModuleReady(t *testing.T) {
 	if list := e.List(); len(list) != 3 || list[0].Symbol != "plain" || list[2].Symbol != "push" {
 		t.Errorf("%+v", list)
 	}
-	user := &probe.Kprobe{Symbol: "fault", Pre: empty}
+	user := &probe.Kprobe{Symbol: "fault", Pre: emptyHandler}
 	register(user)
 	call("beside another", true, 3)
 	if err := e.Optimize(); err != nil {
@@ -294,7 +294,7 @@ func TestModuleReady(t *testing.T) {
 // probe on it, or writes beside it, in between: when the engine is told the probe is on the new text.
 func TestModuleAnew(t *testing.T) {
 	for _, optimized := range []bool{false, true} {
-		f, k := patching(t, nil)
+		f, k := newPatchingFake(t, nil)
 		e, plain := f.Engine(), symbol(t, f, "plain")
 		last, err := k.Lookup("push")
 		if err != nil {
@@ -306,9 +306,9 @@ func TestModuleAnew(t *testing.T) {
 		}
 		k.Module = "mod"
 		returns := uint64(0)
-		on := &probe.Kprobe{Name: "on", Symbol: "mod:plain", Pre: empty}
+		on := &probe.Kprobe{Name: "on", Symbol: "mod:plain", Pre: emptyHandler}
 		ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "ret", Symbol: "mod:plain"}, Return: func(*probe.Context) { returns++ }}
-		near := &probe.Kprobe{Name: "near", Symbol: "mod:plain", Offset: 9, Pre: empty, Disabled: true}
+		near := &probe.Kprobe{Name: "near", Symbol: "mod:plain", Offset: 9, Pre: emptyHandler, Disabled: true}
 		if err := e.Register(on, ret, near); err != nil {
 			t.Fatal(err)
 		}

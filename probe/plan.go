@@ -32,8 +32,8 @@ func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error
 	return b, n, nil
 }
 
-// refuse turns a plan that refuses the instruction into an error.
-func refuse(p x86.Plan, b []byte) *Error {
+// planError turns a plan that refuses the instruction into an error.
+func planError(p x86.Plan, b []byte) *Error {
 	detail := fmt.Sprintf("bytes % x", b)
 	switch p.Reason {
 	case x86.ReasonTrap:

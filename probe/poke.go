@@ -72,7 +72,7 @@ func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool, readBac
 	}
 	defer e.mu.Unlock()
 	p := poke{Engine: e, at: addr, n: max(len(b), maxPoke)}
-	e.places.rewritten(addr, addr+guest.GVA(p.n))
+	e.places.forgetFunctions(addr, addr+guest.GVA(p.n))
 	err = e.stop(func(w World) error {
 		if !wanted() {
 			return nil
@@ -87,13 +87,13 @@ func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool, readBac
 			e.view.Unlock() // a handler on the vCPU that runs may list
 			more, err := readBack(w)
 			e.view.Lock()
-			p.more(more)
+			p.appendWrites(more)
 			if err != nil {
-				p.lose()
+				p.markChanged()
 				return err
 			}
 		}
-		return p.follow(w)
+		return p.restorePatches(w)
 	})
 	return written, errors.Join(append(p.lost, err)...)
 }
@@ -128,11 +128,11 @@ func (p *poke) prepare(w World) {
 			p.opt.set(st, noJump)
 		}
 	}
-	p.before = p.own(p.at-pokeMargin, p.n+2*pokeMargin)
+	p.before = p.guestBytes(p.at-pokeMargin, p.n+2*pokeMargin)
 }
 
-// own returns the guest's own bytes of n at addr: fewer where the text ends.
-func (p *poke) own(addr guest.GVA, n int) []byte {
+// guestBytes returns the guest's own bytes of n at addr: fewer where the text ends.
+func (p *poke) guestBytes(addr guest.GVA, n int) []byte {
 	b := make([]byte, n)
 	for len(b) > 0 && p.target.ReadMemory(0, addr, b) != nil {
 		b = b[:len(b)-1]
@@ -150,12 +150,12 @@ func (p *poke) write(w World, addr guest.GVA, b []byte) error {
 	if err := w.PatchText(addr, old, b); err != nil {
 		return err
 	}
-	p.covered(addr, len(b))
+	p.markOverwritten(addr, len(b))
 	return nil
 }
 
-// covered notes that no int3 of the engine's is in the n bytes at addr any more.
-func (p *poke) covered(addr guest.GVA, n int) {
+// markOverwritten notes that no int3 of the engine's is in the n bytes at addr any more.
+func (p *poke) markOverwritten(addr guest.GVA, n int) {
 	for _, st := range p.sites {
 		if st.addr-addr < guest.GVA(n) {
 			st.armed.Store(false)
@@ -163,10 +163,10 @@ func (p *poke) covered(addr guest.GVA, n int) {
 	}
 }
 
-// more joins what the guest has written in pieces, in ascending order as the processor does.
-func (p *poke) more(writes []TextWrite) {
+// appendWrites joins what the guest has written in pieces, in ascending order as the processor does.
+func (p *poke) appendWrites(writes []TextWrite) {
 	for _, t := range writes {
-		p.covered(t.Addr, len(t.Bytes))
+		p.markOverwritten(t.Addr, len(t.Bytes))
 		last := &p.runs[len(p.runs)-1]
 		off := t.Addr - last.Addr
 		if off > guest.GVA(len(last.Bytes)) {
@@ -177,17 +177,17 @@ func (p *poke) more(writes []TextWrite) {
 	}
 }
 
-// lose is for a guest whose vCPU is not to be had: what it has written stays, and the next look at the text finds it.
-func (p *poke) lose() {
+// markChanged is for a guest whose vCPU is not to be had: what it has written stays, and the next look at the text finds it.
+func (p *poke) markChanged() {
 	for _, st := range p.sites {
 		st.changed = st.changed || !st.armed.Load()
 	}
 }
 
-// follow puts the engine's bytes back over what the guest has written. The world is stopped.
-func (p *poke) follow(w World) error {
+// restorePatches puts the engine's bytes back over what the guest has written. The world is stopped.
+func (p *poke) restorePatches(w World) error {
 	for _, run := range p.runs {
-		b := p.returned(run)
+		b := p.intendedBytes(run)
 		if string(b) != string(run.Bytes) {
 			p.log.Info("bytes of probes that the guest had read come back", "addr", run.Addr, "written", run.Bytes, "taken for", b)
 			if err := w.PatchText(run.Addr, run.Bytes, b); err != nil {
@@ -195,14 +195,14 @@ func (p *poke) follow(w World) error {
 			}
 		}
 		for _, st := range p.sites {
-			if now := p.Engine.follow(st, run.Addr, b); now == nil || !p.become(st, now) {
+			if now := p.Engine.originalAfterWrite(st, run.Addr, b); now == nil || !p.setOriginal(st, now) {
 				p.text.disarm(w, st, &p.lost)
 				st.changed = true
 			}
 		}
 		p.overlay(run.Addr, b)
 	}
-	if _, err := p.text.settle(w, p.sites, &p.lost); err != nil {
+	if _, err := p.text.updateArming(w, p.sites, &p.lost); err != nil {
 		p.lost = append(p.lost, err)
 	}
 	return nil
@@ -217,9 +217,9 @@ func (p *poke) overlay(addr guest.GVA, b []byte) {
 	}
 }
 
-// returned returns what the guest means by a write: its bytes, with those in their place that were there before the engine's, where it
+// intendedBytes returns what the guest means by a write: its bytes, with those in their place that were there before the engine's, where it
 // can have those only from reading them.
-func (p *poke) returned(run TextWrite) []byte {
+func (p *poke) intendedBytes(run TextWrite) []byte {
 	base := p.at - pokeMargin
 	off := run.Addr - base
 	out := append([]byte{}, run.Bytes...)
@@ -231,7 +231,7 @@ func (p *poke) returned(run TextWrite) []byte {
 	copy(after[off:], out)
 	for a := run.Addr - (x86.JmpLen - 1); a != run.Addr+guest.GVA(len(out)); a++ {
 		if x := p.shown.Find(a); x != nil {
-			x.returned(int(int64(a-run.Addr)), before, run.Bytes, out, tailOf(after, int(int64(a-base))))
+			x.replacePatchBytes(int(int64(a-run.Addr)), before, run.Bytes, out, tailOf(after, int(int64(a-base))))
 		}
 	}
 	return out

@@ -77,7 +77,7 @@ func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
 	if now, _ := st.patched(); !o.holds(st, now) {
 		o.unoptimize(w, st, lost)
 		if err := o.abandon(w, st); err != nil {
-			o.lose(textError(st, err), lost)
+			o.reportChanged(textError(st, err), lost)
 		}
 	}
 }
@@ -104,11 +104,11 @@ func (e *Engine) Reconcile() error {
 		return err
 	}
 	defer e.mu.Unlock()
-	return e.text.reconcile(e.text.different())
+	return e.text.reconcile(e.text.differingSites())
 }
 
-// different returns the sites whose text is not what it should be, or is again.
-func (t *text) different() []*site {
+// differingSites returns the sites whose text is not what it should be, or is again.
+func (t *text) differingSites() []*site {
 	var out []*site
 	for _, st := range t.sites.All() {
 		now, before := st.patched()
@@ -122,7 +122,7 @@ func (t *text) different() []*site {
 	return out
 }
 
-// reconcile settles sites, where the guest has changed its text.
+// reconcile settles sites, where the guest has changed its text. Callers hold mu.
 func (t *text) reconcile(sites []*site) error {
 	if len(sites) == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (t *text) reconcile(sites []*site) error {
 	var lost []error
 	err := t.stop(func(w World) error {
 		for _, st := range sites { // one that cannot be armed does not keep others from it
-			if _, err := t.settle(w, []*site{st}, &lost); err != nil {
+			if _, err := t.updateArming(w, []*site{st}, &lost); err != nil {
 				lost = append(lost, err)
 			}
 		}
@@ -145,19 +145,19 @@ func (t *text) watchText() {
 	if t.timer != nil || t.opt.delay < 0 || t.closing {
 		return
 	}
-	t.timer = time.AfterFunc(t.opt.delay*laterFactor, func() { t.look(false) })
+	t.timer = time.AfterFunc(t.opt.delay*laterFactor, func() { t.checkText(false) })
 }
 
-// look reconciles what has changed. A guest that patches an instruction has an int3
+// checkText reconciles what has changed. A guest that patches an instruction has an int3
 // at its first byte for a moment, which might be taken for the engine's: where there
 // is no jump, and nobody has asked, it is given until the next time.
-func (t *text) look(now bool) {
+func (t *text) checkText(now bool) {
 	if t.lock() != nil {
 		return
 	}
 	defer t.mu.Unlock()
 	t.alarm.Store(false)
-	due := t.different()
+	due := t.differingSites()
 	suspects := map[*site]bool{}
 	if !now {
 		t.timer = nil

@@ -34,8 +34,8 @@ func TestReconcile(t *testing.T) {
 		for _, jump := range []bool{true, false} {
 			f := newFake(t, 1, probetest.Image())
 			e := f.Engine()
-			p := &probe.Kprobe{Symbol: fn, Pre: empty}
-			optimized(t, e, p)
+			p := &probe.Kprobe{Symbol: fn, Pre: emptyHandler}
+			optimize(t, e, p)
 			i, _ := e.Info(p)
 			region := i.Region
 			if err := e.SetOptimization(jump); err != nil {
@@ -61,7 +61,7 @@ func TestReconcile(t *testing.T) {
 							}
 						}
 					}
-					err := look.do(e, p, &probe.Kprobe{Symbol: fn, Pre: empty})
+					err := look.do(e, p, &probe.Kprobe{Symbol: fn, Pre: emptyHandler})
 					var m *guest.TextMismatchError
 					if reported := errors.As(err, &m); !reported && hurt {
 						t.Errorf("%s: error %v", what, err)
@@ -122,7 +122,7 @@ func TestLooks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := &probe.Kprobe{Symbol: "hot_load", Pre: empty}
+			p := &probe.Kprobe{Symbol: "hot_load", Pre: emptyHandler}
 			if err := errors.Join(e.SetOptimization(jump), e.Register(p)); err != nil {
 				t.Fatal(err)
 			}

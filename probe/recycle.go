@@ -9,9 +9,9 @@ const (
 	maxHops  = 1 << 8
 )
 
-// through returns what a return to a, of whatever activations there are on the
+// resolveReturn returns what a return to a, of whatever activations there are on the
 // same place of the stack, leads to in the end.
-func (k *core) through(a guest.GVA) guest.GVA {
+func (k *core) resolveReturn(a guest.GVA) guest.GVA {
 	for range maxHops {
 		t, i := k.trampoline(a)
 		if t == nil {
@@ -94,8 +94,8 @@ const (
 	fateGone                  // its task is gone
 )
 
-// held returns what is to be noted of an activation with that fate when it is given up.
-func (f fate) held() uint64 {
+// heldBits returns what is to be noted of an activation with that fate when it is given up.
+func (f fate) heldBits() uint64 {
 	if f == fateGone {
 		return 0
 	}
@@ -148,7 +148,7 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 		if t.user {
 			return fateLive
 		}
-		return t.elsewhere()
+		return t.fateWithoutTramp()
 	}
 	switch word := le.Uint64(buf); {
 	case t.left:
@@ -161,11 +161,11 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 	case !t.user && word <= maxSelector && word&selectorRPL == 0:
 		return fateOpen
 	}
-	return t.elsewhere()
+	return t.fateWithoutTramp()
 }
 
-// elsewhere is the fate of an activation whose place does not hold its trampoline.
-func (t *instances) elsewhere() fate {
+// fateWithoutTramp is the fate of an activation whose place does not hold its trampoline.
+func (t *instances) fateWithoutTramp() fate {
 	if !t.left && t.lent == nil && t.core.moves[guest.Level(t.user)].Load() {
 		return fateElsewhere
 	}
@@ -206,7 +206,7 @@ func (t *instances) returning(w World, i int) bool {
 // the trampoline may be elsewhere, and the activation return after all.
 func (t *instances) abandon(i int, state, held uint64) bool {
 	if state&phaseMask == phaseLive {
-		if !t.leave(i, state) {
+		if !t.markLeaving(i, state) {
 			return false
 		}
 		if !t.dead.Load() { // the counts are final
@@ -249,7 +249,7 @@ func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
 		case f == fateLive:
 		case look || f == fateOpen || f == fateElsewhere:
 			open = true
-		case t.abandon(i, state, f.held()):
+		case t.abandon(i, state, f.heldBits()):
 			freed++
 		}
 	}
@@ -269,7 +269,7 @@ func (t *instances) forget(i int, state uint64, root guest.GPA, buf []byte) int 
 	if !ok || !t.ownerGone(i, -t.task(i), root, buf) || !t.word(i, instState).CompareAndSwap(state, state+nextTaken) {
 		return 0
 	}
-	t.lead(i, 0)
+	t.setNext(i, 0)
 	t.word(i, instState).Store(state + nextTaken - phaseEntering)
 	return 1
 }
@@ -291,7 +291,7 @@ func (t *instances) reclaim(w World, buf []byte) {
 			}
 		}
 		if !t.returning(w, i) {
-			t.abandon(i, state, f.held())
+			t.abandon(i, state, f.heldBits())
 		}
 	}
 	t.undecided.Store(false)

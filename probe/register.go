@@ -96,7 +96,7 @@ func (e *Engine) Register(ps ...Probe) error {
 		b.end()
 		var no *Error
 		if errors.As(err, &no) && no.Code == CodeTextChanged {
-			_ = e.text.reconcile(e.text.different()) // under probes that are there already, if it was; logged
+			_ = e.text.reconcile(e.text.differingSites()) // under probes that are there already, if it was; logged
 		}
 		return err
 	}
@@ -104,7 +104,7 @@ func (e *Engine) Register(ps ...Probe) error {
 		if t := r.table(); t != nil {
 			r.ret.probe.MaxActive = r.ret.max
 			if t.reaped() {
-				e.returns.watch()
+				e.returns.startReaper()
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 		if err := e.admit(b, r); err != nil {
 			return refused(i, err)
 		}
-		if err := e.furnish(b, r); err != nil {
+		if err := e.prepareReturn(b, r); err != nil {
 			return refused(i, err)
 		}
 	}
@@ -163,9 +163,9 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 	return nil
 }
 
-// furnish gives r, which the batch has admitted, what calls are followed by, if it is a
+// prepareReturn gives r, which the batch has admitted, what calls are followed by, if it is a
 // kretprobe that does not wait for its module.
-func (e *Engine) furnish(b *batch, r *registration) *Error {
+func (e *Engine) prepareReturn(b *batch, r *registration) *Error {
 	if r.ret == nil || b.at[r].gone {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error
 	case refused != nil:
 		return 0, false, false, refused
 	}
-	return at.shown(), at.sym.User, at.entry, nil
+	return at.reportedAddr(), at.sym.User, at.entry, nil
 }
 
 // admit decides whether r can be at the place that it is for, and how, and adds it to
@@ -231,7 +231,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	at, err := e.places.resolve(r.where)
 	switch {
 	case err != nil && r.site == nil && e.places.pending(r):
-		b.add(r, r.nowhere())
+		b.add(r, r.newGoneSite())
 		return nil
 	case err != nil:
 		return err
@@ -241,7 +241,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 			return err
 		}
 	}
-	if err := e.places.allowed(at); err != nil {
+	if err := e.places.checkAllowed(at); err != nil {
 		return err
 	}
 	st := e.sites.Find(at.addr)
@@ -251,13 +251,13 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 				return err
 			}
 		}
-	} else if err := e.places.unchanged(st); err != nil {
+	} else if err := e.places.checkUnchanged(st); err != nil {
 		return err
 	}
 	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
 		return newError(CodeGone, "another instruction is there now", "")
 	}
-	if err := e.serve(r, st); err != nil {
+	if err := e.prepareHit(r, st); err != nil {
 		return err
 	}
 	if e.sites.Find(at.addr) != st {
@@ -277,8 +277,8 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	return nil
 }
 
-// serve makes what a hit of r on st needs, or says why there can be none.
-func (e *Engine) serve(r *registration, st *site) *Error {
+// prepareHit makes what a hit of r on st needs, or says why there can be none.
+func (e *Engine) prepareHit(r *registration, st *site) *Error {
 	if e.opt.jumpsOnly(st) {
 		return e.opt.admit(r, st)
 	}
@@ -302,7 +302,7 @@ func (k *core) checkSpace(space guest.GPA) *Error {
 }
 
 // install makes the batch what the vCPUs see, in the kernel's order: slots are
-// there already, then the sites, then the int3s.
+// there already, then the sites, then the int3s. Callers hold mu.
 func (e *Engine) install(b *batch) error {
 	return e.stop(func(w World) error {
 		old := make([]*chain, len(b.order))
@@ -325,7 +325,7 @@ func (e *Engine) install(b *batch) error {
 			e.addSite(st)
 		}
 		var lost []error
-		if bad, err := e.text.settle(w, b.order, &lost); err != nil {
+		if bad, err := e.text.updateArming(w, b.order, &lost); err != nil {
 			for i, st := range b.order {
 				st.chain.Store(old[i])
 				e.opt.review(w, st, &lost)
@@ -335,7 +335,7 @@ func (e *Engine) install(b *batch) error {
 			}
 			for _, r := range b.regs {
 				if e.gone[r] {
-					e.bury(r)
+					e.moveToGoneSite(r)
 				}
 			}
 			err.Index = b.index[bad]
@@ -344,7 +344,7 @@ func (e *Engine) install(b *batch) error {
 		for _, r := range b.regs {
 			if p := r.probe; p != nil {
 				p.reg = r
-				p.Addr = r.shown()
+				p.Addr = r.reportedAddr()
 				if r.where.symbol == "" {
 					p.Offset = 0
 				}
@@ -352,7 +352,7 @@ func (e *Engine) install(b *batch) error {
 			if delete(e.gone, r); r.site.gone {
 				e.gone[r] = true
 			} else {
-				r.placed()
+				r.tellPlaced()
 			}
 		}
 		return nil
@@ -412,7 +412,7 @@ func (e *Engine) registered(p *Kprobe) *registration {
 
 // remove takes regs off in one stop: original bytes, then the sites. The stop
 // is also the grace period: no vCPU is in a handler. The error is about text that
-// was lost, with the work done, or the stop's, with nothing done.
+// was lost, with the work done, or the stop's, with nothing done. Callers hold mu.
 func (e *Engine) remove(regs []*registration) error {
 	var lost []error
 	err := e.stop(func(w World) error {
@@ -431,7 +431,7 @@ func (e *Engine) remove(regs []*registration) error {
 			c := st.chain.Load().without(func(r *registration) bool { return gone[r] })
 			st.chain.Store(&c)
 		}
-		if _, err := e.text.settle(w, sites, &lost); err != nil {
+		if _, err := e.text.updateArming(w, sites, &lost); err != nil {
 			lost = append(lost, err)
 		}
 		for _, st := range sites {

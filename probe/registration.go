@@ -57,19 +57,19 @@ const (
 	kindMilestone kind = 'm' // the engine's own, at a Milestone
 )
 
-// shown returns the address that hits are reported at.
-func (r *registration) shown() guest.GVA {
+// reportedAddr returns the address that hits are reported at.
+func (r *registration) reportedAddr() guest.GVA {
 	if r.entry {
 		return r.site.head
 	}
 	return r.site.addr
 }
 
-// placed tells its stages where r is. The world is stopped.
-func (r *registration) placed() {
+// tellPlaced tells its stages where r is. The world is stopped.
+func (r *registration) tellPlaced() {
 	tell := func(s *Stage) {
 		if s != nil && s.Placed != nil {
-			s.Placed(r.shown())
+			s.Placed(r.reportedAddr())
 		}
 	}
 	tell(r.stage)

@@ -28,7 +28,7 @@ func (e *Engine) Reload(reset func(save func()) (bool, error)) error {
 
 // reloaded is what Reload does when the guest was reset. Callers hold mu.
 func (e *Engine) reloaded() error {
-	regs := e.all()
+	regs := e.allRegistrations()
 	e.forget()
 	b := newBatch(len(regs))
 	b.anew = true
@@ -70,13 +70,13 @@ func (e *Engine) reloaded() error {
 	}
 	e.collector.flush()
 	e.awaitMilestones() // what is gone since is not among regs
-	return errors.Join(err, e.watches.replace())
+	return errors.Join(err, e.watches.restore())
 }
 
-// all returns all registrations, the newest first at each site, as the chains are;
+// allRegistrations returns all registrations, the newest first at each site, as the chains are;
 // sites by address, so that the layout of the engine's memory does not depend on
 // chance. Behind them are those that are gone.
-func (e *Engine) all() []*registration {
+func (e *Engine) allRegistrations() []*registration {
 	var regs []*registration
 	for _, st := range e.sortedSites() {
 		regs = append(regs, *st.chain.Load()...)
@@ -93,7 +93,7 @@ func (e *Engine) forget() {
 	e.view.Lock()
 	defer e.view.Unlock()
 	e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
-	e.learn()
+	e.readProfile()
 	for i := range e.moves {
 		e.moves[i].Store(false)
 	}
@@ -118,9 +118,9 @@ func (e *Engine) putBack(r *registration, st *site) {
 	delete(e.gone, r)
 	r.site = st
 	if r.probe != nil {
-		r.probe.Addr = r.shown()
+		r.probe.Addr = r.reportedAddr()
 	}
-	r.placed()
+	r.tellPlaced()
 	r.enabled.Store(!r.disabled)
 }
 
@@ -139,7 +139,7 @@ func (e *Engine) rearm(w World, lost map[*registration]*Error) {
 		}
 	}
 	for r := range lost {
-		e.bury(r)
+		e.moveToGoneSite(r)
 	}
 	var none []error
 	for _, st := range e.sites.All() {
@@ -147,8 +147,8 @@ func (e *Engine) rearm(w World, lost map[*registration]*Error) {
 	}
 }
 
-// bury puts r on a site of its own that is in no table.
-func (e *Engine) bury(r *registration) {
+// moveToGoneSite puts r on a site of its own that is in no table.
+func (e *Engine) moveToGoneSite(r *registration) {
 	old := r.site
 	st := &site{addr: old.addr, user: old.user, symbol: old.symbol, start: old.start, head: old.head, gone: true}
 	st.orig.Store(old.orig.Load())

@@ -29,9 +29,9 @@ type resident interface {
 	// memory, and whether that is certain.
 	accessor(c *cpu, s State) (at guest.GVA, exact bool)
 
-	// refers keeps what the resident's code needs besides itself. It and drop are
+	// markReferences keeps what the resident's code needs besides itself. It and drop are
 	// called with the world stopped.
-	refers(m *marking)
+	markReferences(m *marking)
 
 	// drop ends what was made for the resident: nobody can be in it any more.
 	drop(g *collector)

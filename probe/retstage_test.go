@@ -54,14 +54,14 @@ func (s *staged) resume(i uint64) {
 	s.call("co_resume", 100+10*i, i)
 }
 
-// ret is a stage that does nothing.
-func ret(code ...byte) *probe.Stage {
+// newReturnStage is a stage that does nothing.
+func newReturnStage(code ...byte) *probe.Stage {
 	return &probe.Stage{Code: append(code, 0xc3), NoStrings: true, Stack: 8}
 }
 
 // on makes a kretprobe; what its host's handlers see goes to returns.
 func (s *staged) on(f string, max int, returns *int) *probe.Kretprobe {
-	return &probe.Kretprobe{Kprobe: probe.Kprobe{Name: f, Symbol: f}, MaxActive: max, ReturnStage: ret(),
+	return &probe.Kretprobe{Kprobe: probe.Kprobe{Name: f, Symbol: f}, MaxActive: max, ReturnStage: newReturnStage(),
 		Return: func(*probe.Context) { *returns++ }}
 }
 
@@ -150,7 +150,7 @@ func TestReturnStageFilter(t *testing.T) {
 	returns := 0
 	r := s.on("recurse", 1, &returns)
 	// mov 112(%rdi), %rax; and $1, %eax: odd arguments are not followed.
-	r.Stage = ret(0x48, 0x8b, 0x47, 112, 0x83, 0xe0, 0x01)
+	r.Stage = newReturnStage(0x48, 0x8b, 0x47, 112, 0x83, 0xe0, 0x01)
 	r.Stage.Reads = 1 << (112 / 8)
 	s.register(true, r)
 	s.call("recurse", 0, 0)

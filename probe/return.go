@@ -16,7 +16,7 @@ type activation struct {
 }
 
 // activate begins to follow a call of the function of the kretprobe r. The guest's
-// stack is left alone until hook, so that every handler of the site finds the real
+// stack is left alone until hookReturn, so that every handler of the site finds the real
 // return address there.
 func (c *cpu) activate(s State, r *registration) {
 	k := &r.cells[c.id]
@@ -31,7 +31,7 @@ func (c *cpu) activate(s State, r *registration) {
 	i := -1
 	if ok && ret.Canonical() { // or the return is the processor's to refuse
 		if t.left {
-			t.displace(c.spot(s))
+			t.abandonDisplaced(c.spot(s))
 		}
 		t.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
@@ -72,7 +72,7 @@ func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 		return 0, false
 	}
 	if t, i := c.trampoline(w); t != nil {
-		return c.through(w), c.holds(s, t, i)
+		return c.resolveReturn(w), c.holds(s, t, i)
 	}
 	return w, true
 }
@@ -80,21 +80,21 @@ func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 // holds reports whether record i is live, and of the place at RSP and the task that
 // the vCPU runs. One whose stack was moved is of that place from now on.
 func (c *cpu) holds(s State, t *instances, i int) bool {
-	return t.word(i, instState).Load()&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.in(i, s) &&
+	return t.word(i, instState).Load()&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.inSpace(i, s) &&
 		c.adopt(s, t, i) && !t.ownerGone(i, t.task(i), s.Root, c.word[:])
 }
 
-// in reports whether record i, of code of CPL3, is of the address space of s, as far as
+// inSpace reports whether record i, of code of CPL3, is of the address space of s, as far as
 // it is known.
-func (t *instances) in(i int, s State) bool {
+func (t *instances) inSpace(i int, s State) bool {
 	root := t.word(i, instRoot).Load()
 	return !t.user || root == 0 || guest.GPA(root) == s.Root
 }
 
-// hook puts the trampoline of the activations that this hit has begun on the
+// hookReturn puts the trampoline of the activations that this hit has begun on the
 // guest's stack. When the stack cannot be written, they have not begun: they
 // count as missed.
-func (c *cpu) hook(s State) {
+func (c *cpu) hookReturn(s State) {
 	entered := c.entered
 	c.entered = entered[:0]
 	next, ok := c.readWord(s, s.Regs.RSP)
@@ -107,7 +107,7 @@ func (c *cpu) hook(s State) {
 	// vCPU finds from it what it leads to.
 	for _, a := range entered {
 		a.t.word(a.i, instPlace).Store(s.Regs.RSP)
-		a.t.lead(a.i, next)
+		a.t.setNext(a.i, next)
 		a.t.word(a.i, instRoot).Store(uint64(s.Root))
 		task, at := c.taskOf(s, a.t.tasks)
 		a.t.word(a.i, instOwner).Store(uint64(at))
@@ -136,15 +136,15 @@ func (c *cpu) hook(s State) {
 	}
 }
 
-// hookTaken ends the entry of a function when a kprobe's pre handler has sent
+// endRedirectedEntry ends the entry of a function when a kprobe's pre handler has sent
 // the guest elsewhere, from where its RSP was sp. If the return address is still on
 // the stack, the function's return is yet to come. Otherwise the handler has returned
 // itself.
-func (c *cpu) hookTaken(s State, sp uint64) {
+func (c *cpu) endRedirectedEntry(s State, sp uint64) {
 	switch {
 	case len(c.entered) == 0:
 	case s.Regs.RSP == sp:
-		c.hook(s)
+		c.hookReturn(s)
 	default:
 		for _, a := range c.entered {
 			if !a.t.dead.Load() {
@@ -170,7 +170,7 @@ func (t *instances) near(i int, s State) bool {
 // has returned to its trampoline, by the stack that it was called on or by a copy.
 // Int3s of the guest's own are trampolines by the place only.
 func (t *instances) fits(i int, s State, state uint64) bool {
-	return state&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.in(i, s) && (t.lent == nil || t.near(i, s))
+	return state&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.inSpace(i, s) && (t.lent == nil || t.near(i, s))
 }
 
 // trap implements resident: at a trampoline, or at the exit for those that the
@@ -183,7 +183,7 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detou
 		if !ok || kind != TrapBreakpoint {
 			return nil, nil, false
 		}
-		return nil, nil, c.comeBack(s, t, i)
+		return nil, nil, c.handleReturn(s, t, i)
 	}
 	if off := rip - t.exit; off != 0 && (kind != TrapDetour || off > outLen) {
 		return nil, nil, false
@@ -193,7 +193,7 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detou
 		return nil, nil, false
 	}
 	s.Regs.RSP += 16
-	if !c.comeBack(s, t, int(i)) {
+	if !c.handleReturn(s, t, int(i)) {
 		s.Regs.RSP -= 16
 		return nil, nil, false
 	}
@@ -207,7 +207,7 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detou
 func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != x86.VectorDB || !t.shared()) {
-		if c.comeBack(s, t, i) {
+		if c.handleReturn(s, t, i) {
 			return Verdict{Action: Resume}
 		}
 		return Verdict{Action: NotOurs}
@@ -223,7 +223,7 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	if x.Vector == x86.VectorDB && t.shared() {
 		return Verdict{Action: Resume}
 	}
-	if t.noStack(c, s) {
+	if t.handleStackEnd(c, s) {
 		return Verdict{Action: Resume}
 	}
 	return Verdict{Action: NotOurs}
@@ -236,7 +236,7 @@ func (t *instances) home(rip guest.GVA) guest.GVA {
 		if t.word(i, instNext).Load() == 0 {
 			return rip
 		}
-		return t.core.through(t.tramp(i))
+		return t.core.resolveReturn(t.tramp(i))
 	}
 	return t.site
 }
@@ -246,20 +246,20 @@ func (t *instances) accessor(_ *cpu, s State) (guest.GVA, bool) {
 	return t.home(guest.GVA(s.Regs.RIP)), false
 }
 
-// comeBack handles an arrival at a trampoline: the function has returned. The
+// handleReturn handles an arrival at a trampoline: the function has returned. The
 // return handlers of its activation and of those of the same place run, those of the
 // newest first, and the guest goes on where it would have gone. False means that no
 // activation can have led here.
-func (c *cpu) comeBack(s State, t *instances, i int) bool {
+func (c *cpu) handleReturn(s State, t *instances, i int) bool {
 	c.abandonStep()
 	state := t.word(i, instState).Load()
 	switch {
 	case t.revive(i, s, state):
-	case !t.fits(i, s, state), !t.leave(i, state):
-		return c.comeAgain(s, t, i, state)
+	case !t.fits(i, s, state), !t.markLeaving(i, state):
+		return c.handleRepeatedReturn(s, t, i, state)
 	}
 	if c.strayed(s, t, i) {
-		t.moved(i)
+		t.noteMoved(i)
 	}
 	count(&c.counts.returns)
 	first, at := t, s.Regs.RIP
@@ -267,18 +267,18 @@ func (c *cpu) comeBack(s State, t *instances, i int) bool {
 	below, k := c.trampoline(next)
 	home := next
 	if below != nil {
-		home = c.through(next)
+		home = c.resolveReturn(next)
 	}
 	for {
 		s.Regs.RIP = uint64(home)
-		c.returned(s, t, i, home)
+		c.deliverReturn(s, t, i, home)
 		place := t.word(i, instPlace).Load()
 		t.recycle(i)
 		if t, i = below, k; t == nil {
 			break
 		}
 		state := t.word(i, instState).Load()
-		if state&phaseMask != phaseLive || t.word(i, instPlace).Load() != place || !t.leave(i, state) {
+		if state&phaseMask != phaseLive || t.word(i, instPlace).Load() != place || !t.markLeaving(i, state) {
 			break
 		}
 		next = guest.GVA(t.word(i, instNext).Load())
@@ -295,8 +295,8 @@ func (c *cpu) comeBack(s State, t *instances, i int) bool {
 	return true
 }
 
-// returned counts a return and runs the return handler, unless the probe is gone.
-func (c *cpu) returned(s State, t *instances, i int, home guest.GVA) {
+// deliverReturn counts a return and runs the return handler, unless the probe is gone.
+func (c *cpu) deliverReturn(s State, t *instances, i int, home guest.GVA) {
 	if t.dead.Load() {
 		return
 	}
@@ -312,7 +312,7 @@ func (c *cpu) returned(s State, t *instances, i int, home guest.GVA) {
 		data = c.data[:copy(c.data[:], data)]
 	}
 	c.enter(s)
-	c.about(r)
+	c.setProbe(r)
 	c.ctx.Data, c.ctx.Ret = data, home
 	c.runReturn(r)
 	c.ctx.Data, c.ctx.Ret = nil, 0
@@ -325,14 +325,14 @@ func (c *cpu) runReturn(r *registration) {
 	r.ret.probe.Return(&c.ctx)
 }
 
-// comeAgain handles an arrival at a trampoline whose activation has ended, or
+// handleRepeatedReturn handles an arrival at a trampoline whose activation has ended, or
 // is another one's: a copy of the stack that a fork or a coroutine made returns as well, and
 // so does a function that returns twice. The record says where to, and from now on the
 // table sees to it that it is used for this call only, which is the host's affair alone. Where
 // it says nothing, the guest has jumped to an address of ours.
-func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) bool {
+func (c *cpu) handleRepeatedReturn(s State, t *instances, i int, state uint64) bool {
 	next := guest.GVA(t.word(i, instNext).Load())
-	home := c.through(next)
+	home := c.resolveReturn(next)
 	if next == 0 || !home.Canonical() || t.lent != nil && (!t.near(i, s) || state&phaseMask == phaseEntering) {
 		return false
 	}
@@ -340,7 +340,7 @@ func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) bool {
 	count(&c.counts.copies)
 	t.rp.again.Store(true)
 	if c.strayed(s, t, i) {
-		t.moved(i)
+		t.noteMoved(i)
 	}
 	s.Regs.RIP = uint64(home)
 	return true
@@ -361,15 +361,15 @@ func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
 	return c.mem.Write(addr, c.word[:]) == nil
 }
 
-// noStack serves a return whose code in the guest has found that the stack ends below:
+// handleStackEnd serves a return whose code in the guest has found that the stack ends below:
 // as if it had not run.
-func (t *instances) noStack(c *cpu, s State) bool {
+func (t *instances) handleStackEnd(c *cpu, s State) bool {
 	off, was := int(s.Regs.RIP-uint64(t.tramps)), *s.Regs
 	switch {
 	case !t.shared() || !t.user:
 	case off < t.n*trampSize && off%trampSize == t.push:
 		s.Regs.RSP += 8
-		if c.comeBack(s, t, off/trampSize) {
+		if c.handleReturn(s, t, off/trampSize) {
 			return true
 		}
 	case off == t.touch.off:

@@ -40,16 +40,16 @@ func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
 		}
 	}
 	t := newInstances(&x.core, rp, st)
-	if x.byLeaves(st.user) {
+	if x.usesLeaves(st.user) {
 		t.left = true
-		t.keep(make([]byte, t.size()))
+		t.setMemory(make([]byte, t.size()))
 		return t, nil
 	}
 	if why != nil {
 		t.noStage = why.Error()
 		t.short = errors.Is(why, syscall.ENOMEM) || errors.Is(why, code.ErrNoMemory)
 	}
-	t.keep(make([]byte, t.size()))
+	t.setMemory(make([]byte, t.size()))
 	if x.can[guest.Level(t.user)].NoExec == "" {
 		x.show(t)
 	}
@@ -96,7 +96,7 @@ func (x *returns) share(t *instances) error {
 		return err
 	}
 	t.base = base
-	t.keep(b)
+	t.setMemory(b)
 	if err := x.put(t); err != nil {
 		x.opt.placer.FreeShared(base)
 		return err
@@ -161,7 +161,7 @@ func (k *core) tables() []*instances {
 }
 
 // move gives kretprobes whose trampolines are borrowed tables of the engine's memory, where
-// there is some by now. Calls that are under way return by the old ones.
+// there is some by now. Calls that are under way return by the old ones. Callers hold mu.
 func (x *returns) move() error {
 	moved := map[*retprobe]*instances{}
 	var errs []error
@@ -186,7 +186,7 @@ func (x *returns) move() error {
 		return nil
 	})
 	if err == nil && slices.ContainsFunc(slices.Collect(maps.Values(moved)), (*instances).reaped) {
-		x.watch()
+		x.startReaper()
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -244,6 +244,7 @@ func (e *Engine) Reclaim() error {
 	return nil
 }
 
+// reclaim reclaims the records of all tables, with the world stopped. Callers hold mu.
 func (x *returns) reclaim() error {
 	return x.stop(func(w World) error {
 		var buf [8]byte
@@ -261,9 +262,9 @@ const reapDelay = 50 * time.Millisecond
 // reaped reports whether t is looked at.
 func (t *instances) reaped() bool { return !t.left && t.lent == nil }
 
-// watch sees to it that it is, while there is a kretprobe with trampolines. A hit on the host that
+// startReaper sees to it that it is, while there is a kretprobe with trampolines. A hit on the host that
 // finds no record looks for abandoned ones itself, where the guest takes none.
-func (x *returns) watch() {
+func (x *returns) startReaper() {
 	if x.reaper != nil || x.opt.delay < 0 {
 		return
 	}
@@ -283,7 +284,7 @@ func (x *returns) watch() {
 
 // reap recycles records where calls were missed since it last did, and moves
 // kretprobes whose functions return twice to the host. It reports whether any kretprobe
-// has trampolines.
+// has trampolines. Callers hold mu.
 func (x *returns) reap() (any bool) {
 	short, want := false, false
 	var twice []*site
@@ -316,7 +317,7 @@ func (x *returns) reap() (any bool) {
 	}
 	x.missed = missed
 	if len(twice) != 0 {
-		if err := x.toHost(twice); err != nil {
+		if err := x.moveToHost(twice); err != nil {
 			x.log.Warn("kretprobes could not be moved to the host", "err", err)
 		}
 	}
@@ -333,8 +334,8 @@ func (x *returns) reap() (any bool) {
 	return any
 }
 
-// toHost takes sites from the guest whose kretprobes do not belong there any more.
-func (x *returns) toHost(sites []*site) error {
+// moveToHost takes sites from the guest whose kretprobes do not belong there any more. Callers hold mu.
+func (x *returns) moveToHost(sites []*site) error {
 	return x.stop(func(w World) error {
 		var lost []error
 		for _, st := range sites {

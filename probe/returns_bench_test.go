@@ -66,7 +66,7 @@ func TestReturnAllocates(t *testing.T) {
 	}{
 		{"one", []probe.Probe{returnProbe()}},
 		{"three", []probe.Probe{returnProbe(), returnProbe(), returnProbe()}},
-		{"with a kprobe", []probe.Probe{returnProbe(), &probe.Kprobe{Symbol: "f0", Pre: empty}}},
+		{"with a kprobe", []probe.Probe{returnProbe(), &probe.Kprobe{Symbol: "f0", Pre: emptyHandler}}},
 		{"stack", []probe.Probe{walk}},
 		{"jprobe", []probe.Probe{args}},
 	} {

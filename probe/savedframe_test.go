@@ -15,7 +15,7 @@ import (
 func TestSavedFrameWide(t *testing.T) {
 	s := newStaged(t, false)
 	stage := func() *probe.Stage {
-		x := ret(0x31, 0xc0) // xor %eax,%eax
+		x := newReturnStage(0x31, 0xc0) // xor %eax,%eax
 		block, _, err := s.f.AllocShared(64, false)
 		if err != nil {
 			t.Fatal(err)

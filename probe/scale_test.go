@@ -77,7 +77,7 @@ func batch(t *testing.T, f *probetest.Fake, n int) (on, off time.Duration, each 
 	for attempt := range 3 {
 		ps := make([]*probe.Kprobe, n)
 		for i := range ps {
-			ps[i] = &probe.Kprobe{Symbol: fmt.Sprintf("f%d", i), Pre: empty, Post: func(*probe.Context) {}}
+			ps[i] = &probe.Kprobe{Symbol: fmt.Sprintf("f%d", i), Pre: emptyHandler, Post: func(*probe.Context) {}}
 		}
 		before := heap()
 		start := processorTime(t)
@@ -141,7 +141,7 @@ func TestManyJumps(t *testing.T) {
 		before := heap()
 		ps := make([]*probe.Kprobe, n)
 		for i := range ps {
-			ps[i] = &probe.Kprobe{Symbol: funcs[i].Name, Pre: empty, Stage: &probe.Stage{Code: []byte("\x48\xff\x06\xc3"), NoStrings: true, Stack: 8, Block: block, Stride: 64}}
+			ps[i] = &probe.Kprobe{Symbol: funcs[i].Name, Pre: emptyHandler, Stage: &probe.Stage{Code: []byte("\x48\xff\x06\xc3"), NoStrings: true, Stack: 8, Block: block, Stride: 64}}
 		}
 		start := processorTime(t)
 		if err := e.Register(probe.Probes(ps)...); err != nil {

@@ -52,7 +52,7 @@ func (k *core) show(st *site, jump *detour) {
 	k.shown.Set(st.addr, now)
 }
 
-// returned replaces in out, which is b and goes to off bytes before (less than 0) or behind where the write begins, the
+// replacePatchBytes replaces in out, which is b and goes to off bytes before (less than 0) or behind where the write begins, the
 // engine's bytes by those that belong there, if the guest can have written them only because it had read them. before is what
 // the guest's own text was where b goes, tail what is behind the first byte of x then, or nil.
 //
@@ -64,13 +64,13 @@ func (k *core) show(st *site, jump *detour) {
 //     is not known, then, what it begins, but that the bytes behind it are no displacement of the guest's.
 //
 // An int3 over an instruction is the guest's own, and so is one over the first byte of a jump of its own, which it is about to take away.
-func (x *shown) returned(off int, before, b, out, tail []byte) {
+func (x *shown) replacePatchBytes(off int, before, b, out, tail []byte) {
 	from, to := max(0, -off), min(len(x.orig), len(b)-off) // of what has stood there, in b
 	if from >= to {
 		return
 	}
 	orig, now, was := x.orig[from:to], b[off+from:off+to], before[off+from:off+to]
-	if bytes.Equal(orig, now) || !x.had(from, now) {
+	if bytes.Equal(orig, now) || !x.matchesPatch(from, now) {
 		return
 	}
 	alone := from == 0 && to == 1 && now[0] == x86.JmpOp
@@ -98,8 +98,8 @@ func (x *shown) returned(off int, before, b, out, tail []byte) {
 	copy(out[off+from:], orig)
 }
 
-// had reports whether b is, from the byte i on, what the text has had there of the engine's.
-func (x *shown) had(i int, b []byte) bool {
+// matchesPatch reports whether b is, from the byte i on, what the text has had there of the engine's.
+func (x *shown) matchesPatch(i int, b []byte) bool {
 	for j := range x.jumps {
 		if bytes.Equal(x.jumps[j][i:i+len(b)], b) {
 			return true

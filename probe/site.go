@@ -70,11 +70,11 @@ func (s *site) plan() *x86.Plan { return &s.orig.Load().plan }
 // next returns the address behind the instruction.
 func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.orig.Load().n) }
 
-// shown returns the address that all enabled probes on the site are reported at, and
+// reportedAddr returns the address that all enabled probes on the site are reported at, and
 // false when they differ.
-func (s *site) shown() (addr guest.GVA, ok bool) {
+func (s *site) reportedAddr() (addr guest.GVA, ok bool) {
 	for _, r := range *s.chain.Load() {
-		switch a := r.shown(); {
+		switch a := r.reportedAddr(); {
 		case !r.enabled.Load(), a == addr:
 		case addr != 0:
 			return 0, false

@@ -8,9 +8,9 @@ import (
 // (SDM Vol. 3, table 4-12); the others are flags or the PCID.
 const cr3Addr = 0x000f_ffff_ffff_f000
 
-// elsewhere reports, and counts, that the vCPU is in another address space than
+// countElsewhere reports, and counts, that the vCPU is in another address space than
 // the one that r is for.
-func (r *registration) elsewhere(c *cpu, s State) bool {
+func (r *registration) countElsewhere(c *cpu, s State) bool {
 	if r.space == 0 || s.Root&cr3Addr == r.space {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 // TestStackThroughInterrupts: behind the calls of a kernel comes what it interrupted,
 // the kernel itself or the user, whose frames follow by frame pointers.
 func TestStackThroughInterrupts(t *testing.T) {
-	f, k := patching(t, nil)
+	f, k := newPatchingFake(t, nil)
 	at := func(name string, off int) guest.GVA { return symbol(t, f, name) + guest.GVA(off) }
 	const stack, user = 0x7000_1000, 0x7000_1800
 	handler, interrupted := at("traced", 14), at("loop", 9)

@@ -99,7 +99,7 @@ func TestReturnStageDeep(t *testing.T) {
 		r := s.on("co_body", 4, &calls)
 		r.ReturnStage.Stack, r.ReturnStage.Reads = tc.at, tc.reads
 		if tc.entry >= 0 {
-			r.Stage = ret(0x31, 0xc0) // xor %eax,%eax
+			r.Stage = newReturnStage(0x31, 0xc0) // xor %eax,%eax
 			r.Stage.Stack = tc.entry
 		}
 		s.register(tc.in, r)

@@ -15,13 +15,13 @@ const redZone = 128
 func (o *optimizer) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
 		var a x86.Asm
-		o.exit(&a, user)
+		o.emitExit(&a, user)
 		return stageBody{code: a.Code()}, nil
 	}
 }
 
-// exit emits the instruction that exits to the host.
-func (o *optimizer) exit(a *x86.Asm, user bool) {
+// emitExit emits the instruction that exits to the host.
+func (o *optimizer) emitExit(a *x86.Asm, user bool) {
 	if port := o.can[guest.Level(user)].DetourPort; port != 0 {
 		a.Out(port)
 	} else {
@@ -73,7 +73,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Append(x.Code)
 		}
 		lost, done := a.Here(), a.NewLabel()
-		c.note(a, c.deepest(), neither)
+		c.note(a, c.deepestStance(), neither)
 		for _, x := range stages {
 			if x.Lost != 0 {
 				a.Mov(8, rax, x86.Imm(x.Lost))
@@ -88,7 +88,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		if c.checks {
 			c.leave(a, again)
 			exit = a.Len()
-			o.exit(a, user)
+			o.emitExit(a, user)
 		}
 		a.Align(detourAlign)
 		entry := a.Len()
@@ -111,7 +111,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Add(8, rsi, rdi)
 			a.Mov(8, rdi, rsp)
 			a.Call(calls[i])
-			c.note(a, c.deepest(), neither)
+			c.note(a, c.deepestStance(), neither)
 		}
 		a.Place(done)
 		ended := a.Len()
@@ -174,8 +174,8 @@ func (c *stageFrame) note(a *x86.Asm, s stance, what int) {
 	c.stances.note(a, s)
 }
 
-// deepest is the stance between enter and leave.
-func (c *stageFrame) deepest() stance {
+// deepestStance is the stance between enter and leave.
+func (c *stageFrame) deepestStance() stance {
 	if c.push {
 		return stance{below: c.size, kept: c.kept, flags: flagsWord, flagsAt: x86.PtFlags}
 	}
@@ -272,7 +272,7 @@ func (c *stageFrame) enter(a *x86.Asm, ip uint64) {
 		a.Lahf()
 		a.Setcc(x86.CondO, rax)
 		a.Mov(8, x86.At(rsp, scratchFlags+c.more), rax)
-		c.note(a, c.deepest(), again)
+		c.note(a, c.deepestStance(), again)
 	}
 	a.Lea(8, rax, x86.At(rsp, c.size))
 	if c.asked(x86.PtSP) {
@@ -296,7 +296,7 @@ func (c *stageFrame) enter(a *x86.Asm, ip uint64) {
 // leave puts back what enter and the call of a stage have changed. What says what has been done by then.
 func (c *stageFrame) leave(a *x86.Asm, what int) {
 	const rax, rsp = x86.RAX, x86.RSP
-	c.note(a, c.deepest(), what)
+	c.note(a, c.deepestStance(), what)
 	if !c.push {
 		a.Mov(8, rax, x86.At(rsp, scratchFlags+c.more))
 		a.Add(1, rax, x86.Imm(0x7f)) // overflows if it was 1

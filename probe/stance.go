@@ -193,8 +193,8 @@ func (d *detour) stance(rip guest.GVA) stance {
 	return stance{home: at}
 }
 
-// live returns where a vCPU at rip, of that stance, goes on with the guest's registers.
-func (d *detour) live(rip guest.GVA, s stance) guest.GVA {
+// resumeAddr returns where a vCPU at rip, of that stance, goes on with the guest's registers.
+func (d *detour) resumeAddr(rip guest.GVA, s stance) guest.GVA {
 	switch {
 	case rip < d.start || rip >= d.end || rip == d.addr:
 		return rip // a board
@@ -294,7 +294,7 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 	if live {
 		switch d := res.(type) {
 		case *detour:
-			out.RIP = uint64(d.live(rip, s))
+			out.RIP = uint64(d.resumeAddr(rip, s))
 		case *slot:
 			out.RIP = r.RIP
 		case *instances:

@@ -427,7 +427,7 @@ func TestShadow(t *testing.T) {
 // clear.
 func TestHaltIsBoosted(t *testing.T) {
 	b := newBench(t)
-	p := &probe.Kprobe{Symbol: "r_hlt", Pre: empty}
+	p := &probe.Kprobe{Symbol: "r_hlt", Pre: emptyHandler}
 	b.register(p)
 	b.regs[0].RFLAGS = 2 | flagIF
 	b.action("hit", b.at(0, p.Addr, breakpoint), probe.Resume)

@@ -35,8 +35,8 @@ func (e *Engine) StoppedBy(cpu int) any {
 	return by
 }
 
-// stopped moves what handlers have asked for into a verdict, at the end of the outermost hit.
-func (c *cpu) stopped(v Verdict) Verdict {
+// addStop moves what handlers have asked for into a verdict, at the end of the outermost hit.
+func (c *cpu) addStop(v Verdict) Verdict {
 	if c.stopping && c.depth == 0 {
 		c.stopping, v.Stop = false, true
 	}
@@ -50,8 +50,8 @@ func (c *cpu) hold(s State, st *site, chain chain, watch bool, at guest.GVA) Ver
 	return Verdict{Action: Resume}
 }
 
-// take returns the hit that the vCPU is held at, if it is still there and so is the site.
-func (c *cpu) take(s State) (held, bool) {
+// takeHeld returns the hit that the vCPU is held at, if it is still there and so is the site.
+func (c *cpu) takeHeld(s State) (held, bool) {
 	h := c.held
 	c.held = held{}
 	if h.site == nil || h.at != guest.GVA(s.Regs.RIP) || c.armedAt(s) != h.site {
@@ -66,7 +66,7 @@ func (c *cpu) armedAt(s State) *site {
 	rip := guest.GVA(s.Regs.RIP)
 	st := c.sites.Find(rip)
 	if st == nil || !c.sameCode(s, st, rip) {
-		st = c.aliased(s, rip)
+		st = c.siteOfAlias(s, rip)
 	}
 	if st == nil || !st.armed.Load() {
 		return nil
@@ -80,11 +80,11 @@ func (c *cpu) armedAt(s State) *site {
 // an int3 there. It is called as Hit is.
 func (e *Engine) GoOn(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
-	if h, ok := c.take(s); ok {
-		return c.stopped(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
+	if h, ok := c.takeHeld(s); ok {
+		return c.addStop(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
 	}
 	if c.armedAt(s) == nil {
-		c.punned(s, guest.GVA(s.Regs.RIP))
+		c.resumePunned(s, guest.GVA(s.Regs.RIP))
 	}
 	return Verdict{Action: Resume}
 }
@@ -94,26 +94,26 @@ func (e *Engine) GoOn(cpu int, s State) Verdict {
 // run first. It is called as Hit is. code is what the guest has at RIP.
 func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	c := &e.cpus[cpu]
-	h, ok := c.take(s)
+	h, ok := c.takeHeld(s)
 	if st := c.armedAt(s); !ok && st != nil {
 		count(&c.counts.breakpoints)
 		c.stopping = true
-		v := c.arrive(s, st, nil)
+		v := c.handleArrival(s, st, nil)
 		c.stopping = false
-		if h, ok = c.take(s); !ok {
+		if h, ok = c.takeHeld(s); !ok {
 			return v // a handler has sent the vCPU elsewhere
 		}
 	}
 	at := guest.GVA(s.Regs.RIP)
 	if !ok {
-		h = held{site: nobodys(at, s.CPL, code), at: at}
+		h = held{site: newProbelessSite(at, s.CPL, code), at: at}
 	}
 	if p := h.site.plan(); p.Inst.Class() == x86.ClassInterrupt && p.Inst.Opcode == x86.Int3 {
 		return Verdict{Action: NotOurs}
 	}
 	if b := h.site.bytes(); len(b) == 1 && b[0] == opHlt && s.CPL == 0 {
 		s.Regs.RIP++ // it does not wait
-		return c.after(s, h.site, h.chain, !ok, h.seq, s.Regs.RFLAGS&x86.FlagTF)
+		return c.runPostHandlers(s, h.site, h.chain, !ok, h.seq, s.Regs.RFLAGS&x86.FlagTF)
 	}
 	if h.site.plan().Kind == x86.Emulate {
 		if v, done := c.emulate(s, h.site, h.chain, !ok); done {
@@ -138,7 +138,7 @@ func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
 	case s.Regs.RFLAGS&x86.FlagTF != 0:
 		return false
 	case st == nil:
-		st = nobodys(at, s.CPL, code)
+		st = newProbelessSite(at, s.CPL, code)
 	case h.site != st || h.at != at:
 		return false // its handlers have not run
 	}
@@ -165,8 +165,8 @@ func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
 
 const opHlt = 0xf4 // SDM Vol. 2, HLT
 
-// nobodys is a site without probes, for the instruction that code begins with.
-func nobodys(at guest.GVA, cpl uint8, code []byte) *site {
+// newProbelessSite is a site without probes, for the instruction that code begins with.
+func newProbelessSite(at guest.GVA, cpl uint8, code []byte) *site {
 	st := &site{addr: at, user: cpl == 3}
 	o := &original{plan: x86.Analyze(code, uint64(at), x86.Options{CPL: cpl})}
 	o.n = uint8(copy(o.bytes[:], code[:min(len(code), int(o.plan.Inst.Len))]))
@@ -192,7 +192,7 @@ func (e *Engine) Unstepped(cpu int) {
 func (e *Engine) Return(cpu int, s State) bool {
 	c := &e.cpus[cpu]
 	x, i := c.trampoline(guest.GVA(s.Regs.RIP))
-	back := x != nil && c.comeBack(s, x, i)
+	back := x != nil && c.handleReturn(s, x, i)
 	c.stopping = false
 	return back
 }

@@ -24,7 +24,7 @@ func (e *Engine) readText(c *Context) int {
 	own = live
 	e.Unpatch(addr, own[:n])
 	i, err := x86.Decode(own[:n])
-	if err != nil || bytes.Equal(own[:i.Len], live[:i.Len]) || e.guestsOwn(addr, own[0]) {
+	if err != nil || bytes.Equal(own[:i.Len], live[:i.Len]) || e.isGuestPatch(addr, own[0]) {
 		return 0 // of its own it knows what was before
 	}
 	back, err := c.Caller()
@@ -43,9 +43,9 @@ func (e *Engine) readText(c *Context) int {
 	return 1
 }
 
-// guestsOwn reports whether first, the guest's own byte at addr, begins something that a debugger of the guest's has put
+// isGuestPatch reports whether first, the guest's own byte at addr, begins something that a debugger of the guest's has put
 // there, as far as is known.
-func (k *core) guestsOwn(addr guest.GVA, first byte) bool {
+func (k *core) isGuestPatch(addr guest.GVA, first byte) bool {
 	if first != x86.Int3 && first != x86.JmpOp {
 		return false
 	}

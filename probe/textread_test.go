@@ -68,7 +68,7 @@ func TestTextRead(t *testing.T) {
 		}
 	}
 	ask("without probes", "probe_it", 0, uint64(at), none)
-	p := &probe.Kprobe{Symbol: "probed", Pre: empty}
+	p := &probe.Kprobe{Symbol: "probed", Pre: emptyHandler}
 	if err := e.Register(p); err != nil {
 		t.Fatal(err)
 	}

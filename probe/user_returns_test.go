@@ -87,8 +87,8 @@ func enterUser(t *testing.T) *userCall {
 	return u
 }
 
-// comeBack returns from the call in an address space.
-func (u *userCall) comeBack(t *testing.T, root guest.GPA) {
+// returnIn returns from the call in an address space.
+func (u *userCall) returnIn(t *testing.T, root guest.GPA) {
 	t.Helper()
 	regs := probe.Regs{RIP: u.words[root][u.slot], RSP: uint64(u.slot) + 8}
 	if v := u.e.Hit(0, probe.State{Regs: &regs, Root: root, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume || regs.RIP != userRet {
@@ -115,7 +115,7 @@ func TestForkedStack(t *testing.T) {
 			order = []guest.GPA{0x2000, 0x1000}
 		}
 		for _, root := range order {
-			u.comeBack(t, root)
+			u.returnIn(t, root)
 		}
 		u.wantInUse(t, "behind both returns", 0)
 		s, _, _ := u.e.Stats(&u.r.Kprobe)
@@ -138,7 +138,7 @@ func TestUnmappedStack(t *testing.T) {
 	}
 	u.wantInUse(t, "in a stopped world", 1)
 	u.words[0x1000] = stack
-	u.comeBack(t, 0x1000)
+	u.returnIn(t, 0x1000)
 	u.wantInUse(t, "behind the return", 0)
 	if len(u.returns) != 1 {
 		t.Errorf("%d return handlers", len(u.returns))
@@ -157,7 +157,7 @@ func TestReturnStageNoStack(t *testing.T) {
 			if u.e, err = probe.New(u.stacks, probe.Options{}); err != nil {
 				t.Fatal(err)
 			}
-			u.r = &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, ReturnStage: ret(), Return: func(c *probe.Context) { u.returns = append(u.returns, c.Root) }}
+			u.r = &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, ReturnStage: newReturnStage(), Return: func(c *probe.Context) { u.returns = append(u.returns, c.Root) }}
 			if err := u.e.Register(u.r); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +210,7 @@ func TestReturnStageNoStack(t *testing.T) {
 // is not believed.
 func TestReturnNowhere(t *testing.T) {
 	const nowhere, stack = 0x1234_5678_9abc_def0, guest.GVA(0x7000_8000)
-	for _, stage := range []*probe.Stage{nil, ret()} {
+	for _, stage := range []*probe.Stage{nil, newReturnStage()} {
 		b := newBench(t)
 		put := func(at guest.GVA, v uint64) {
 			t.Helper()

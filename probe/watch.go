@@ -147,7 +147,7 @@ func (e *Engine) admitWatch(b *batch, w *Watch, fresh []*watchpoint) (*watchpoin
 		return nil, newError(CodeRegistered, "the watch is registered already", "")
 	}
 	wp := &watchpoint{engine: e, watch: w, where: where{w.Symbol, w.Offset, w.Addr}, asleep: w.Disabled}
-	if err := e.watches.place(wp); err != nil {
+	if err := e.watches.locate(wp); err != nil {
 		return nil, err
 	}
 	if w.Access != AccessExec || !w.Emulate {
@@ -322,8 +322,8 @@ func (e *Engine) Watches() []WatchInfo {
 	return out
 }
 
-// latest returns the watchpoint of w that is registered with e, or was.
-func (e *Engine) latest(w *Watch) *watchpoint {
+// latestWatchpoint returns the watchpoint of w that is registered with e, or was.
+func (e *Engine) latestWatchpoint(w *Watch) *watchpoint {
 	wp := w.wp
 	if wp == nil {
 		wp = w.last
@@ -338,7 +338,7 @@ func (e *Engine) latest(w *Watch) *watchpoint {
 func (e *Engine) WatchInfo(w *Watch) (_ WatchInfo, ok bool) {
 	e.view.RLock()
 	defer e.view.RUnlock()
-	wp := e.latest(w)
+	wp := e.latestWatchpoint(w)
 	if wp == nil {
 		return WatchInfo{}, false
 	}
@@ -349,7 +349,7 @@ func (e *Engine) WatchInfo(w *Watch) (_ WatchInfo, ok bool) {
 func (e *Engine) WatchStats(w *Watch) []Stats {
 	e.view.RLock()
 	defer e.view.RUnlock()
-	wp := e.latest(w)
+	wp := e.latestWatchpoint(w)
 	if wp == nil {
 		return nil
 	}

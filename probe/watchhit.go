@@ -73,7 +73,7 @@ func (e *Engine) Accessed(cpu int, s State, a PageAccess) (stop bool) {
 		}
 		c.access(s, wp, at, Watched{Watch: wp.watch, Write: a.Write, Old: old, New: now, Exact: exact})
 	}
-	return c.stopped(Verdict{}).Stop
+	return c.addStop(Verdict{}).Stop
 }
 
 // access counts an access to wp by the instruction at at, and runs the handler.

@@ -20,8 +20,8 @@ type watches struct {
 	list    []*watchpoint // in the order in which they came; written with view held as well
 }
 
-// place finds out where wp is, and whether it can be watched there.
-func (ws *watches) place(wp *watchpoint) *Error {
+// locate finds out where wp is, and whether it can be watched there.
+func (ws *watches) locate(wp *watchpoint) *Error {
 	w := wp.watch
 	addr := wp.where.addr + guest.GVA(wp.where.offset)
 	var sym guest.Symbol
@@ -32,7 +32,7 @@ func (ws *watches) place(wp *watchpoint) *Error {
 		}
 		addr = sym.Addr + guest.GVA(wp.where.offset)
 		if sym.Size != 0 && wp.where.offset >= sym.Size {
-			return outside(wp.where, sym)
+			return outsideError(wp.where, sym)
 		}
 	} else if s, ok := ws.target.Symbols().Find(addr); ok {
 		sym = s
@@ -54,7 +54,7 @@ func (ws *watches) place(wp *watchpoint) *Error {
 	if sym.Name != "" {
 		wp.off = uint64(addr - sym.Addr)
 	}
-	if err := ws.served(wp); err != nil {
+	if err := ws.checkServed(wp); err != nil {
 		return err
 	}
 	var now [8]byte
@@ -73,9 +73,9 @@ func (ws *watches) place(wp *watchpoint) *Error {
 	return nil
 }
 
-// served refuses what neither the debug registers nor, with Emulate, other means of
+// checkServed refuses what neither the debug registers nor, with Emulate, other means of
 // this host can watch.
-func (ws *watches) served(wp *watchpoint) *Error {
+func (ws *watches) checkServed(wp *watchpoint) *Error {
 	w := wp.watch
 	if w.Access == AccessRead && !w.Emulate {
 		return newError(CodeWatchAccess, "the debug registers have no watch for reads alone", "rw, or emulate")
@@ -100,7 +100,7 @@ func (ws *watches) served(wp *watchpoint) *Error {
 // live reports whether wp is to be watched.
 func (wp *watchpoint) live() bool { return !wp.disabled() && !wp.gone() && !wp.engine.disarmed }
 
-// apply makes list the registered watchpoints, or fails and leaves all as it was.
+// apply makes list the registered watchpoints, or fails and leaves all as it was. Callers hold mu.
 func (ws *watches) apply(list []*watchpoint) error {
 	known := len(ws.list)
 	dr, table, pages, refused := assign(list, known)
@@ -123,7 +123,7 @@ func (ws *watches) apply(list []*watchpoint) error {
 			}
 		}
 		if len(pages) != 0 {
-			if refused := ws.implicit(list, pages, old, known); refused != nil {
+			if refused := ws.endImplicit(list, pages, old, known); refused != nil {
 				return refused
 			}
 			if dr, table, pages, refused = assign(list, known); refused != nil {
@@ -139,7 +139,7 @@ func (ws *watches) apply(list []*watchpoint) error {
 		}
 		for _, wp := range list {
 			if table.has(wp) && !old.has(wp) {
-				ws.freshen(wp)
+				ws.readValue(wp)
 			}
 		}
 		ws.list = list
@@ -147,9 +147,9 @@ func (ws *watches) apply(list []*watchpoint) error {
 	})
 }
 
-// implicit refuses the watches of pages that are accessed without an instruction of the guest's naming them, and ends those that
+// endImplicit refuses the watches of pages that are accessed without an instruction of the guest's naming them, and ends those that
 // were watched already. The world is stopped.
-func (ws *watches) implicit(list []*watchpoint, pages []WatchedPage, old *watchTable, known int) error {
+func (ws *watches) endImplicit(list []*watchpoint, pages []WatchedPage, old *watchTable, known int) error {
 	whys := ws.watcher.Implicit(pages)
 	for i, wp := range list {
 		if wp.brk != nil || !wp.watch.Emulate || !wp.live() {
@@ -170,8 +170,8 @@ func (ws *watches) implicit(list []*watchpoint, pages []WatchedPage, old *watchT
 	return nil
 }
 
-// freshen reads the value of a variable that was not watched until now.
-func (ws *watches) freshen(wp *watchpoint) {
+// readValue reads the value of a variable that was not watched until now.
+func (ws *watches) readValue(wp *watchpoint) {
 	var b [8]byte
 	if ws.target.ReadMemory(0, wp.addr, b[:wp.n]) == nil {
 		wp.value.Store(le.Uint64(b[:]))
@@ -215,19 +215,19 @@ func assign(list []*watchpoint, known int) (dr DebugRegisters, t *watchTable, pa
 	return dr, t, pages, nil
 }
 
-// replace puts the watches back after the guest was reset. A variable that is no
-// longer there is gone.
-func (ws *watches) replace() error {
+// restore puts the watches back after the guest was reset. A variable that is no
+// longer there is gone. Callers hold mu.
+func (ws *watches) restore() error {
 	if len(ws.list) == 0 {
 		return nil
 	}
 	ws.watched.Store(&watchTable{})
 	for _, wp := range ws.list {
 		if wp.brk != nil {
-			wp.addr = wp.brk.shown()
+			wp.addr = wp.brk.reportedAddr()
 			continue
 		}
-		err := ws.place(wp)
+		err := ws.locate(wp)
 		wp.watch.Addr = wp.addr
 		wp.lost = err != nil
 		if err != nil {

@@ -45,7 +45,7 @@ func (e *Engine) Withdraw(anyway bool, gone func()) error {
 				r.enabled.Store(false)
 			}
 		}
-		if _, err := e.text.settle(w, sites, &lost); err != nil {
+		if _, err := e.text.updateArming(w, sites, &lost); err != nil {
 			lost = append(lost, err)
 		}
 		var buf [8]byte
@@ -55,7 +55,7 @@ func (e *Engine) Withdraw(anyway bool, gone func()) error {
 			}
 		}
 		for _, st := range sites {
-			e.leave(st)
+			e.dropGoneSite(st)
 		}
 		gone()
 		return nil
@@ -73,15 +73,15 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 	left := make([]bool, len(e.cpus))
 	for i := range e.cpus {
 		c, s := &e.cpus[i], w.CPU(i)
-		if clean.Regs[i], left[i] = c.own(s); left[i] || try && c.depth == 0 && c.inMirror(s) {
+		if clean.Regs[i], left[i] = c.guestRegs(s); left[i] || try && c.depth == 0 && c.inMirror(s) {
 			continue
 		}
-		if err := clean.inside(i, guest.GVA(s.Regs.RIP)); err != nil {
+		if err := clean.noteInside(i, guest.GVA(s.Regs.RIP)); err != nil {
 			return err
 		}
 	}
-	if st := e.asleepInMirror(w); st != nil {
-		if err := clean.inside(-1, st.addr); err != nil {
+	if st := e.siteOfSleeper(w); st != nil {
+		if err := clean.noteInside(-1, st.addr); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (t *instances) unhook(buf []byte) {
 		m, place := t.core.target, guest.GVA(t.word(i, instPlace).Load())
 		if root, ok := t.spaceOf(i, 0); ok && m.ReadMemory(root, place, buf) == nil {
 			word := guest.GVA(le.Uint64(buf))
-			if ret := t.core.through(word); ret != word {
+			if ret := t.core.resolveReturn(word); ret != word {
 				le.PutUint64(buf, uint64(ret))
 				if err := m.WriteMemory(root, place, buf); err != nil {
 					t.core.log.Warn("a return address cannot be put back", "place", place, "err", err)
