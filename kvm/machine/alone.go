@@ -39,21 +39,21 @@ const (
 	aloneTime  = 300 * time.Millisecond
 )
 
-// runsAlone returns the vCPU's time alone, or nil.
-func (v *vcpu) runsAlone() *alone {
+// timeAlone returns the vCPU's time alone, or nil.
+func (v *vcpu) timeAlone() *alone {
 	if a := v.m.alone.Load(); a != nil && a.v == v {
 		return a
 	}
 	return nil
 }
 
-// letAlone reports whether the vCPU may run although the world is stopped.
-func (v *vcpu) letAlone() bool {
-	a := v.runsAlone()
+// mayRunAlone reports whether the vCPU may run although the world is stopped.
+func (v *vcpu) mayRunAlone() bool {
+	a := v.timeAlone()
 	return a != nil && a.runs.Load()
 }
 
-// runAlone lets v, which waits in meanwhile behind a write to its text at at, run until it has read back what it wrote,
+// runAlone lets v, which waits in runAside behind a write to its text at at, run until it has read back what it wrote,
 // and returns what else it has written: see probe.ReadBack. The world is stopped, and the caller has the turn.
 func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 	a := &alone{v: v, at: at, end: m.pokeEnd(v)}
@@ -122,8 +122,8 @@ func (m *Machine) awaitOne(v *vcpu) error {
 	return nil
 }
 
-// wrote does a write of a vCPU that runs alone, if it belongs to the one before. Thread: the vCPU's.
-func (a *alone) wrote(at guest.GVA, memory, data []byte) bool {
+// write does a write of a vCPU that runs alone, if it belongs to the one before. Thread: the vCPU's.
+func (a *alone) write(at guest.GVA, memory, data []byte) bool {
 	if at-a.at >= probe.MaxPoke || at-a.at+guest.GVA(len(data)) > probe.MaxPoke {
 		return false
 	}
@@ -168,9 +168,9 @@ func (m *Machine) pokeEnd(v *vcpu) guest.GVA {
 	return 0
 }
 
-// aloneEnds reports whether the trap that has arrived is the end of the vCPU's time alone.
-func (v *vcpu) aloneEnds() bool {
-	a := v.runsAlone()
+// endTimeAlone ends the vCPU's time alone if the trap that has arrived is its end, and reports whether it was.
+func (v *vcpu) endTimeAlone() bool {
+	a := v.timeAlone()
 	if a == nil || a.end == 0 || a.over.Load() || v.trap.trap.Kind != probe.TrapBreakpoint || guest.GVA(v.trap.state.Regs.RIP) != a.end {
 		return false
 	}
@@ -185,7 +185,7 @@ func (v *vcpu) aloneEnds() bool {
 
 // blockInterrupts has KVM hold back interrupts of a vCPU that runs alone, and deliver them when it does not any more. Where it cannot, they come.
 func (v *vcpu) blockInterrupts() {
-	a := v.runsAlone()
+	a := v.timeAlone()
 	if a != nil {
 		a.entered.Store(true)
 	}

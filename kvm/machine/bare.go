@@ -41,7 +41,7 @@ func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
 	if err != nil {
 		return err
 	}
-	if err := p.features(m, k, id); err != nil {
+	if err := p.setFeatures(m, k, id); err != nil {
 		return err
 	}
 	var s kvm.Sregs
@@ -61,43 +61,43 @@ func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
 	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: x86.Flag1})
 }
 
-// features implements kept.
-func (p bare) features(m *Machine, k *kvm.VCPU, id int) error {
+// setFeatures implements kept.
+func (p bare) setFeatures(m *Machine, k *kvm.VCPU, id int) error {
 	return k.SetCPUID(bareCPUID(m.cpuid, uint32(id)))
 }
 
-// controllers implements kept: there are none.
-func (p bare) controllers(*kvm.VM) error { return nil }
+// createControllers implements kept: there are none.
+func (p bare) createControllers(*kvm.VM) error { return nil }
 
-// port serves the ports of guest code that knows this host.
-func (p bare) port(v *vcpu) bool {
+// handlePort serves the ports of guest code that knows this host.
+func (p bare) handlePort(v *vcpu) bool {
 	io := &v.exit.IO
 	if io.In {
 		return false
 	}
-	if io.Size == 1 && v.service(io.Port) {
+	if io.Size == 1 && v.handleService(io.Port) {
 		return true
 	}
 	switch io.Port {
 	case guest.PortConsole:
 		v.m.console.write(io.Data)
 	case guest.PortExit:
-		v.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+		v.endExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	case guest.PortReport:
-		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+		v.m.countSelfCheck(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	}
 	return true
 }
 
-func (p bare) mmio(*vcpu) bool { return false }
+func (p bare) handleMMIO(*vcpu) bool { return false }
 
-func (p bare) stopped(*Machine) error { return nil }
+func (p bare) onStop(*Machine) error { return nil }
 
 func (p bare) close() error { return nil }
 
-func (p bare) noExec(bool) string { return "" }
+func (p bare) noExecReason(bool) string { return "" }
 
-func (p bare) noFault() string { return "" }
+func (p bare) noFaultReason() string { return "" }
 
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
@@ -115,7 +115,7 @@ func (p bare) isStub(guest.GVA) bool { return true }
 
 func (p bare) stubReturns() bool { return true }
 
-func (p bare) notOurs(v *vcpu, vector uint8) error {
+func (p bare) passToGuest(v *vcpu, vector uint8) error {
 	symbol := guest.SymForeignBreakpoint
 	if vector == x86.VectorDB {
 		symbol = symForeignDebug

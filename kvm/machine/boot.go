@@ -88,7 +88,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Lock()
 		v.kvm, v.regs, v.sregs, v.others = k, (*probe.Regs)(k.Regs()), k.Sregs(), k
 		m.mu.Unlock()
-		v.renew()
+		v.resetState()
 		if err := p.setUp(m, k, i, b); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
@@ -107,8 +107,8 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	return nil
 }
 
-// renew forgets what the vCPU, which has no thread, was in the middle of.
-func (v *vcpu) renew() {
+// resetState forgets what the vCPU, which has no thread, was in the middle of.
+func (v *vcpu) resetState() {
 	v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, false, nil, 0, 0
 	v.parked, v.haltAll, v.halting, v.debugged, v.stepErr, v.roused, v.owesText, v.traceEnd = false, false, false, false, nil, false, false, false
 	v.tick.Store(false)

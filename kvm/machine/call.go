@@ -100,7 +100,7 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args []uint64) (uint64, error) {
 	c := &call{fn: fn, cpu: cpu, done: make(chan struct{})}
 	copy(c.args[:], args)
-	stub, err := m.callStub()
+	stub, err := m.plantCallStub()
 	if err != nil {
 		return 0, err
 	}
@@ -132,8 +132,8 @@ func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args
 	}
 }
 
-// callStub returns the address of a hlt that a function can return to.
-func (m *Machine) callStub() (guest.GVA, error) {
+// plantCallStub returns the address of a hlt that a function can return to.
+func (m *Machine) plantCallStub() (guest.GVA, error) {
 	m.stubMu.Lock()
 	defer m.stubMu.Unlock()
 	if m.stub != 0 {
@@ -191,9 +191,9 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	return nil
 }
 
-// callReturned takes the vCPU back to its safe point when the hlt that it has
+// finishCall takes the vCPU back to its safe point when the hlt that it has
 // just executed is the one that its call returns to. Precondition: m.mu held.
-func (v *vcpu) callReturned() {
+func (v *vcpu) finishCall() {
 	c := v.call
 	if c == nil || guest.GVA(v.regs.RIP) != v.m.calls.stub+1 {
 		return

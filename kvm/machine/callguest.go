@@ -10,13 +10,13 @@ import (
 // inside a handler, on the handler's own vCPU, while the interrupted code waits.
 func (m target) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
 	v := m.vcpus[cpu]
-	stub, err := m.callStub()
+	stub, err := m.plantCallStub()
 	if err != nil {
 		return 0, &CallError{Fn: fn, Err: err}
 	}
 	// KVM finishes the stub's out before the registers are put aside, or it
 	// would step over something else later.
-	v.settle()
+	v.completeExit()
 	trap, frame, regs, sregs := v.trap, v.frame, *v.regs, *v.sregs
 	defer func() { v.asleep = false }() // a hlt of the function is not the interrupted code's
 	sp := regs.RSP

@@ -19,9 +19,9 @@ const maxIST = 1 << 16
 // tables are the registers by which a processor delivers an exception.
 type tables struct{ idt, gdt, tss kvm.Descriptor }
 
-// breaks reports whether an int3 where inst leads comes to the engine: by an exit, or because the guest's own
+// deliversAfter reports whether an int3 where inst leads comes to the engine: by an exit, or because the guest's own
 // vector 3 can be delivered then. inst is at site and has not been executed; r is what it transfers.
-func (v *vcpu) breaks(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
+func (v *vcpu) deliversAfter(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
 	cpl := v.trap.state.CPL
 	if v.m.host.Traps.CPL(cpl).Int3 != host.DeliveryVector {
 		return true
@@ -31,17 +31,17 @@ func (v *vcpu) breaks(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, r *
 	next, switches := v.nextSpace(inst)
 	switch {
 	case switches:
-		return v.delivers(t, next, cpl, nil)
+		return v.canDeliver(t, next, cpl, nil)
 	case cpl == 0 && inst.Enc == x86.Legacy && inst.Map == x86.Map0F && inst.Opcode <= 0x01:
-		if !v.loads(inst, site, as, &t) {
+		if !v.loadTables(inst, site, as, &t) {
 			return true // it raises an exception
 		}
 	}
-	return v.delivers(t, as, cpl, r)
+	return v.canDeliver(t, as, cpl, r)
 }
 
-// loads makes t what it is after inst, and reports whether inst does not fault: lgdt, lidt, ltr (SDM Vol. 2).
-func (v *vcpu) loads(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
+// loadTables makes t what it is after inst, and reports whether inst does not fault: lgdt, lidt, ltr (SDM Vol. 2).
+func (v *vcpu) loadTables(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
 	const ltr, lgdt, lidt = 3, 2, 3
 	m, memory := inst.Mem()
 	read := func(b []byte) bool {
@@ -95,9 +95,9 @@ func descriptor(gdt kvm.Descriptor, as guest.AddressSpace, selector uint16) (lo,
 	return lo, hi, true
 }
 
-// delivers reports whether the processor can deliver #BP by t, from code at cpl, to memory that the guest has for it (SDM Vol. 3,
+// canDeliver reports whether the processor can deliver #BP by t, from code at cpl, to memory that the guest has for it (SDM Vol. 3,
 // 6.14). What an instruction transfers (r) of that is taken for changed.
-func (v *vcpu) delivers(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
+func (v *vcpu) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
 	changed := func(at guest.GVA, n int) bool {
 		if r == nil {
 			return false

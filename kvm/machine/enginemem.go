@@ -44,8 +44,8 @@ const (
 	holeStart = linux.KernelMap - 2<<30
 )
 
-// behind returns ram and the engine's ranges.
-func (e *engineMemory) behind(ram []guest.MemoryRange) []guest.MemoryRange {
+// appendRanges returns ram and the engine's ranges.
+func (e *engineMemory) appendRanges(ram []guest.MemoryRange) []guest.MemoryRange {
 	last := ram[len(ram)-1]
 	next := (max(uint64(last.Base)+last.Size, 4<<30) + page1G - 1) &^ (page1G - 1)
 	take := func(name string, size uint64, kind guest.RangeKind) guest.MemoryRange {
@@ -144,15 +144,15 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 	return nil
 }
 
-// saved returns what a snapshot is to know of it: bytes of the kernel's image, its tables, and those of ours.
-func (e *engineMemory) saved() (image uint64, pmd, pud, tables guest.GPA, used uint64) {
+// snapshotState returns what a snapshot is to know of it: bytes of the kernel's image, its tables, and those of ours.
+func (e *engineMemory) snapshotState() (image uint64, pmd, pud, tables guest.GPA, used uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.home.Size, e.pmd, e.pud, e.tables.Base, e.used
 }
 
-// putBack makes it what saved has told. What is wrong of that is found when a table is needed.
-func (e *engineMemory) putBack(l *snapshot.Linux) error {
+// restoreState makes it what snapshotState has told. What is wrong of that is found when a table is needed.
+func (e *engineMemory) restoreState(l *snapshot.Linux) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if l.Used > e.tables.Size || l.Used%guest.PageSize != 0 || l.Image > e.home.Size {
@@ -196,11 +196,11 @@ func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
 	case uint64(va)-holeStart >= linux.KernelMap+kernelMapSize-holeStart:
 		return guest.ErrMapped
 	}
-	table, err := e.level2(va)
+	table, err := e.level2Table(va)
 	if err != nil {
 		return err
 	}
-	b, err := e.below(e.entry(table, va))
+	b, err := e.nextTable(e.entry(table, va))
 	if err != nil {
 		return err
 	}
@@ -212,8 +212,8 @@ func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
 	return nil
 }
 
-// level2 returns the table of level 2 that maps va.
-func (e *engineMemory) level2(va guest.GVA) ([]byte, error) {
+// level2Table returns the table of level 2 that maps va.
+func (e *engineMemory) level2Table(va guest.GVA) ([]byte, error) {
 	if uint64(va) >= linux.KernelMap {
 		return e.mem.Slice(e.pmd, guest.PageSize)
 	}
@@ -224,11 +224,11 @@ func (e *engineMemory) level2(va guest.GVA) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.below(top[uint64(va)>>30&511*8:][:8])
+	return e.nextTable(top[uint64(va)>>30&511*8:][:8])
 }
 
-// below returns the table of ours that entry leads to, and makes it where there is none.
-func (e *engineMemory) below(entry []byte) ([]byte, error) {
+// nextTable returns the table of ours that entry leads to, and makes it where there is none.
+func (e *engineMemory) nextTable(entry []byte) ([]byte, error) {
 	word := binary.LittleEndian.Uint64(entry)
 	if word == 0 {
 		if e.used == e.tables.Size {

@@ -27,7 +27,7 @@ func TestEngineMemory(t *testing.T) {
 		put(0x3000, 8+i, (16<<20+i*page2M)|ptePresent|ptePS)
 	}
 	e := &engineMemory{}
-	ranges := e.behind([]guest.MemoryRange{{Name: "ram", Size: 1 << 20}})
+	ranges := e.appendRanges([]guest.MemoryRange{{Name: "ram", Size: 1 << 20}})
 	for _, r := range ranges[1:] {
 		if err := mem.Add(r.Base, make([]byte, r.Size), r.Name); err != nil {
 			t.Fatal(err)

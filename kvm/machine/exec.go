@@ -79,7 +79,7 @@ func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 		return 0, fmt.Errorf("allocate executable memory: %w", ErrClosed)
 	}
 	user := m.Image().IsUserText(near)
-	if why := m.payload().noExec(user); why != "" {
+	if why := m.payload().noExecReason(user); why != "" {
 		return fail("%s", why)
 	}
 	m.exec.mu.Lock()

@@ -23,12 +23,12 @@ const (
 // elsewhere: some hosts leave RIP at the out instruction and step over it at
 // the next KVM_RUN if and only if RIP is still there.
 func (v *vcpu) handle() {
-	v.count()
-	v.tellExit()
+	v.countExit()
+	v.callOnExit()
 	v.midIO = false
-	if v.arrived() {
+	if v.readTrap() {
 		v.n.traps.inc()
-		if v.aloneEnds() {
+		if v.endTimeAlone() {
 			return
 		}
 		if !v.m.cfg.TimeHits {
@@ -46,26 +46,26 @@ func (v *vcpu) handle() {
 	case kvm.ReasonInterruptWindow:
 		// deliverTick uses it.
 	case kvm.ReasonIO:
-		v.port()
+		v.handlePort()
 	case kvm.ReasonMMIO:
-		v.mmio()
+		v.handleMMIO()
 	case kvm.ReasonHLT:
-		v.halt()
+		v.handleHalt()
 	case kvm.ReasonShutdown:
-		if !v.blamesWatch() {
-			v.crashed(CrashTripleFault, v.m.implicitHint("triple fault: an exception could not be delivered, nor the double fault for it"))
+		if !v.endBlamedWatches() {
+			v.crash(CrashTripleFault, v.m.implicitHint("triple fault: an exception could not be delivered, nor the double fault for it"))
 		}
 	case kvm.ReasonInternalError:
-		v.internalError()
+		v.handleInternalError()
 	case kvm.ReasonFailEntry:
-		v.crashed(CrashEntry, fmt.Sprintf("the processor refused to enter the guest, hardware reason %#x", v.exit.FailEntry.Reason))
+		v.crash(CrashEntry, fmt.Sprintf("the processor refused to enter the guest, hardware reason %#x", v.exit.FailEntry.Reason))
 	default:
-		v.crashed(CrashExit, fmt.Sprintf("unexpected exit %v", r))
+		v.crash(CrashExit, fmt.Sprintf("unexpected exit %v", r))
 	}
 }
 
-// count counts the exit.
-func (v *vcpu) count() {
+// countExit counts the exit.
+func (v *vcpu) countExit() {
 	switch r := v.exit.Reason; {
 	case r == kvm.ReasonInterrupted:
 		v.n.interrupted.inc()
@@ -74,12 +74,12 @@ func (v *vcpu) count() {
 	}
 }
 
-// port serves an I/O instruction. Ports that nobody has read as all ones, as
+// handlePort serves an I/O instruction. Ports that nobody has read as all ones, as
 // on a bus without a device.
-func (v *vcpu) port() {
+func (v *vcpu) handlePort() {
 	io := &v.exit.IO
 	v.midIO = true
-	if v.m.payload().port(v) || !io.In {
+	if v.m.payload().handlePort(v) || !io.In {
 		return
 	}
 	for i := range io.Data {
@@ -94,12 +94,12 @@ func littleEndian(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(w[:])
 }
 
-// mmio serves an access to physical memory that is not there: reads are all
+// handleMMIO serves an access to physical memory that is not there: reads are all
 // ones and writes are dropped, as on a bus without a device. Writes to the
 // engine's executable pages come here too, where the host protects them.
-func (v *vcpu) mmio() {
+func (v *vcpu) handleMMIO() {
 	v.midIO = true
-	if v.watchedAccess() || v.textWrite() || v.m.payload().mmio(v) {
+	if v.handleWatchedAccess() || v.handleTextWrite() || v.m.payload().handleMMIO(v) {
 		return
 	}
 	v.yield()
@@ -108,37 +108,37 @@ func (v *vcpu) mmio() {
 	}
 }
 
-// internalError reports what KVM gave up on. A trap of ours has been taken out
+// handleInternalError reports what KVM gave up on. A trap of ours has been taken out
 // before.
-func (v *vcpu) internalError() {
-	if v.blamesWatch() {
+func (v *vcpu) handleInternalError() {
+	if v.endBlamedWatches() {
 		return
 	}
 	e := &v.exit.Internal
 	if e.Suberror != kvm.SuberrorEmulation {
-		v.crashed(CrashInternal, fmt.Sprintf("KVM internal error, suberror %d, data %#x", e.Suberror, e.Data[:min(int(e.NData), len(e.Data))]))
+		v.crash(CrashInternal, fmt.Sprintf("KVM internal error, suberror %d, data %#x", e.Suberror, e.Data[:min(int(e.NData), len(e.Data))]))
 		return
 	}
 	if b := e.EmulationBytes(); len(b) > 0 {
-		v.crashed(CrashEmulation, fmt.Sprintf("this host's KVM cannot emulate the instruction % x", b))
+		v.crash(CrashEmulation, fmt.Sprintf("this host's KVM cannot emulate the instruction % x", b))
 		return
 	}
-	v.crashed(CrashEmulation, "this host's KVM cannot emulate the instruction")
+	v.crash(CrashEmulation, "this host's KVM cannot emulate the instruction")
 }
 
-// crashed ends the guest. The vCPU rests at its next look at the gate.
-func (v *vcpu) crashed(kind CrashKind, text string) {
-	v.m.guestCrashed(v.newCrash(kind, text))
+// crash ends the guest. The vCPU rests at its next look at the gate.
+func (v *vcpu) crash(kind CrashKind, text string) {
+	v.m.endCrashed(v.newCrash(kind, text))
 }
 
-// halt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until
+// handleHalt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until
 // there is one; with interrupts off it is a safe point, where calls of the host
 // run, or the end of this vCPU.
-func (v *vcpu) halt() {
+func (v *vcpu) handleHalt() {
 	m := v.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v.callReturned()
+	v.finishCall()
 	if home := m.engine.Home(guest.GVA(v.regs.RIP)); uint64(home) != v.regs.RIP {
 		// It was a copy: the interrupt that ends it returns to what follows the original.
 		v.regs.RIP = uint64(home)
@@ -149,7 +149,7 @@ func (v *vcpu) halt() {
 	}
 }
 
-// waitHalted waits as halt does, and reports whether somebody has changed IF meanwhile. Precondition: m.mu held.
+// waitHalted waits as handleHalt does, and reports whether somebody has changed IF meanwhile. Precondition: m.mu held.
 func (v *vcpu) waitHalted() (again bool) {
 	m := v.m
 	open := v.regs.RFLAGS&x86.FlagIF != 0

@@ -30,8 +30,8 @@ func (f *farPages) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 	return pa + guest.GPA(off), ok && n <= guest.PageSize-off
 }
 
-// mapped returns the pages that are mapped, or nil.
-func (f *farPages) mapped() map[guest.GVA]guest.GPA {
+// mappedPages returns the pages that are mapped, or nil.
+func (f *farPages) mappedPages() map[guest.GVA]guest.GPA {
 	if len(f.at) == 0 {
 		return nil
 	}

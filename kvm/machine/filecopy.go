@@ -45,11 +45,11 @@ func (m *Machine) GiveFile(path string, b []byte) (linux.Given, error) {
 }
 
 func (g *linuxGuest) give(f givenFile) (linux.Given, error) {
-	return g.seen.Load().Give(f.path, f.b, g.files.Load().used)
+	return g.seen.Load().Give(f.path, f.b, g.files.Load().usesFile)
 }
 
-// giveAgain tells the view of a new boot of the files.
-func (g *linuxGuest) giveAgain(m *Machine) {
+// restoreFiles tells the view of a new boot of the files.
+func (g *linuxGuest) restoreFiles(m *Machine) {
 	for _, f := range g.given {
 		if _, err := g.give(f); err != nil {
 			m.log.Warn("a copy of a file is not used in this boot", "err", err)
@@ -57,8 +57,8 @@ func (g *linuxGuest) giveAgain(m *Machine) {
 	}
 }
 
-// used reports whether there is a probe in r.
-func (t *fileText) used(r guest.Range) bool {
+// usesFile reports whether there is a probe in r.
+func (t *fileText) usesFile(r guest.Range) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for at, s := range t.sites {

@@ -117,7 +117,7 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 		if errors.Is(err, linux.ErrOtherFile) {
 			return err
 		}
-		if all.Cached.PA != 0 && !t.same(index, all.Cached.PA) {
+		if all.Cached.PA != 0 && !t.sameBytes(index, all.Cached.PA) {
 			return fmt.Errorf("%s: %w", t.view.FilePath(addr), errOtherPage)
 		}
 	}
@@ -134,7 +134,7 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 	if s.armed = armed; !armed {
 		s.gone = time.Now()
 	}
-	t.settle(func(x *fileSite) bool { return x == s })
+	t.updatePages(func(x *fileSite) bool { return x == s })
 	return nil
 }
 
@@ -149,10 +149,10 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 		var err error
 		if all, err = t.view.FilePages(index, t.m.readLive); err != nil {
 			t.m.log.Debug("pages of a file", "addr", s.at, "err", err)
-		} else if all.Cached.PA != 0 && !t.same(index, all.Cached.PA) {
+		} else if all.Cached.PA != 0 && !t.sameBytes(index, all.Cached.PA) {
 			all.Cached.Other, err = true, errOtherPage
 		}
-		t.tell(index, err)
+		t.noteResult(index, err)
 		of[index] = all
 	}
 	out, hidden = map[guest.GPA]linux.Page{}, all.Swapped
@@ -189,9 +189,9 @@ var errOtherPage = errors.New("a page of it has other bytes than when it was rea
 // written is not complete.
 const otherTime = time.Second
 
-// tell has a look at the page at index, which found err. Once for a file that is another one
+// noteResult has a look at the page at index, which found err. Once for a file that is another one
 // the log gets that. Callers hold mu.
-func (t *fileText) tell(index guest.GVA, err error) {
+func (t *fileText) noteResult(index guest.GVA, err error) {
 	if err != errOtherPage && !errors.Is(err, linux.ErrOtherFile) {
 		delete(t.other, index)
 		return
@@ -205,9 +205,9 @@ func (t *fileText) tell(index guest.GVA, err error) {
 	}
 }
 
-// same reports whether the page at pa is what is known of the file at index, with int3s where
+// sameBytes reports whether the page at pa is what is known of the file at index, with int3s where
 // there are sites. Callers hold mu.
-func (t *fileText) same(index guest.GVA, pa guest.GPA) bool {
+func (t *fileText) sameBytes(index guest.GVA, pa guest.GPA) bool {
 	known := t.view.FileBytes(index)
 	b, err := t.m.mem.Slice(pa, len(known))
 	if err != nil {
@@ -243,9 +243,9 @@ func (t *fileText) byteAt(s *fileSite, pa guest.GPA) []byte {
 	return b[:1]
 }
 
-// settle brings all pages in line with the sites that are asked for. The world is stopped.
+// updatePages brings all pages in line with the sites that are asked for. The world is stopped.
 // Callers hold mu.
-func (t *fileText) settle(wanted func(*fileSite) bool) {
+func (t *fileText) updatePages(wanted func(*fileSite) bool) {
 	pages := map[guest.GPA]filePage{}
 	for pa, p := range *t.pages.Load() {
 		if s := t.sites[p.at]; s != nil && !wanted(s) {
@@ -313,7 +313,7 @@ func (t *fileText) refresh() error {
 	return t.m.target().Stop(func(probe.World) error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.settle(func(*fileSite) bool { return true })
+		t.updatePages(func(*fileSite) bool { return true })
 		return nil
 	})
 }
@@ -389,12 +389,12 @@ func (v *vcpu) claim() bool {
 	}
 	ours := false
 	look := func() error {
-		if g.left.Load() || g.another(v.m, v) {
+		if g.left.Load() || g.runsOtherKernel(v.m, v) {
 			return nil
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.settle(func(s *fileSite) bool { return s.at&offset == rip&offset })
+		t.updatePages(func(s *fileSite) bool { return s.at&offset == rip&offset })
 		var b [1]byte
 		_, ours = t.place(root, rip)
 		ours = ours || v.m.space(root).Read(rip, b[:]) == nil && b[0] != x86.Int3

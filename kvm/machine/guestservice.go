@@ -4,9 +4,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// service does what kernel code of the guest asks for at a port; false when the port
+// handleService does what kernel code of the guest asks for at a port; false when the port
 // is none of those. User code with access to the ports has none of them.
-func (v *vcpu) service(port uint16) bool {
+func (v *vcpu) handleService(port uint16) bool {
 	if v.cpl() != 0 {
 		return false
 	}
@@ -17,22 +17,22 @@ func (v *vcpu) service(port uint16) bool {
 			v.kvm.SetRegsDirty()
 		}
 	case guest.PortText:
-		v.textChanged()
+		v.reconcileText()
 	default:
 		return false
 	}
 	return true
 }
 
-// textChanged has the engine compare its bytes with the guest's text, and goes on
+// reconcileText has the engine compare its bytes with the guest's text, and goes on
 // when that is done. The engine stops the world for it, so the vCPU rests meanwhile; one that has the world stopped itself
 // does it when that is over, and before it runs the guest again.
-func (v *vcpu) textChanged() {
+func (v *vcpu) reconcileText() {
 	m := v.m
 	if v.owesText = v.stopper; v.owesText {
 		return
 	}
-	v.settle()
+	v.completeExit()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	done := false
@@ -46,9 +46,9 @@ func (v *vcpu) textChanged() {
 	v.rest(VCPUParked, func() bool { return done })
 }
 
-// interruptForwarded says that the guest hands on an interrupt as if it were an
+// warnInterrupt says that the guest hands on an interrupt as if it were an
 // exception. Only exceptions are the probed instruction's; the frame stays as it is.
-func (v *vcpu) interruptForwarded() {
+func (v *vcpu) warnInterrupt() {
 	if v.m.told.CompareAndSwap(false, true) {
 		v.m.log.Warn("the guest forwards an interrupt through port 0xf6, which is for exceptions, vectors 0 to 31: it is left to the guest as it is. "+
 			"A handler that wants to know where interrupted code stands asks port 0xf8",

@@ -16,8 +16,8 @@ import (
 // exceptions and page tables are accessed without such an instruction: KVM then neither does the access nor reports it,
 // and the guest goes around in one instruction, or gets a triple fault. So these pages are not protected. Which they are is
 // looked up when a watch is attached (target.Implicit), and before a vCPU enters the guest again, from its registers then
-// (vcpu.guardWatches); vCPUs are kicked for that now and then (Machine.guard). What became such a page since the last
-// look, and was accessed, is found by how the guest ends (vcpu.blamesWatch).
+// (vcpu.guardWatches); vCPUs are kicked for that now and then (Machine.startGuard). What became such a page since the last
+// look, and was accessed, is found by how the guest ends (vcpu.endBlamedWatches).
 
 // guardPeriod is how long a vCPU runs at most before it is looked at while pages are protected, and deepPeriod how
 // often the page tables are.
@@ -57,7 +57,7 @@ func (m target) Implicit(pages []probe.WatchedPage) []string {
 		if v.kvm == nil {
 			continue
 		}
-		v.implicits(true, note)
+		v.eachImplicit(true, note)
 		v.kvmAreas(note)
 		v.tables(v.space(), note)
 		v.tables(0, note)
@@ -77,9 +77,9 @@ const (
 	entries    = guest.PageSize / 8
 )
 
-// implicits calls found with the memory that the processor accesses by itself, from the vCPU's registers; with deep by all tasks and
+// eachImplicit calls found with the memory that the processor accesses by itself, from the vCPU's registers; with deep by all tasks and
 // tables that the GDT names, too. The vCPU rests, or it is its thread.
-func (v *vcpu) implicits(deep bool, found func(implicit)) {
+func (v *vcpu) eachImplicit(deep bool, found func(implicit)) {
 	s, f := v.sregs, &finder{v: v, as: v.m.space(v.space()), found: found}
 	// A load of a descriptor sets its accessed bit, or the busy bit of a TSS.
 	f.linear(guest.GVA(s.GDT.Base), uint64(s.GDT.Limit)+1, true, "the GDT")
@@ -250,7 +250,7 @@ func (v *vcpu) guardWatches() {
 			}
 		}
 	}
-	v.implicits(false, note)
+	v.eachImplicit(false, note)
 	if since := time.Since(g.deep); cr3 != g.cr3 && since > guardPeriod || since > deepPeriod {
 		v.kvmAreas(note)
 		v.tables(v.space(), note)
@@ -294,9 +294,9 @@ func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string
 	}
 }
 
-// blamesWatch ends the protection of all pages where the guest is about to end because of an access that could not be done,
+// endBlamedWatches ends the protection of all pages where the guest is about to end because of an access that could not be done,
 // and reports whether it may go on: the instruction is executed again then. What ends for another reason ends again.
-func (v *vcpu) blamesWatch() bool {
+func (v *vcpu) endBlamedWatches() bool {
 	m := v.m
 	pages := slices.Clone(m.watch.pages)
 	if len(pages) == 0 || v.sregs.CR0&cr0PE == 0 { // the host has reset the vCPU
@@ -322,8 +322,8 @@ func (v *vcpu) blamesWatch() bool {
 	return len(m.watch.pages) < len(pages)
 }
 
-// guard has vCPUs looked at while pages are protected. Precondition: the world is stopped, or m.mu is held.
-func (m *Machine) guard() {
+// startGuard has vCPUs looked at while pages are protected. Precondition: the world is stopped, or m.mu is held.
+func (m *Machine) startGuard() {
 	if m.guarding.Swap(true) {
 		return
 	}

@@ -20,7 +20,7 @@ import (
 // vCPU runs until it comes to one of the places where it can go from there:
 //
 //   - where the instruction leads: each of these has a temporary int3. Where
-//     they cannot be known beforehand, or the int3 could not be delivered (breaks), and the
+//     they cannot be known beforehand, or the int3 could not be delivered (deliversAfter), and the
 //     host can single-step code at this privilege, it is single-stepped instead;
 //   - where an exception of the instruction leads: the handlers in the guest's
 //     IDT have temporary int3s as well. This works on every host that serves
@@ -36,7 +36,7 @@ func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
 	traced := v.trap.state.Regs.RFLAGS&x86.FlagTF != 0
-	held := v.holdsBack()
+	held := v.heldVectors()
 	step := func() (err error) {
 		end, err = v.stepAlone(site, traced, held)
 		return err
@@ -59,16 +59,16 @@ func (v *vcpu) stepInPlace() {
 		}
 		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
 	case err != nil:
-		v.crashed(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
+		v.crash(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
 	case end.handler:
 		v.faultInPlace(site, end, traced, held)
 	default:
-		v.steppedInPlace(held)
+		v.endStepInPlace(held)
 	}
 }
 
-// steppedInPlace tells the engine that the instruction has been executed, with the flags of held held back.
-func (v *vcpu) steppedInPlace(held uint64) {
+// endStepInPlace tells the engine that the instruction has been executed, with the flags of held held back.
+func (v *vcpu) endStepInPlace(held uint64) {
 	v.n.inPlace.inc()
 	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
 	v.owed = held&x86.FlagTF != 0
@@ -86,14 +86,14 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 	as := v.m.space(v.trap.state.Root)
 	// Another stopper may have taken the probe off while this one waited for its turn; and a
 	// debugger steps where others have jumps.
-	code, err := p.own(v.m.engine, as, v.trap.state.Root, site)
+	code, err := p.restoreCode(v.m.engine, as, v.trap.state.Root, site)
 	if err != nil {
 		return end, err
 	}
 	places, known := v.landings(site, code)
 	// An undecodable one touches nothing: it raises an exception.
 	inst, _ := x86.Decode(code)
-	r := v.reaches(&inst, site, as)
+	r := v.reachOf(&inst, site, as)
 	spaces := []guest.AddressSpace{as}
 	if next, ok := v.nextSpace(&inst); ok {
 		spaces = append(spaces, next)
@@ -103,7 +103,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		return slices.ContainsFunc(places, func(l landing) bool { return l.reached && l.handler == handler })
 	}
 	tf, copied, limit := false, aside{}, nestedLimit
-	breaks := v.breaks(&inst, site, as, r)
+	breaks := v.deliversAfter(&inst, site, as, r)
 	switch {
 	case v.debugged && reached(true) && r.mayFault(v.trap.state.CPL == 3):
 		return end, ErrStepOverwrites // an exception would lead nowhere that is known
@@ -209,7 +209,7 @@ func (v *vcpu) plant(p *patches, places []landing, spaces []guest.AddressSpace, 
 // runToLanding runs the guest from v.trap until it comes to one of places, or, with tf, has executed one instruction.
 func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bool) (end landing, err error) {
 	err = v.runNestedFor(limit, func() bool {
-		if !v.arrived() {
+		if !v.readTrap() {
 			return false
 		}
 		at := guest.GVA(v.trap.state.Regs.RIP)
@@ -229,7 +229,7 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 			for _, l := range places {
 				if l.planted && l.at == at {
 					end = l
-					v.count()
+					v.countExit()
 					v.n.traps.inc()
 					return true
 				}
@@ -240,8 +240,8 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 	return end, err
 }
 
-// holdsBack returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
-// instruction push them (atHandler).
+// heldVectors returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
+// instruction push them (finishAtHandler).
 //
 // IF: that of user code of a Linux guest. Its interrupt controllers are
 // KVM's, so an interrupt would come before the instruction, and the scheduler with it. What an
@@ -250,7 +250,7 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 // TF: a debugger's step of code that the guest itself single-steps ends where the trap behind the instruction leads. The
 // trap is raised when the instruction is known to be done (advance), as it is behind one that was emulated. One that is
 // repeated traps each time, and the guest has all of these in one step.
-func (v *vcpu) holdsBack() (held uint64) {
+func (v *vcpu) heldVectors() (held uint64) {
 	flags := v.trap.state.Regs.RFLAGS
 	_, ok := v.m.payload().(*linuxGuest)
 	if ok && flags&x86.FlagIF != 0 && v.trap.state.CPL == 3 {
@@ -288,14 +288,14 @@ var errUnknownLanding = errors.New("where it leads is not known beforehand, and 
 // has, its TF must not stay in the frame. held are the flags that the frame has clear, and must not.
 func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint64) {
 	at, regs := v.trap, *v.trap.state.Regs
-	if !end.vectorKnown || !v.atHandler(end, regs, traced, held) {
+	if !end.vectorKnown || !v.finishAtHandler(end, regs, traced, held) {
 		v.resume()
 		return
 	}
 	if guest.GVA(v.frame.RIP) != site {
 		// The instruction is done: what faulted is going where it leads. The
 		// guest goes there once more, after the post handlers.
-		v.steppedInPlace(held)
+		v.endStepInPlace(held)
 		return
 	}
 	d := v.m.engine.Hit(v.id, v.trap.state, v.trap.trap)
@@ -310,9 +310,9 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint6
 	v.resume()
 }
 
-// atHandler makes v.trap the exception whose handler the guest has just
+// finishAtHandler makes v.trap the exception whose handler the guest has just
 // entered with the registers regs, seen from the code that raised it.
-func (v *vcpu) atHandler(end landing, regs probe.Regs, traced bool, held uint64) bool {
+func (v *vcpu) finishAtHandler(end landing, regs probe.Regs, traced bool, held uint64) bool {
 	vector := end.vector
 	root := v.trap.state.Root
 	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}

@@ -42,7 +42,7 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 	}
 	switch inst.Class() {
 	case x86.ClassRet, x86.ClassJumpInd, x86.ClassCallInd, x86.ClassFar:
-		for _, t := range v.indirect(&inst, site) {
+		for _, t := range v.indirectTargets(&inst, site) {
 			add(t)
 		}
 		// Without a target, reading it is an exception.
@@ -70,12 +70,12 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 	return places, known
 }
 
-// indirect returns where a return, or a branch through a register or memory, at
+// indirectTargets returns where a return, or a branch through a register or memory, at
 // site can lead from the registers in v.trap. There are several answers where
 // the processors of the two vendors differ: AMD cuts the target of a near branch
 // with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not know
 // far branches to 64-bit offsets (APM Vol. 3, JMP far).
-func (v *vcpu) indirect(inst *x86.Inst, site guest.GVA) []uint64 {
+func (v *vcpu) indirectTargets(inst *x86.Inst, site guest.GVA) []uint64 {
 	r := v.trap.state.Regs
 	class := inst.Class()
 	if class == x86.ClassJumpInd || class == x86.ClassCallInd {
@@ -187,9 +187,9 @@ func (p *patches) apply(as guest.AddressSpace, a guest.GVA, to byte) error {
 	return nil
 }
 
-// own puts the guest's own bytes at the instruction at a, as far as the engine has others there, and returns
+// restoreCode puts the guest's own bytes at the instruction at a, as far as the engine has others there, and returns
 // them.
-func (p *patches) own(e *probe.Engine, as guest.AddressSpace, root guest.GPA, a guest.GVA) ([]byte, error) {
+func (p *patches) restoreCode(e *probe.Engine, as guest.AddressSpace, root guest.GPA, a guest.GVA) ([]byte, error) {
 	live := make([]byte, x86.MaxLen)
 	n := len(live)
 	for n > 0 && as.Read(a, live[:n]) != nil {

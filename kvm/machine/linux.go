@@ -64,14 +64,14 @@ func (g *linuxGuest) memoryMap(ram uint64) ([]guest.MemoryRange, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.engine.behind(layout.Ranges()), nil
+	return g.engine.appendRanges(layout.Ranges()), nil
 }
 
 func (g *linuxGuest) load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, error) {
-	if err := g.plug(m); err != nil {
+	if err := g.createDevices(m); err != nil {
 		return nil, err
 	}
-	if to == nil || !g.lies(to) {
+	if to == nil || !g.keepsMemory(to) {
 		if err := g.place(m, to); err != nil {
 			return nil, err
 		}
@@ -85,7 +85,7 @@ func (g *linuxGuest) load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, 
 	b := &guest.BootState{Deep: st.CR4&cr4LA57 != 0, Home: home, NX: true, Tables: nil}
 	g.seen.Store(view)
 	g.files.Store(newFileText(m, view))
-	g.giveAgain(m)
+	g.restoreFiles(m)
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
@@ -138,15 +138,15 @@ func homeOf(st *linux.BootState) guest.Home {
 }
 
 func (g *linuxGuest) build(m *Machine, vm *kvm.VM) error {
-	if err := g.controllers(vm); err != nil {
+	if err := g.createControllers(vm); err != nil {
 		return err
 	}
 	g.board.Load().vm.Store(vm)
 	return nil
 }
 
-// controllers implements kept.
-func (g *linuxGuest) controllers(vm *kvm.VM) error {
+// createControllers implements kept.
+func (g *linuxGuest) createControllers(vm *kvm.VM) error {
 	if err := vm.SetIdentityMapAddr(identityMapAddr); err != nil {
 		return err
 	}
@@ -159,9 +159,9 @@ func (g *linuxGuest) controllers(vm *kvm.VM) error {
 // identityMapAddr is a page below those of kvm.TSSAddr.
 const identityMapAddr = kvm.TSSAddr - guest.PageSize
 
-// features implements kept.
-func (g *linuxGuest) features(m *Machine, k *kvm.VCPU, id int) error {
-	if err := k.SetCPUID(linuxCPUID(m.cpuid, uint32(id), uint32(m.cfg.VCPUs), m.deadline())); err != nil {
+// setFeatures implements kept.
+func (g *linuxGuest) setFeatures(m *Machine, k *kvm.VCPU, id int) error {
+	if err := k.SetCPUID(linuxCPUID(m.cpuid, uint32(id), uint32(m.cfg.VCPUs), m.hasDeadlineTimer())); err != nil {
 		return err
 	}
 	if err := k.WireLAPIC(); err != nil {
@@ -171,7 +171,7 @@ func (g *linuxGuest) features(m *Machine, k *kvm.VCPU, id int) error {
 }
 
 func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) error {
-	if err := g.features(m, k, id); err != nil {
+	if err := g.setFeatures(m, k, id); err != nil {
 		return err
 	}
 	if id > 0 {
@@ -210,8 +210,8 @@ func (g *linuxGuest) stub(rip guest.GVA) *trapStub {
 	return nil
 }
 
-// notOurs does the push that the stub stands for: the guest's handler goes on behind it.
-func (g *linuxGuest) notOurs(v *vcpu, _ uint8) error {
+// passToGuest does the push that the stub stands for: the guest's handler goes on behind it.
+func (g *linuxGuest) passToGuest(v *vcpu, _ uint8) error {
 	s := g.stub(guest.GVA(v.regs.RIP))
 	if s == nil {
 		return errors.New("no handler")

@@ -14,7 +14,7 @@ import (
 // kexec puts another kernel into the guest's memory, anywhere, and goes there. Until then the
 // probes serve the one that was booted; no code of that runs afterwards. The other one has its own
 // IDT, or writes to what was the text of the first: both are seen before the engine changes anything
-// (stopped), or the write is done (textWrite). Nothing of ours is written from then on to memory
+// (onStop), or the write is done (handleTextWrite). Nothing of ours is written from then on to memory
 // that has become the other's, and none of it is read-only any more.
 
 // idtLimit is that of a kernel's IDT (SDM Vol. 3, 6.10): while it starts, or on its way to
@@ -29,8 +29,8 @@ func (m *Machine) breakpointGate(v *vcpu) (to uint64, ok bool) {
 	return hi<<32 | lo>>48<<16 | lo&0xffff, err == nil
 }
 
-// another reports whether a vCPU, which rests, runs another kernel than g's.
-func (g *linuxGuest) another(m *Machine, v *vcpu) bool {
+// runsOtherKernel reports whether a vCPU, which rests, runs another kernel than g's.
+func (g *linuxGuest) runsOtherKernel(m *Machine, v *vcpu) bool {
 	want, known := g.seen.Load().Address("asm_exc_int3")
 	if !known || v.others == nil || v.sregs.CR0&cr0PG == 0 || v.sregs.IDT.Limit < idtLimit {
 		return false
@@ -39,28 +39,28 @@ func (g *linuxGuest) another(m *Machine, v *vcpu) bool {
 	return ok && to != uint64(want)
 }
 
-// intruder reports whether v, which has just written to the kernel's text, is not in that kernel:
+// isIntruder reports whether v, which has just written to the kernel's text, is not in that kernel:
 // kexec's way to the other one runs in the lower half of the addresses.
-func (g *linuxGuest) intruder(v *vcpu) bool {
-	return int64(v.regs.RIP) >= 0 || g.another(v.m, v)
+func (g *linuxGuest) isIntruder(v *vcpu) bool {
+	return int64(v.regs.RIP) >= 0 || g.runsOtherKernel(v.m, v)
 }
 
-// leave gives the guest's memory up if another kernel has it: then, once, it fails. Precondition:
+// abandonIfReplaced gives the guest's memory up if another kernel has it: then, once, it fails. Precondition:
 // the world is stopped.
-func (g *linuxGuest) leave(m *Machine) error {
+func (g *linuxGuest) abandonIfReplaced(m *Machine) error {
 	gone := g.intrude.Load()
 	for _, v := range m.vcpus {
-		gone = gone || g.another(m, v)
+		gone = gone || g.runsOtherKernel(m, v)
 	}
 	if !gone || g.left.Load() {
 		return nil
 	}
-	g.giveUp(m, linux.ReplacedText)
+	g.abandonMemory(m, linux.ReplacedText)
 	return errors.New(linux.ReplacedText)
 }
 
-// giveUp leaves the guest's memory alone from now on, and says why. The world is stopped.
-func (g *linuxGuest) giveUp(m *Machine, why string) {
+// abandonMemory leaves the guest's memory alone from now on, and says why. The world is stopped.
+func (g *linuxGuest) abandonMemory(m *Machine, why string) {
 	g.seen.Load().Gone(why)
 	g.left.Store(true)
 	if m.watch.text.Size != 0 {
@@ -71,8 +71,8 @@ func (g *linuxGuest) giveUp(m *Machine, why string) {
 	m.log.Warn(why)
 }
 
-// look sees whether another kernel has come, and takes the probes off if so.
-func (g *linuxGuest) look(m *Machine) {
+// checkKernel sees whether another kernel has come, and takes the probes off if so.
+func (g *linuxGuest) checkKernel(m *Machine) {
 	_ = m.target().Stop(func(probe.World) error { return nil })
 	if g.left.Load() {
 		if err := m.engine.TargetChanged(); err != nil {

@@ -40,22 +40,22 @@ func (m target) Passes(cpu int, at probe.Milestone) {
 	}
 }
 
-// pass lets the vCPU go on when what it has come to was seen to: the engine knows the module
+// passMilestones lets the vCPU go on when what it has come to was seen to: the engine knows the module
 // that is ready, or has taken everything out of memory that is about to be copied.
-func (v *vcpu) pass() {
+func (v *vcpu) passMilestones() {
 	passes := v.passes
 	clear(v.passes[:])
 	g, ok := v.m.payload().(*linuxGuest)
 	if !ok || v.stopper {
-		return // beside sees it, soon
+		return // runBeside sees it, soon
 	}
 	if passes[probe.TextWritten] {
-		v.moduleWrite(g)
+		v.handleModuleWrite(g)
 	}
 	if !passes[probe.ModuleComes] && !passes[probe.MemoryLeaves] {
 		return
 	}
-	v.meanwhile(func(func() bool) {
+	v.runAside(func(func() bool) {
 		if passes[probe.ModuleComes] {
 			g.refreshModules(v.m)
 			v.m.tellEngine() // in any case: who has seen it before may not have told yet
@@ -71,7 +71,7 @@ func (v *vcpu) pass() {
 // that boot, and the copy takes its place.
 func (g *linuxGuest) hibernate(m *Machine) {
 	if err := m.withdraw(func() {
-		g.giveUp(m, linux.HibernatedText)
+		g.abandonMemory(m, linux.HibernatedText)
 		if err := g.pullStubs(m); err != nil {
 			m.log.Error("the kernel's handlers are not what they were", "err", err)
 		}
@@ -86,7 +86,7 @@ func (m *Machine) withdraw(gone func()) error {
 	begin := time.Now()
 	for anyway := false; ; anyway = time.Since(begin) > insideTime {
 		tried := false
-		err := m.tidied(func() error {
+		err := m.runTidied(func() error {
 			for i, v := range m.vcpus {
 				if !anyway && v.trapping() {
 					return &probe.InsideError{CPU: i}
@@ -119,9 +119,9 @@ func (g *linuxGuest) pullStubs(m *Machine) error {
 	return nil
 }
 
-// moduleWrite is for a vCPU at the beginning of the function that writes to text. That of the kernel itself it is stopped at (textWrite);
+// handleModuleWrite is for a vCPU at the beginning of the function that writes to text. That of the kernel itself it is stopped at (handleTextWrite);
 // the text of modules is memory like other, so that the engine has to be told before.
-func (v *vcpu) moduleWrite(g *linuxGuest) {
+func (v *vcpu) handleModuleWrite(g *linuxGuest) {
 	m, view := v.m, g.seen.Load()
 	_, first := view.TextWritten()
 	at, from, n := guest.GVA(v.poke[first]), guest.GVA(v.poke[first+1]), v.poke[first+2]
@@ -136,5 +136,5 @@ func (v *vcpu) moduleWrite(g *linuxGuest) {
 	}
 	v.setPoking(true)
 	defer v.setPoking(false)
-	v.meanwhile(func(waits func() bool) { v.pokeText(at, nil, data, waits) })
+	v.runAside(func(waits func() bool) { v.pokeText(at, nil, data, waits) })
 }

@@ -18,16 +18,16 @@ const (
 // lastWordsTime is how long the log waits for the message of a panic to be on the console.
 const lastWordsTime = 10 * time.Second
 
-// stopped sees how far the guest has come, and gives the engine its memory when that can be.
+// onStop sees how far the guest has come, and gives the engine its memory when that can be.
 // Where another kernel has come since, nobody must touch what was this one's: that is an error,
 // once. Precondition: the world is stopped.
-func (g *linuxGuest) stopped(m *Machine) error {
+func (g *linuxGuest) onStop(m *Machine) error {
 	if g.settled {
 		if g.recheck {
 			g.recheck = false
-			g.confirm(m)
+			g.confirmSlide(m)
 		}
-		return g.leave(m)
+		return g.abandonIfReplaced(m)
 	}
 	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
 	view := g.seen.Load()
@@ -36,7 +36,7 @@ func (g *linuxGuest) stopped(m *Machine) error {
 		return nil
 	}
 	g.settled = true
-	if !g.confirm(m) {
+	if !g.confirmSlide(m) {
 		return nil
 	}
 	if text := g.textPages(); m.host.KVM.Readonly && text.Size != 0 {
@@ -57,8 +57,8 @@ func (g *linuxGuest) stopped(m *Machine) error {
 	return nil
 }
 
-// confirm checks the slide; where it is another one there is no memory for the engine.
-func (g *linuxGuest) confirm(m *Machine) bool {
+// confirmSlide checks the slide; where it is another one there is no memory for the engine.
+func (g *linuxGuest) confirmSlide(m *Machine) bool {
 	err := g.checkSlide(m)
 	if err != nil {
 		text := err.Error()
@@ -83,8 +83,8 @@ func (g *linuxGuest) textPages() guest.MemoryRange {
 	return guest.MemoryRange{Base: g.engine.home.PA + guest.GPA(from-g.engine.home.Start), Size: uint64((hi.Addr+page)&^page - from)}
 }
 
-// noExec implements payload.
-func (g *linuxGuest) noExec(user bool) string {
+// noExecReason implements payload.
+func (g *linuxGuest) noExecReason(user bool) string {
 	switch why := g.refused.Load(); {
 	case user:
 		return "user code of a Linux guest has no room for the engine's"
@@ -96,11 +96,11 @@ func (g *linuxGuest) noExec(user bool) string {
 	return ""
 }
 
-func (g *linuxGuest) noFault() string { return "exceptions of a Linux guest go to its kernel" }
+func (g *linuxGuest) noFaultReason() string { return "exceptions of a Linux guest go to its kernel" }
 
-// beside sees how far the kernel has come, and then which modules there are, and tells the
+// runBeside sees how far the kernel has come, and then which modules there are, and tells the
 // engine each time that something has changed for it; and it looks after probes in files.
-func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
+func (g *linuxGuest) runBeside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()
 	view := g.seen.Load()
@@ -116,14 +116,14 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 			if panicked.IsZero() {
 				panicked = time.Now()
 			}
-			if words := g.lastWords(m); words != "" || time.Since(panicked) > lastWordsTime {
+			if words := g.panicText(m); words != "" || time.Since(panicked) > lastWordsTime {
 				m.log.Error("the guest's kernel has panicked", "message", words)
 				g.told = true
 				m.tellChange()
 			}
 		}
 		if leaving = leaving || view.Leaving() || g.told; leaving {
-			g.look(m)
+			g.checkKernel(m)
 		}
 		if g.left.Load() {
 			return

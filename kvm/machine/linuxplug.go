@@ -24,9 +24,9 @@ const (
 	endReset
 )
 
-// plug makes the devices of a guest that is about to boot, and writes the tables that firmware
+// createDevices makes the devices of a guest that is about to boot, and writes the tables that firmware
 // leaves of them.
-func (g *linuxGuest) plug(m *Machine) error {
+func (g *linuxGuest) createDevices(m *Machine) error {
 	ram := new(guest.Memory)
 	for i, r := range m.ranges {
 		if r.Kind != guest.RangeRAM {
@@ -95,7 +95,7 @@ func (g *linuxGuest) input(ctx context.Context, m *Machine, b []byte) (int, erro
 	return n, err
 }
 
-func (g *linuxGuest) port(v *vcpu) bool {
+func (g *linuxGuest) handlePort(v *vcpu) bool {
 	io, b := &v.exit.IO, g.board.Load()
 	size := int(io.Size)
 	for at := 0; at+size <= len(io.Data); at += size {
@@ -107,10 +107,10 @@ func (g *linuxGuest) port(v *vcpu) bool {
 	}
 	switch b.ended.Load() {
 	case endPowerOff:
-		v.guestExited(0)
+		v.endExited(0)
 	case endReset:
 		v.m.log.Info("the guest has asked for a reset", "vcpu", v.id)
-		v.guestExited(exitReset)
+		v.endExited(exitReset)
 	}
 	return true
 }
@@ -118,7 +118,7 @@ func (g *linuxGuest) port(v *vcpu) bool {
 // exitReset is the exit code of a guest that has asked for a reset.
 const exitReset = 1
 
-func (g *linuxGuest) mmio(v *vcpu) bool {
+func (g *linuxGuest) handleMMIO(v *vcpu) bool {
 	x, p := &v.exit.MMIO, g.board.Load().platform
 	n := min(int(x.Len), len(x.Data))
 	if x.Write {
@@ -132,8 +132,8 @@ func (g *linuxGuest) mmio(v *vcpu) bool {
 	return true
 }
 
-// deadline reports whether the local APICs have the TSC deadline timer.
-func (m *Machine) deadline() bool { return m.sys.Check(kvm.CapTSCDeadlineTimer) != 0 }
+// hasDeadlineTimer reports whether the local APICs have the TSC deadline timer.
+func (m *Machine) hasDeadlineTimer() bool { return m.sys.Check(kvm.CapTSCDeadlineTimer) != 0 }
 
 // readText reads the kernel's image as the guest knows it: without what is ours.
 func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {

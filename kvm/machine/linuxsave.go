@@ -22,13 +22,13 @@ type cameBack struct {
 // la57Of reports whether the guest of a snapshot has page tables of 5 levels.
 func la57Of(s *snapshot.Snapshot) bool { return s.CPUs[0].Sregs.CR4&cr4LA57 != 0 }
 
-// lies implements payload: the kernel is moved as it was, and its first page tables have as many levels.
-func (g *linuxGuest) lies(to *snapshot.Snapshot) bool {
+// keepsMemory implements payload: the kernel is moved as it was, and its first page tables have as many levels.
+func (g *linuxGuest) keepsMemory(to *snapshot.Snapshot) bool {
 	return g.boot != nil && to.Config.Linux != nil && g.boot.Slide == to.Config.Linux.Slide && g.boot.CR4&cr4LA57 != 0 == la57Of(to)
 }
 
-// unsaved implements kept.
-func (g *linuxGuest) unsaved(*Machine) string {
+// unsavedReason implements kept.
+func (g *linuxGuest) unsavedReason(*Machine) string {
 	if g.left.Load() {
 		return g.seen.Load().Why()
 	}
@@ -49,7 +49,7 @@ func (g *linuxGuest) save(m *Machine, s *snapshot.Snapshot) (release func(), err
 	}()
 	l := &snapshot.Linux{Slide: g.boot.Slide, Past: g.settled, Root: m.booted.Load().space.Root()}
 	l.CoreInfo = g.coreInfo(m)
-	l.Image, l.PMD, l.PUD, l.Tables, l.Used = g.engine.saved()
+	l.Image, l.PMD, l.PUD, l.Tables, l.Used = g.engine.snapshotState()
 	for _, d := range g.cfg.Disks {
 		l.Disks = append(l.Disks, snapshot.Disk{Path: d.Path, ReadOnly: d.ReadOnly})
 	}
@@ -79,9 +79,9 @@ func (g *linuxGuest) coreInfo(m *Machine) string {
 	return string(text)
 }
 
-// hide implements kept: the stubs that some hosts' breakpoints take are none of the guest's.
-func (g *linuxGuest) hide(runs []snapshot.Run) {
-	for _, s := range g.planted() {
+// removeStubs implements kept: the stubs that some hosts' breakpoints take are none of the guest's.
+func (g *linuxGuest) removeStubs(runs []snapshot.Run) {
+	for _, s := range g.plantedStubs() {
 		at := g.engine.home.PA + guest.GPA(s.at-g.engine.home.Start)
 		for i := range s.bytes {
 			if b := snapshot.Find(runs, at+guest.GPA(i)); len(b) > 0 {
@@ -91,8 +91,8 @@ func (g *linuxGuest) hide(runs []snapshot.Run) {
 	}
 }
 
-// planted returns the stubs that are in the kernel's text: what only boots is no text any more once that is over.
-func (g *linuxGuest) planted() (in []trapStub) {
+// plantedStubs returns the stubs that are in the kernel's text: what only boots is no text any more once that is over.
+func (g *linuxGuest) plantedStubs() (in []trapStub) {
 	for _, s := range g.stubs {
 		if g.view().IsText(s.at) {
 			in = append(in, s)
@@ -110,8 +110,8 @@ func devicesOf(s *snapshot.Snapshot) (*device.State, error) {
 	return state, nil
 }
 
-// fits implements kept.
-func (g *linuxGuest) fits(m *Machine, s *snapshot.Snapshot) error {
+// checkFits implements kept.
+func (g *linuxGuest) checkFits(m *Machine, s *snapshot.Snapshot) error {
 	l := s.Config.Linux
 	if l == nil {
 		return fmt.Errorf("%w: no Linux kernel", ErrOtherGuest)
@@ -138,18 +138,18 @@ func (g *linuxGuest) fits(m *Machine, s *snapshot.Snapshot) error {
 	return nil
 }
 
-// anew implements kept: the controllers of a VM, and the devices, are those of one boot, and the kernel is where its slide says.
-func (g *linuxGuest) anew(*Machine) bool { return true }
+// needsNewVM implements kept: the controllers of a VM, and the devices, are those of one boot, and the kernel is where its slide says.
+func (g *linuxGuest) needsNewVM(*Machine) bool { return true }
 
-func (g *linuxGuest) back(*Machine) error { return nil }
+func (g *linuxGuest) prepareRestore(*Machine) error { return nil }
 
-// restored implements kept.
-func (g *linuxGuest) restored(m *Machine, s *snapshot.Snapshot) error {
+// finishRestore implements kept.
+func (g *linuxGuest) finishRestore(m *Machine, s *snapshot.Snapshot) error {
 	l := s.Config.Linux
 	if l == nil {
 		return fmt.Errorf("%w: no Linux kernel", ErrOtherGuest)
 	}
-	if err := g.engine.putBack(l); err != nil {
+	if err := g.engine.restoreState(l); err != nil {
 		return err
 	}
 	b := *m.booted.Load()
@@ -158,7 +158,7 @@ func (g *linuxGuest) restored(m *Machine, s *snapshot.Snapshot) error {
 	g.settled = l.Past
 	view := g.seen.Load()
 	view.Refresh()
-	for _, st := range g.planted() {
+	for _, st := range g.plantedStubs() {
 		p, err := m.mem.Slice(g.engine.home.PA+guest.GPA(st.at-g.engine.home.Start), len(st.bytes))
 		if err != nil {
 			return err

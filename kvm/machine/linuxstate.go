@@ -46,7 +46,7 @@ func (m *Machine) Kernel() (KernelState, bool) {
 		}
 		s.Missing = append(s.Missing, why)
 	case view.Panicked():
-		s.System, s.Panic = KernelPanicked, g.lastWords(m)
+		s.System, s.Panic = KernelPanicked, g.panicText(m)
 	}
 	if c := g.checked.Load(); c != nil {
 		s.Checked = *c
@@ -57,8 +57,8 @@ func (m *Machine) Kernel() (KernelState, bool) {
 	return s, true
 }
 
-// lastWords returns what the kernel's console says about its panic, or "".
-func (g *linuxGuest) lastWords(m *Machine) string {
+// panicText returns what the kernel's console says about its panic, or "".
+func (g *linuxGuest) panicText(m *Machine) string {
 	lines, _ := m.console.History()
 	for _, l := range slices.Backward(lines) {
 		if l.Seq < g.since.Load() {

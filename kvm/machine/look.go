@@ -90,7 +90,7 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	m := l.m
 	r := Registers{CPU: cpu, Regs: *v.regs, Live: guest.GVA(v.regs.RIP), System: *v.sregs}
 	m.mu.Lock()
-	r.Activity = v.does()
+	r.Activity = v.resumedActivity()
 	m.mu.Unlock()
 	r.Regs.RIP = uint64(m.engine.Home(r.Live))
 	r.Inside = m.engine.InStage(r.Live)
@@ -108,9 +108,9 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	return r, nil
 }
 
-// does returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
+// resumedActivity returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
 // resumed. Precondition: m.mu held.
-func (v *vcpu) does() VCPUActivity {
+func (v *vcpu) resumedActivity() VCPUActivity {
 	switch {
 	case v.m.phase != PhaseRunning:
 	case v.stop != nil:
@@ -141,13 +141,13 @@ func (l *Look) SetRegs(cpu int, r probe.Regs) error {
 	*v.regs = r
 	v.kvm.SetRegsDirty()
 	if moved {
-		return v.rouse()
+		return v.leaveHalt()
 	}
 	return nil
 }
 
-// rouse takes a vCPU that rests out of the hlt that it waits in: RIP is elsewhere now.
-func (v *vcpu) rouse() error {
+// leaveHalt takes a vCPU that rests out of the hlt that it waits in: RIP is elsewhere now.
+func (v *vcpu) leaveHalt() error {
 	v.asleep = false
 	m := v.m
 	m.mu.Lock()
@@ -232,16 +232,16 @@ func (l *Look) Read(root guest.GPA, addr guest.GVA, p []byte, live bool) (int, e
 		size := min(len(p)-n, int(guest.PageSize-uint64(addr+guest.GVA(n))%guest.PageSize))
 		if err := as.Read(addr+guest.GVA(n), p[n:n+size]); err != nil {
 			p = p[:n]
-			l.own(root, addr, p, live)
+			l.hideEngineBytes(root, addr, p, live)
 			return n, err
 		}
 		n += size
 	}
-	l.own(root, addr, p, live)
+	l.hideEngineBytes(root, addr, p, live)
 	return len(p), nil
 }
 
-func (l *Look) own(root guest.GPA, addr guest.GVA, p []byte, live bool) {
+func (l *Look) hideEngineBytes(root guest.GPA, addr guest.GVA, p []byte, live bool) {
 	if live {
 		return
 	}
@@ -263,15 +263,15 @@ func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	}
 	as := l.m.space(root)
 	for at, end := addr&^(guest.PageSize-1), addr+guest.GVA(len(p)); at < end; at += guest.PageSize {
-		if m, err := as.Translate(at); err == nil && l.m.kind(m.PA) != guest.RangeRAM {
+		if m, err := as.Translate(at); err == nil && l.m.kindOf(m.PA) != guest.RangeRAM {
 			return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrEngine)
 		}
 	}
 	return as.Poke(addr, p)
 }
 
-// kind returns what memory is for.
-func (m *Machine) kind(pa guest.GPA) guest.RangeKind {
+// kindOf returns what memory is for.
+func (m *Machine) kindOf(pa guest.GPA) guest.RangeKind {
 	for _, r := range m.ranges {
 		if uint64(pa-r.Base) < r.Size {
 			return r.Kind

@@ -138,7 +138,7 @@ type Machine struct {
 // instruction. Close it. It raises GOMAXPROCS to the number of vCPUs and
 // processors.
 func New(cfg Config) (_ *Machine, err error) {
-	m, err := empty(cfg)
+	m, err := newEmpty(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	if m.cpuid, err = m.sys.SupportedCPUID(); err != nil {
 		return nil, err
 	}
-	boot, err := m.furnish(nil)
+	boot, err := m.setUpGuest(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -168,8 +168,8 @@ func New(cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// empty returns a machine that has nothing yet.
-func empty(cfg Config) (*Machine, error) {
+// newEmpty returns a machine that has nothing yet.
+func newEmpty(cfg Config) (*Machine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -188,9 +188,9 @@ func empty(cfg Config) (*Machine, error) {
 	return m, nil
 }
 
-// furnish makes what a machine has beside its VM: memory, with the guest loaded, and the engine. What
+// setUpGuest makes what a machine has beside its VM: memory, with the guest loaded, and the engine. What
 // to has, unless it is nil, is put there next.
-func (m *Machine) furnish(to *snapshot.Snapshot) (*guest.BootState, error) {
+func (m *Machine) setUpGuest(to *snapshot.Snapshot) (*guest.BootState, error) {
 	for i := range m.cfg.VCPUs {
 		m.vcpus = append(m.vcpus, newVCPU(m, i))
 	}
@@ -263,7 +263,7 @@ func (m *Machine) Host() host.Report { return m.host }
 // Capabilities implements probe.Target: what calibration found.
 func (m target) Capabilities(user bool) probe.Capabilities {
 	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.payload().forwards())}
-	w.NoExec, w.NoFault = m.payload().noExec(user), m.payload().noFault()
+	w.NoExec, w.NoFault = m.payload().noExecReason(user), m.payload().noFaultReason()
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {

@@ -58,8 +58,8 @@ func (m *Machine) zero() error {
 	return nil
 }
 
-// touched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
-func (m *Machine) touched(region int, f func([]byte)) {
+// eachTouched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
+func (m *Machine) eachTouched(region int, f func([]byte)) {
 	if b := m.bases[region]; b != nil {
 		b.Touched(f)
 	} else {

@@ -36,7 +36,7 @@ func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 	}
 	for {
 		if err := v.run(); err != nil {
-			v.runFailed(err)
+			v.crashRun(err)
 			return err
 		}
 		v.midIO = false
@@ -47,7 +47,7 @@ func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 		} else if done() {
 			return nil
 		} else if v.exit.Reason == kvm.ReasonHLT {
-			v.count()
+			v.countExit()
 			v.asleep = true
 			return errElsewhere
 		} else if v.handle(); left != nil && left() {

@@ -22,7 +22,7 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 	if cfg.Tick == 0 {
 		cfg.Tick = -1 // the zero value stands for a default
 	}
-	m, err := empty(cfg)
+	m, err := newEmpty(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 			err = errors.Join(fmt.Errorf("open snapshot: %w", err), m.release())
 		}
 	}()
-	if _, err := m.furnish(s); err != nil {
+	if _, err := m.setUpGuest(s); err != nil {
 		return nil, err
 	}
 	if err := m.fitsImage(c); err != nil {
@@ -52,7 +52,7 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 			v.activity = activityOf(c.Activity[i])
 		}
 	}
-	if err := m.payload().restored(m, s); err != nil {
+	if err := m.payload().finishRestore(m, s); err != nil {
 		return nil, err
 	}
 	m.checks.Store(c.Checks)

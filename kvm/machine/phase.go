@@ -63,7 +63,7 @@ func (m *Machine) State() State {
 		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
 	}
 	for _, v := range m.vcpus {
-		c := VCPUState{ID: v.id, Activity: v.does(), Stop: v.stop}
+		c := VCPUState{ID: v.id, Activity: v.resumedActivity(), Stop: v.stop}
 		if v.resting && v.others != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Image(), c.RIP)
@@ -98,9 +98,9 @@ func (m *Machine) Wait(ctx context.Context) (State, error) {
 	}
 }
 
-// guestExited ends the guest with an exit code: the first one counts. Whoever
+// endExited ends the guest with an exit code: the first one counts. Whoever
 // waits for a change of phase (Changed) may log it.
-func (v *vcpu) guestExited(code uint32) {
+func (v *vcpu) endExited(code uint32) {
 	m := v.m
 	m.end(func() {
 		m.exitCode = code
@@ -109,8 +109,8 @@ func (v *vcpu) guestExited(code uint32) {
 	})
 }
 
-// guestCrashed ends the guest with a report: the first one counts.
-func (m *Machine) guestCrashed(r *CrashReport) {
+// endCrashed ends the guest with a report: the first one counts.
+func (m *Machine) endCrashed(r *CrashReport) {
 	m.end(func() { m.crash = r; m.setPhase(PhaseCrashed) })
 }
 
@@ -134,10 +134,10 @@ func (m *Machine) end(set func()) {
 	m.endCalls(ErrNotRunnable)
 }
 
-// selfCheckFailed counts a self-check that the guest reports as failed. The
+// countSelfCheck counts a self-check that the guest reports as failed. The
 // guest decides how often, so not each gets into the log: the first ten, then
 // those whose number is a power of two.
-func (m *Machine) selfCheckFailed(v *vcpu, code uint32) {
+func (m *Machine) countSelfCheck(v *vcpu, code uint32) {
 	m.lastBad.Store(code)
 	if n := m.checks.Add(1); n <= 10 || n&(n-1) == 0 {
 		m.log.Error("guest self-check failed", "vcpu", v.id, "code", fmt.Sprintf("%#x", code), "count", n)
@@ -192,7 +192,7 @@ func (m *Machine) resume(which func(*vcpu) bool) error {
 	defer m.mu.Unlock()
 	switch m.phase {
 	case PhaseRunning:
-		m.letGo(which)
+		m.releaseStopped(which)
 		return nil
 	case PhaseClosed:
 		return fmt.Errorf("resume: %w", ErrClosed)
@@ -204,7 +204,7 @@ func (m *Machine) resume(which func(*vcpu) bool) error {
 	}
 	m.setPhase(PhaseRunning)
 	m.gate.And(^gateHold)
-	m.letGo(which)
+	m.releaseStopped(which)
 	m.startTicker()
 	return nil
 }
@@ -252,8 +252,8 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	return m.reset(ctx, func() error { return nil }, func() (bool, error) { return m.rebuild(img, nil) })
 }
 
-// reset has anew make the guest another one, unless check refuses that; it reports whether there is a guest then.
-func (m *Machine) reset(ctx context.Context, check func() error, anew func() (bool, error)) error {
+// reset calls build to replace the guest, unless check refuses that; it reports whether there is a guest then.
+func (m *Machine) reset(ctx context.Context, check func() error, build func() (bool, error)) error {
 	fail := func(err error) error { return fmt.Errorf("reset: %w", err) }
 	if m.inHandler() {
 		return fail(probe.ErrInHandler)
@@ -277,7 +277,7 @@ func (m *Machine) reset(ctx context.Context, check func() error, anew func() (bo
 		// No one else stops the world while there are no vCPUs to stop.
 		err = m.stopWorld(nil, func() (err error) {
 			save()
-			there, err = anew()
+			there, err = build()
 			return err
 		})
 		return there, err
@@ -310,11 +310,11 @@ func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error)
 	if img != nil {
 		p = bare{img}
 	}
-	boot, refused := m.fresh(p, to)
+	boot, refused := m.bootFresh(p, to)
 	err := refused
 	if refused != nil && img != nil {
 		p = old
-		boot, err = m.fresh(p, to)
+		boot, err = m.bootFresh(p, to)
 	}
 	if err == nil {
 		m.setPayload(p)
@@ -334,9 +334,9 @@ func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error)
 	return true, refused
 }
 
-// fresh boots p in memory that is all zeros, or is going to be what to has.
-func (m *Machine) fresh(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
-	if to == nil || !p.lies(to) {
+// bootFresh boots p in memory that is all zeros, or is going to be what to has.
+func (m *Machine) bootFresh(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
+	if to == nil || !p.keepsMemory(to) {
 		if err := m.zero(); err != nil {
 			return nil, err
 		}

@@ -46,9 +46,9 @@ const (
 	frameReach = 8 * 8   // of an exception's frame: 6 words, at a multiple of 16
 )
 
-// reaches returns the memory that inst transfers when it is executed at site from the registers in v.trap, with the
+// reachOf returns the memory that inst transfers when it is executed at site from the registers in v.trap, with the
 // frame that an exception of it would push on the same stack.
-func (v *vcpu) reaches(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *reach {
+func (v *vcpu) reachOf(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *reach {
 	r, regs := &reach{as: as}, v.trap.state.Regs
 	var room [3]x86.Touch
 	touches, known := inst.Touches(room[:0], uint64(site), regs)

@@ -28,7 +28,7 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	if err := m.fitsImage(c); err != nil {
 		return err
 	}
-	if err := m.payload().fits(m, s); err != nil {
+	if err := m.payload().checkFits(m, s); err != nil {
 		return err
 	}
 	switch lacks := snapshot.Lacks(s.CPUID, m.cpuid); {
@@ -46,7 +46,7 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	}
 	for i := range s.CPUs {
 		cpu := &s.CPUs[i]
-		if name := impossible(cpu.Regs.RIP, cpu.Regs.RFLAGS, &cpu.Sregs, &cpu.Debug, m.cpuid); name != "" {
+		if name := impossibleRegister(cpu.Regs.RIP, cpu.Regs.RFLAGS, &cpu.Sregs, &cpu.Debug, m.cpuid); name != "" {
 			return other("%s of its vCPU %d has a value that no processor here has", name, i)
 		}
 		if n := m.vcpus[i].kvm; n != nil && len(cpu.XSave) != n.XSaveSize() {
@@ -99,13 +99,13 @@ func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
 // Fits, Reset and KVM. What KVM would refuse is found out on another VM first, so that the guest continues then. A
 // handler must not call it.
 func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
-	return m.reset(ctx, func() error { return m.try(s) }, func() (bool, error) { return m.comeBack(s) })
+	return m.reset(ctx, func() error { return m.try(s) }, func() (bool, error) { return m.rebuildTo(s) })
 }
 
-// comeBack is rebuild, with what s has. Precondition: life held, all vCPUs rest.
-func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
-	anew := m.payload().anew(m)
-	if anew {
+// rebuildTo is rebuild, with what s has. Precondition: life held, all vCPUs rest.
+func (m *Machine) rebuildTo(s *snapshot.Snapshot) (bool, error) {
+	newVM := m.payload().needsNewVM(m)
+	if newVM {
 		if there, err := m.rebuild(nil, s); !there {
 			return false, err
 		}
@@ -118,7 +118,7 @@ func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
 	m.mu.Unlock()
 	m.forgetStub()
 	m.console.flush()
-	err := m.putBack(s, anew)
+	err := m.restoreState(s, newVM)
 	if err == nil {
 		for _, v := range m.vcpus {
 			v.start()
@@ -142,24 +142,24 @@ func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
 	return err == nil, err
 }
 
-// putBack makes memory and vCPUs what s has. No vCPU has a thread, nor has any of them run if they are anew.
-func (m *Machine) putBack(s *snapshot.Snapshot, anew bool) error {
+// restoreState makes memory and vCPUs what s has. No vCPU has a thread, nor has any of them run if newVM.
+func (m *Machine) restoreState(s *snapshot.Snapshot, newVM bool) error {
 	if err := m.putMemory(s); err != nil {
 		return err
 	}
-	if !anew {
-		if err := m.vm.Forget(m.behind()); err != nil {
+	if !newVM {
+		if err := m.vm.Forget(m.endOfMemory()); err != nil {
 			return err
 		}
 	}
 	m.watch.reset()
 	m.told.Store(false)
 	m.turns.on = false
-	if err := m.payload().restored(m, s); err != nil {
+	if err := m.payload().finishRestore(m, s); err != nil {
 		return err
 	}
 	for i, v := range m.vcpus {
-		v.renew()
+		v.resetState()
 		if err := v.restore(&s.CPUs[i]); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
@@ -184,7 +184,7 @@ func (m *Machine) putMemory(s *snapshot.Snapshot) error {
 	if err := errors.Join(m.restoreFar(&m.exec.kernelFar, s.Config.KernelFar), m.restoreFar(&m.exec.userFar, s.Config.UserFar)); err != nil {
 		return err
 	}
-	if err := m.payload().back(m); err != nil {
+	if err := m.payload().prepareRestore(m); err != nil {
 		return err
 	}
 	return m.restoreMemory(s)
@@ -321,8 +321,8 @@ func restoreMSRs(k *kvm.VCPU, want []kvm.MSR, refused func(error)) error {
 	return nil
 }
 
-// behind returns an address behind all memory.
-func (m *Machine) behind() uint64 {
+// endOfMemory returns an address behind all memory.
+func (m *Machine) endOfMemory() uint64 {
 	last := m.ranges[len(m.ranges)-1]
 	return uint64(last.Base) + last.Size
 }

@@ -32,7 +32,7 @@ func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	for _, v := range m.vcpus {
 		switch {
 		case v.resting:
-		case !v.ask(f):
+		case !v.addSample(f):
 			missed++
 		default:
 			asked++
@@ -42,9 +42,9 @@ func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	return asked, missed
 }
 
-// ask adds f to what the vCPU is to call. Precondition: m.mu held; the vCPU's thread takes them
+// addSample adds f to what the vCPU is to call. Precondition: m.mu held; the vCPU's thread takes them
 // all without it.
-func (v *vcpu) ask(f Sampled) bool {
+func (v *vcpu) addSample(f Sampled) bool {
 	for {
 		s := &sample{f: f, next: v.samples.Load(), depth: 1}
 		if s.next != nil {
@@ -59,12 +59,12 @@ func (v *vcpu) ask(f Sampled) bool {
 	}
 }
 
-// sampled calls what the vCPU was asked for.
-func (v *vcpu) sampled() {
+// runSamples calls what the vCPU was asked for.
+func (v *vcpu) runSamples() {
 	if v.samples.Load() == nil {
 		return
 	}
-	v.settle()
+	v.completeExit()
 	for s := v.samples.Swap(nil); s != nil; s = s.next {
 		s.f(v.id, v.state())
 	}
@@ -92,8 +92,8 @@ func (m *Machine) OnExit(f func(cpu int, reason string, s probe.State)) {
 // exitHook is what OnExit has set.
 type exitHook = atomic.Pointer[func(cpu int, reason string, s probe.State)]
 
-// tellExit tells of the exit at hand.
-func (v *vcpu) tellExit() {
+// callOnExit tells of the exit at hand.
+func (v *vcpu) callOnExit() {
 	if f := v.m.onExit.Load(); f != nil {
 		(*f)(v.id, v.exit.Reason.String(), v.state())
 	}

@@ -37,57 +37,57 @@ const (
 
 // kept is what of a payload is about snapshots.
 type kept interface {
-	// unsaved says what of the guest cannot be saved, or "". It is called with the world stopped.
-	unsaved(m *Machine) string
+	// unsavedReason says what of the guest cannot be saved, or "". It is called with the world stopped.
+	unsavedReason(m *Machine) string
 
 	// save adds what the machine has beside vCPUs and memory. Until release is called nothing writes to memory.
 	save(m *Machine, s *snapshot.Snapshot) (release func(), err error)
 
-	// hide takes out of what was saved of memory what is there for this host alone.
-	hide(runs []snapshot.Run)
+	// removeStubs takes out of what was saved of memory what is there for this host alone.
+	removeStubs(runs []snapshot.Run)
 
 	// hasAPIC reports whether there are interrupt controllers.
 	hasAPIC() bool
 
-	// controllers makes what a VM has beside memory, and features gives a new vCPU the features of the guest's; the
+	// createControllers makes what a VM has beside memory, and setFeatures gives a new vCPU the features of the guest's; the
 	// guest itself is not changed.
-	controllers(vm *kvm.VM) error
-	features(m *Machine, k *kvm.VCPU, id int) error
+	createControllers(vm *kvm.VM) error
+	setFeatures(m *Machine, k *kvm.VCPU, id int) error
 
-	// fits is Machine.Fits.
-	fits(m *Machine, s *snapshot.Snapshot) error
+	// checkFits is Machine.Fits.
+	checkFits(m *Machine, s *snapshot.Snapshot) error
 
-	// anew reports whether a snapshot takes another VM, and a load for it.
-	anew(m *Machine) bool
+	// needsNewVM reports whether a snapshot takes another VM, and a load for it.
+	needsNewVM(m *Machine) bool
 
-	// back prepares for memory that comes back what setUp has in the engine's; restored follows, with memory as it was, before
+	// prepareRestore prepares for memory that comes back what setUp has in the engine's; finishRestore follows, with memory as it was, before
 	// the vCPUs.
-	back(m *Machine) error
-	restored(m *Machine, s *snapshot.Snapshot) error
+	prepareRestore(m *Machine) error
+	finishRestore(m *Machine, s *snapshot.Snapshot) error
 }
 
-func (p bare) unsaved(*Machine) string { return "" }
+func (p bare) unsavedReason(*Machine) string { return "" }
 
 func (p bare) save(*Machine, *snapshot.Snapshot) (func(), error) { return func() {}, nil }
 
-func (p bare) hide([]snapshot.Run) {}
+func (p bare) removeStubs([]snapshot.Run) {}
 
 func (p bare) hasAPIC() bool { return false }
 
-func (p bare) fits(_ *Machine, s *snapshot.Snapshot) error {
+func (p bare) checkFits(_ *Machine, s *snapshot.Snapshot) error {
 	if s.Config.Linux != nil {
 		return fmt.Errorf("%w: a Linux kernel", ErrOtherGuest)
 	}
 	return nil
 }
 
-func (p bare) lies(*snapshot.Snapshot) bool { return false }
+func (p bare) keepsMemory(*snapshot.Snapshot) bool { return false }
 
-func (p bare) anew(m *Machine) bool { return m.vm == nil }
+func (p bare) needsNewVM(m *Machine) bool { return m.vm == nil }
 
-func (p bare) restored(*Machine, *snapshot.Snapshot) error { return nil }
+func (p bare) finishRestore(*Machine, *snapshot.Snapshot) error { return nil }
 
-func (p bare) back(m *Machine) error {
+func (p bare) prepareRestore(m *Machine) error {
 	_, err := p.earlyIDT(m, 0)
 	return err
 }
@@ -123,11 +123,11 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		if n == 0 || ended {
 			err = try()
 		} else {
-			err = m.tidied(try)
+			err = m.runTidied(try)
 		}
 		switch {
 		case err == nil:
-			m.sound(s)
+			m.noteSound(s)
 			return s, nil
 		case errors.Is(err, errOver): // it is saved as one that has ended
 			continue
@@ -144,7 +144,7 @@ var errOver = errors.New("the guest has ended meanwhile")
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.
 func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, error) {
 	k := m.payload()
-	if why := k.unsaved(m); why != "" {
+	if why := k.unsavedReason(m); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
 	}
 	id := m.Image().ID()
@@ -164,7 +164,7 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		}
 	}
 	for _, v := range m.vcpus {
-		s.Config.Activity = append(s.Config.Activity, string(v.does()))
+		s.Config.Activity = append(s.Config.Activity, string(v.resumedActivity()))
 	}
 	crash := m.crash
 	if ended {
@@ -181,7 +181,7 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		s.Config.Tables = t.Used()
 	}
 	m.exec.mu.Lock()
-	s.Config.KernelFar, s.Config.UserFar = m.exec.kernelFar.mapped(), m.exec.userFar.mapped()
+	s.Config.KernelFar, s.Config.UserFar = m.exec.kernelFar.mappedPages(), m.exec.userFar.mappedPages()
 	m.exec.mu.Unlock()
 	msrs, err := m.stateMSRs()
 	if err != nil {
@@ -312,11 +312,11 @@ func (m *Machine) saveMemory(clean *probe.Clean) (runs []snapshot.Run, err error
 			continue
 		}
 		base := m.regions[i]
-		m.touched(i, func(b []byte) {
+		m.eachTouched(i, func(b []byte) {
 			runs = snapshot.AppendRuns(runs, r.Base+guest.GPA(cap(base)-cap(b)), b)
 		})
 	}
-	m.payload().hide(runs)
+	m.payload().removeStubs(runs)
 	more := func(pa guest.GPA) []byte { return snapshot.Find(runs, pa) }
 	for _, r := range runs {
 		if err := clean.Memory(r.At, r.Bytes, more); err != nil {

@@ -432,7 +432,7 @@ func TestSaveAsItEnds(t *testing.T) {
 				return wait.Err()
 			}
 		}
-		m.vcpus[0].guestExited(7)
+		m.vcpus[0].endExited(7)
 		return nil
 	})
 	if err != nil {

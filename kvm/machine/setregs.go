@@ -25,8 +25,8 @@ const (
 	dr7One, dr7Zero     = 1 << 10, 1<<12 | 1<<14 | 1<<15
 )
 
-// fixed is a register's value with its fixed bits.
-func fixed(v, one, zero uint64) uint64 { return v&^zero | one }
+// withFixedBits is a register's value with its fixed bits.
+func withFixedBits(v, one, zero uint64) uint64 { return v&^zero | one }
 
 // Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
 // control and debug registers, and EFER. All else of r stays as it is. x are floating point and vector registers as
@@ -45,11 +45,11 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	if !canonical(r.KernelGS, cpuidLA57(l.m.cpuid)) {
 		return fmt.Errorf("kernel_gs_base: %w", ErrBadRegister)
 	}
-	if name := impossible(r.Regs.RIP, r.Regs.RFLAGS, &r.System, &r.Debug, l.m.cpuid); name != "" {
+	if name := impossibleRegister(r.Regs.RIP, r.Regs.RFLAGS, &r.System, &r.Debug, l.m.cpuid); name != "" {
 		return fmt.Errorf("%s: %w", name, ErrBadRegister)
 	}
-	r.Regs.RFLAGS = fixed(r.Regs.RFLAGS, flagsOne, flagsZero)
-	r.Debug.DR6, r.Debug.DR7 = fixed(r.Debug.DR6, dr6One, dr6Zero), fixed(r.Debug.DR7, dr7One, dr7Zero)
+	r.Regs.RFLAGS = withFixedBits(r.Regs.RFLAGS, flagsOne, flagsZero)
+	r.Debug.DR6, r.Debug.DR7 = withFixedBits(r.Debug.DR6, dr6One, dr6Zero), withFixedBits(r.Debug.DR7, dr7One, dr7Zero)
 	if x != nil {
 		undo, wrong := l.setVectors(v, x)
 		if wrong != nil {
@@ -89,9 +89,9 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	return l.SetRegs(cpu, r.Regs)
 }
 
-// impossible returns the name of a register with a value that no processor with these features has in it, or "". KVM takes
+// impossibleRegister returns the name of a register with a value that no processor with these features has in it, or "". KVM takes
 // such values, and the guest cannot be entered with some of them.
-func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.CPUIDEntry) string {
+func impossibleRegister(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.CPUIDEntry) string {
 	bad := flagsBad
 	if s.EFER&eferLMA == 0 { // virtual-8086 mode exists outside long mode
 		bad &^= flagVM

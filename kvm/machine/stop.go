@@ -39,8 +39,8 @@ func (v *vcpu) newStop(by any) *Stop {
 	return &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP), By: by, All: v.haltAll, At: time.Now(), Seq: v.m.stops}
 }
 
-// stopped notes that the vCPU stops. Precondition: m.mu held.
-func (m *Machine) stopped(v *vcpu) {
+// noteStop notes that the vCPU stops. Precondition: m.mu held.
+func (m *Machine) noteStop(v *vcpu) {
 	v.stop = v.newStop(m.engine.StoppedBy(v.id))
 	if v.haltAll && m.phase == PhaseRunning {
 		m.gate.Or(gateHold)
@@ -72,8 +72,8 @@ func (m *Machine) Stopped() (out []Stop) {
 	return out
 }
 
-// letGo lets those vCPUs go on that are stopped, and for which which is true. Precondition: m.mu held.
-func (m *Machine) letGo(which func(*vcpu) bool) {
+// releaseStopped lets those vCPUs go on that are stopped, and for which which is true. Precondition: m.mu held.
+func (m *Machine) releaseStopped(which func(*vcpu) bool) {
 	for _, v := range m.vcpus {
 		if v.stop != nil && which(v) {
 			v.stop = nil
@@ -97,7 +97,7 @@ func (m *Machine) Continue(cpu int) error {
 	m.mu.Lock()
 	running, stop := m.phase == PhaseRunning, m.vcpus[cpu].stop
 	if running && stop != nil {
-		m.letGo(func(v *vcpu) bool { return v.id == cpu })
+		m.releaseStopped(func(v *vcpu) bool { return v.id == cpu })
 		m.setPhase(m.phase)
 	}
 	m.mu.Unlock()
@@ -209,14 +209,14 @@ func (m *Machine) stepHere(v *vcpu) (done bool) {
 		v.kvm.SetRegsDirty()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		v.stepped()
+		v.noteStep()
 		return nil
 	})
 	return done
 }
 
-// stepped notes that a vCPU has been stepped. Precondition: m.mu held.
-func (v *vcpu) stepped() {
+// noteStep notes that a vCPU has been stepped. Precondition: m.mu held.
+func (v *vcpu) noteStep() {
 	if v.m.phase == PhaseRunning || v.stop != nil {
 		v.stop = v.newStop(nil)
 	}
@@ -229,14 +229,14 @@ var ErrBusyStepping = errors.New("it is being stepped already")
 func (v *vcpu) forgetStop() {
 	v.stop, v.goOn, v.between = nil, false, false
 	if v.steps != nil {
-		v.steps.err = v.m.cutOff()
+		v.steps.err = v.m.cutOffError()
 		close(v.steps.done)
 		v.steps = nil
 	}
 }
 
-// cutOff is why what a vCPU was doing for somebody has come to no end of its own. Precondition: m.mu held.
-func (m *Machine) cutOff() error {
+// cutOffError is why what a vCPU was doing for somebody has come to no end of its own. Precondition: m.mu held.
+func (m *Machine) cutOffError() error {
 	switch m.phase {
 	case PhaseExited, PhaseCrashed:
 		return ErrNotRunnable
@@ -246,8 +246,8 @@ func (m *Machine) cutOff() error {
 	return ErrResetMeanwhile
 }
 
-// served does what the vCPU was woken for, and reports whether it is to rest again.
-func (v *vcpu) served() bool {
+// serveDebugger does what the vCPU was woken for, and reports whether it is to rest again.
+func (v *vcpu) serveDebugger() bool {
 	m := v.m
 	v.woken = false
 	m.mu.Lock()
@@ -271,7 +271,7 @@ func (v *vcpu) served() bool {
 		}
 		if r.err = r.ctx.Err(); m.gate.Load()&gateQuit != 0 {
 			m.mu.Lock()
-			r.err = m.cutOff()
+			r.err = m.cutOffError()
 			m.mu.Unlock()
 		}
 		if r.err == nil && r.did > 0 && m.engine.InSlot(guest.GVA(v.regs.RIP)) {
@@ -287,7 +287,7 @@ func (v *vcpu) served() bool {
 	v.parked, v.halting, v.haltAll = true, false, false
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v.stepped()
+	v.noteStep()
 	v.steps = nil
 	// It rests again, before anybody is told.
 	v.resting, v.between, v.activity = true, true, VCPUStopped
@@ -354,7 +354,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 		defer func() { err = errors.Join(err, p.undo()) }()
 		// Others may have written there since it was read, and a jump of the engine's may lie over it.
 		root := v.state().Root
-		if code, err := p.own(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != x86.Int3 {
+		if code, err := p.restoreCode(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != x86.Int3 {
 			return errors.Join(err, fmt.Errorf("%w at %v: its text has just changed", ErrCannotStep, at))
 		}
 		v.n.foreign.inc()
@@ -369,7 +369,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 		v.given = at
 		stub := false
 		err = v.runNested(func() bool {
-			if !v.arrived() {
+			if !v.readTrap() {
 				return false
 			}
 			stub = v.trap.via == viaStub
@@ -382,7 +382,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 			return err
 		case stub:
 			if v.frame.RFLAGS |= held; held != 0 && !v.writeFrame() {
-				v.frameGone()
+				v.crashFrame()
 				return nil
 			}
 			v.dispatch()
@@ -392,7 +392,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 			return nil
 		}
 		v.regs.RFLAGS |= held
-		v.foreignBreakpoint()
+		v.passBreakpoint()
 		return v.awaitHandler(ends)
 	})
 }
@@ -431,7 +431,7 @@ func (v *vcpu) plantHandlers(p *patches) handlerEntries {
 func (v *vcpu) awaitHandler(entries handlerEntries) error {
 	given := false
 	if err := v.runNested(func() bool {
-		if !v.arrived() {
+		if !v.readTrap() {
 			return false
 		}
 		if entries.has(&v.trap) {

@@ -15,10 +15,10 @@ import (
 // text poke of the kernel's, comes as KVM_EXIT_MMIO with address and bytes, in order (KVM API
 // document, section 5). Where no probe is near the host does it. Otherwise the engine does,
 // below its own bytes, while the vCPU that writes waits. A write of somebody who is not that
-// kernel gives the memory up (linuxGuest.leave).
+// kernel gives the memory up (linuxGuest.abandonIfReplaced).
 
-// textWrite does the access of the last exit if it is a write to protected text.
-func (v *vcpu) textWrite() bool {
+// handleTextWrite does the access of the last exit if it is a write to protected text.
+func (v *vcpu) handleTextWrite() bool {
 	m, x := v.m, &v.exit.MMIO
 	off, n := guest.GPA(x.GPA)-m.watch.text.Base, int(x.Len)
 	if !x.Write || uint64(off) >= m.watch.text.Size || n < 1 || n > len(x.Data) {
@@ -36,10 +36,10 @@ func (v *vcpu) textWrite() bool {
 	if ok {
 		defer g.seen.Load().Poked()
 	}
-	if a := v.runsAlone(); a != nil && a.wrote(at, b, x.Data[:n]) {
+	if a := v.timeAlone(); a != nil && a.write(at, b, x.Data[:n]) {
 		return true
 	}
-	intruder := ok && !v.stopper && g.intruder(v)
+	intruder := ok && !v.stopper && g.isIntruder(v)
 	if v.stopper || !intruder && !m.engine.Probed(at, n) {
 		copy(b, x.Data[:n])
 		return true
@@ -47,13 +47,13 @@ func (v *vcpu) textWrite() bool {
 	data := append([]byte{}, x.Data[:n]...)
 	v.setPoking(true)
 	defer v.setPoking(false)
-	v.meanwhile(func(waits func() bool) {
+	v.runAside(func(waits func() bool) {
 		if !intruder {
 			v.pokeText(at, b, data, waits)
 			return
 		}
 		g.intrude.Store(true)
-		g.look(m)
+		g.checkKernel(m)
 		copy(b, data)
 	})
 	return true
@@ -98,7 +98,7 @@ func (v *vcpu) pokeText(at guest.GVA, memory, b []byte, waits func() bool) {
 			continue
 		}
 		if wait > lastPokeWait {
-			v.crashed(CrashHost, fmt.Sprintf("what the guest has written to its text at %v could not be written: %v", at, err))
+			v.crash(CrashHost, fmt.Sprintf("what the guest has written to its text at %v could not be written: %v", at, err))
 			return
 		}
 		m.log.Error("what the guest writes to its text could not be written yet", "vcpu", v.id, "addr", at, "err", err)

@@ -26,8 +26,8 @@ func (m *Machine) untidied() bool {
 // restsTidy reports whether the vCPU rests, and has left the engine's code if it could. Precondition: m.mu held.
 func (v *vcpu) restsTidy() bool { return v.resting && !(v.untidy && v.m.untidied()) }
 
-// tidied runs f while all vCPUs rest outside of the engine's code, as far as they can be brought there.
-func (m *Machine) tidied(f func() error) error {
+// runTidied runs f while all vCPUs rest outside of the engine's code, as far as they can be brought there.
+func (m *Machine) runTidied(f func() error) error {
 	m.mu.Lock()
 	m.gate.Or(gateTidy)
 	for _, v := range m.vcpus {
@@ -48,15 +48,15 @@ func (m *Machine) tidied(f func() error) error {
 	return f()
 }
 
-// tidy moves the vCPU out of the engine's code, as far as that can be done, and reports whether it has. It runs on its
+// leaveEngineCode moves the vCPU out of the engine's code, as far as that can be done, and reports whether it has. It runs on its
 // own thread, between two exits.
-func (v *vcpu) tidy() bool {
+func (v *vcpu) leaveEngineCode() bool {
 	// An exception on its way in is lost when registers are set, and the trap of a guest that steps itself comes after
 	// the very instruction.
 	if on, err := v.kvm.Delivering(); on || err != nil || v.regs.RFLAGS&x86.FlagTF != 0 {
 		return false
 	}
-	v.takeBack()
+	v.undoHandlerEntry()
 	s := v.state()
 	before := *s.Regs
 	if _, ok := v.m.engine.Settle(v.id, s); ok {
@@ -75,9 +75,9 @@ func (v *vcpu) tidy() bool {
 	return false
 }
 
-// takeBack has a vCPU that stands at the beginning of the guest's own handler of breakpoints, to hand one of the engine's over,
+// undoHandlerEntry has a vCPU that stands at the beginning of the guest's own handler of breakpoints, to hand one of the engine's over,
 // stand at that int3 again, as if it had not been executed.
-func (v *vcpu) takeBack() {
+func (v *vcpu) undoHandlerEntry() {
 	if port, ok := v.handsTrap(); !ok || port != guest.PortBreakpoint {
 		return
 	}
@@ -111,14 +111,14 @@ func (v *vcpu) runToEnd() (err error) {
 	}
 	there := false
 	if err := v.runNestedFor(nestedLimit, func() bool {
-		if v.arrived() && v.trap.trap.Kind == probe.TrapBreakpoint {
+		if v.readTrap() && v.trap.trap.Kind == probe.TrapBreakpoint {
 			there = slices.Contains(ends, guest.GVA(v.trap.state.Regs.RIP))
 		}
 		return there
 	}, func() bool { return !v.m.engine.InCode(guest.GVA(v.regs.RIP)) }); err != nil || !there {
 		return err
 	}
-	v.count()
+	v.countExit()
 	v.n.traps.inc()
 	_, ok = v.m.engine.Settle(v.id, v.trap.state)
 	if v.trap.via == viaStub {

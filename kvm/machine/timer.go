@@ -6,7 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// ticker is what runs beside the guest: payload.beside.
+// ticker is what runs beside the guest: payload.runBeside.
 type ticker struct {
 	stop, done chan struct{}
 }
@@ -20,12 +20,12 @@ func (m *Machine) startTicker() {
 	m.ticker = t
 	go func() {
 		defer close(t.done)
-		m.payload().beside(m, t.stop)
+		m.payload().runBeside(m, t.stop)
 	}()
 }
 
-// beside makes a timer interrupt due on every vCPU, every period, if there is one.
-func (p bare) beside(m *Machine, stop <-chan struct{}) {
+// runBeside makes a timer interrupt due on every vCPU, every period, if there is one.
+func (p bare) runBeside(m *Machine, stop <-chan struct{}) {
 	if m.cfg.Tick <= 0 {
 		return
 	}
@@ -34,7 +34,7 @@ func (p bare) beside(m *Machine, stop <-chan struct{}) {
 	for {
 		select {
 		case <-clock.C:
-			m.ring()
+			m.markTickDue()
 		case <-stop:
 			return
 		}
@@ -50,9 +50,9 @@ func (m *Machine) stopTicker() {
 	}
 }
 
-// ring marks a tick as due everywhere, and gets those vCPUs to notice that
+// markTickDue marks a tick as due everywhere, and gets those vCPUs to notice that
 // don't know of one yet.
-func (m *Machine) ring() {
+func (m *Machine) markTickDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gate.Load() != 0 {
@@ -82,7 +82,7 @@ func (v *vcpu) deliverTick() {
 	v.guarded.lately = false
 	if v.tick.Load() && !v.stepping() {
 		if v.kvm.InterruptReady() {
-			v.tidy() // the interrupt may switch the task
+			v.leaveEngineCode() // the interrupt may switch the task
 		}
 		if v.kvm.InterruptReady() {
 			if err := v.kvm.Interrupt(guest.TimerVector); err != nil {

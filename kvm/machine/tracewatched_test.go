@@ -241,7 +241,7 @@ func TestSaveGivenBreakpoint(t *testing.T) {
 	if err := m.Stop(func(probe.World) error {
 		v := m.vcpus[0]
 		v.trap = arrival{via: viaExit, state: v.state(), trap: probe.Trap{Kind: probe.TrapBreakpoint}}
-		v.foreignBreakpoint()
+		v.passBreakpoint()
 		return nil
 	}); err != nil {
 		t.Fatal(err)

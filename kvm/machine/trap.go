@@ -29,23 +29,23 @@ type arrival struct {
 	ss    uint64
 }
 
-// arrived reports whether the last exit is a trap that may be the engine's,
+// readTrap reports whether the last exit is a trap that may be the engine's,
 // and if so fills v.trap in, with RIP at the int3 in all three deliveries.
-func (v *vcpu) arrived() bool {
+func (v *vcpu) readTrap() bool {
 	switch v.exit.Reason {
 	case kvm.ReasonDebug:
-		return v.debugExit()
+		return v.readDebugTrap()
 	case kvm.ReasonInternalError:
-		return v.emulationExit()
+		return v.readEmulationTrap()
 	case kvm.ReasonIO:
-		return v.forwarded()
+		return v.readForwarded()
 	}
 	return false
 }
 
-// debugExit is KVM_EXIT_DEBUG, with RIP at the instruction for an int3 (KVM API
+// readDebugTrap reads KVM_EXIT_DEBUG, with RIP at the instruction for an int3 (KVM API
 // document, section 5).
-func (v *vcpu) debugExit() bool {
+func (v *vcpu) readDebugTrap() bool {
 	d := &v.exit.Debug
 	t := &v.trap
 	t.via = viaExit
@@ -61,9 +61,9 @@ func (v *vcpu) debugExit() bool {
 	return true
 }
 
-// emulationExit is how a host that emulates kernel code reports an int3 there:
+// readEmulationTrap reads how a host that emulates kernel code reports an int3 there:
 // KVM's emulator has no int3, and gives up with RIP at it.
-func (v *vcpu) emulationExit() bool {
+func (v *vcpu) readEmulationTrap() bool {
 	if v.exit.Internal.Suberror != kvm.SuberrorEmulation {
 		return false
 	}
@@ -80,10 +80,10 @@ func (v *vcpu) emulationExit() bool {
 	return true
 }
 
-// forwarded is an exception that the guest's own vector got and its stub hands
+// readForwarded reads an exception that the guest's own vector got and its stub hands
 // to the host. Only kernel code may do so: user code with access to the ports
 // must not make the host write to an address of its choice.
-func (v *vcpu) forwarded() bool {
+func (v *vcpu) readForwarded() bool {
 	io := &v.exit.IO
 	if io.In || io.Size != 1 || io.Count != 1 || v.cpl() != 0 || io.Port != guest.PortDetour && !v.m.payload().isStub(guest.GVA(v.regs.RIP)) {
 		return false
@@ -118,7 +118,7 @@ func (v *vcpu) forwarded() bool {
 		return false
 	}
 	if t.via == viaFault && t.trap.Vector >= guest.TimerVector {
-		v.interruptForwarded()
+		v.warnInterrupt()
 		return false
 	}
 	if io.Port == guest.PortBreakpoint {

@@ -19,15 +19,15 @@ func (m *Machine) try(s *snapshot.Snapshot) error {
 	if _, ok := m.tried[weak.Make(s)]; ok {
 		return nil
 	}
-	if err := m.onTrial(s); err != nil {
+	if err := m.tryState(s); err != nil {
 		return fmt.Errorf("%w: KVM does not take its state: %w", ErrOtherGuest, err)
 	}
-	m.sound(s)
+	m.noteSound(s)
 	return nil
 }
 
-// sound remembers that KVM takes the state of s. Precondition: life held.
-func (m *Machine) sound(s *snapshot.Snapshot) {
+// noteSound remembers that KVM takes the state of s. Precondition: life held.
+func (m *Machine) noteSound(s *snapshot.Snapshot) {
 	for p := range m.tried {
 		if p.Value() == nil {
 			delete(m.tried, p)
@@ -39,8 +39,8 @@ func (m *Machine) sound(s *snapshot.Snapshot) {
 	m.tried[weak.Make(s)] = struct{}{}
 }
 
-// onTrial makes a VM without memory and gives it the state of s.
-func (m *Machine) onTrial(s *snapshot.Snapshot) (err error) {
+// tryState makes a VM without memory and gives it the state of s.
+func (m *Machine) tryState(s *snapshot.Snapshot) (err error) {
 	p := m.payload()
 	vm, err := m.sys.CreateVM()
 	if err != nil {
@@ -50,7 +50,7 @@ func (m *Machine) onTrial(s *snapshot.Snapshot) (err error) {
 	if err := vm.SetTSSAddr(kvm.TSSAddr); err != nil {
 		return err
 	}
-	if err := p.controllers(vm); err != nil {
+	if err := p.createControllers(vm); err != nil {
 		return err
 	}
 	if p.hasAPIC() {
@@ -59,22 +59,22 @@ func (m *Machine) onTrial(s *snapshot.Snapshot) (err error) {
 		}
 	}
 	for i := range s.CPUs {
-		if err := m.cpuOnTrial(vm, i, &s.CPUs[i]); err != nil {
+		if err := m.tryCPU(vm, i, &s.CPUs[i]); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// cpuOnTrial makes a vCPU and gives it a state.
-func (m *Machine) cpuOnTrial(vm *kvm.VM, id int, c *snapshot.CPU) (err error) {
+// tryCPU makes a vCPU and gives it a state.
+func (m *Machine) tryCPU(vm *kvm.VM, id int, c *snapshot.CPU) (err error) {
 	k, err := vm.CreateVCPU(id)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
 	p := m.payload()
-	if err := p.features(m, k, id); err != nil {
+	if err := p.setFeatures(m, k, id); err != nil {
 		return err
 	}
 	return restoreCPU(k, c, p.hasAPIC(), func(error) {})

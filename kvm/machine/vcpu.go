@@ -67,7 +67,7 @@ type vcpu struct {
 	goOn     bool  // it was, and goes on
 	steps    *steps
 	between  bool // it rests between two hits
-	untidy   bool // likewise, and perhaps in the engine's code: see tidy
+	untidy   bool // likewise, and perhaps in the engine's code: see leaveEngineCode
 	resting  bool
 	poking   bool // it waits until the engine has done its write to its text
 	activity VCPUActivity
@@ -135,49 +135,49 @@ func (v *vcpu) thread(started chan<- struct{}) {
 	}()
 	if v.asleep { // it is of a snapshot
 		v.asleep = false
-		v.halt()
+		v.handleHalt()
 	}
-	if !v.proceed() || !v.confined() {
+	if !v.proceed() || !v.confine() {
 		return
 	}
 	for ok := true; ok; ok = v.proceed() {
-		if v.woken && v.served() {
+		if v.woken && v.serveDebugger() {
 			continue
 		}
 		if v.asleep { // code that was run for a debugger has come to a hlt
 			v.asleep = false
-			v.halt()
+			v.handleHalt()
 			continue
 		}
 		v.guardWatches()
 		if v.midIO && v.tick.Load() && !v.stepping() {
-			v.settle() // what comes with the interrupt may set registers
+			v.completeExit() // what comes with the interrupt may set registers
 			continue
 		}
 		v.deliverTick()
 		if v.owesText {
-			v.textChanged()
+			v.reconcileText()
 			continue
 		}
 		if err := v.run(); err != nil {
-			v.runFailed(err)
+			v.crashRun(err)
 			continue
 		}
 		v.handle()
 		if v.asleep {
 			v.asleep = false
-			v.halt()
+			v.handleHalt()
 		}
 	}
 }
 
-// confined has the thread give up what Config.Confine says. Without that it does not enter the guest: false ends it.
-func (v *vcpu) confined() bool {
+// confine has the thread give up what Config.Confine says. Without that it does not enter the guest: false ends it.
+func (v *vcpu) confine() bool {
 	if v.m.cfg.Confine == nil {
 		return true
 	}
 	if err := v.m.cfg.Confine(); err != nil {
-		v.crashed(CrashHost, fmt.Sprintf("its thread could not be confined: %v", err))
+		v.crash(CrashHost, fmt.Sprintf("its thread could not be confined: %v", err))
 		v.proceed() // until the machine is reset, or closed
 		return false
 	}
@@ -193,17 +193,17 @@ func (v *vcpu) proceed() bool {
 	if v.kvm.Kicked() {
 		v.kvm.ClearKick()
 	}
-	if (v.m.gate.Load() == 0 || v.letAlone()) && !v.halting && !v.parked {
-		v.sampled()
+	if (v.m.gate.Load() == 0 || v.mayRunAlone()) && !v.halting && !v.parked {
+		v.runSamples()
 		return true
 	}
-	v.settle()
+	v.completeExit()
 	v.yield()
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	if v.halting {
 		v.halting = false
-		v.m.stopped(v)
+		v.m.noteStop(v)
 	}
 	v.parked, v.woken = false, true
 	activity := VCPUParked
@@ -216,30 +216,30 @@ func (v *vcpu) proceed() bool {
 		if v.untidy && v.m.untidied() {
 			v.untidy = false
 			v.m.mu.Unlock()
-			v.tidy()
+			v.leaveEngineCode()
 			v.yield()
 			v.m.mu.Lock()
 		}
 		v.rest(activity, func() bool { return v.stop == nil })
-		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.letAlone() || v.steps != nil {
+		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.mayRunAlone() || v.steps != nil {
 			return g&gateQuit == 0
 		}
 	}
 }
 
-// settleLimit is how many parts of a string instruction settle sees through. A
+// settleLimit is how many parts of a string instruction completeExit sees through. A
 // rep outs can have any number; the registers between two parts are those that
 // an interrupt would find, too.
 const settleLimit = 64
 
-// settle has KVM complete the I/O instruction of the last exit, and takes back an int3 and a tick that the guest has not
+// completeExit has KVM complete the I/O instruction of the last exit, and takes back an int3 and a tick that the guest has not
 // been told of, so that the registers of a resting vCPU are those between two instructions, and the next one is what it
 // does next: a debugger may step it, or set registers with which the guest takes no interrupt.
-func (v *vcpu) settle() {
+func (v *vcpu) completeExit() {
 	for n := 0; v.midIO && n < settleLimit; n++ {
 		v.midIO = false
 		if err := v.kvm.Complete(&v.exit); err != nil {
-			v.runFailed(err)
+			v.crashRun(err)
 		} else if v.exit.Reason != kvm.ReasonInterrupted {
 			v.handle()
 		}
@@ -250,7 +250,7 @@ func (v *vcpu) settle() {
 	}
 	switch back, err := v.kvm.TakeInterruptBack(); {
 	case err != nil:
-		v.runFailed(err)
+		v.crashRun(err)
 	case back:
 		v.n.ticks.add(^uint64(0)) // it is counted when it comes again
 		if v.tick.Swap(true) {
@@ -259,7 +259,7 @@ func (v *vcpu) settle() {
 	}
 	if v.m.host.Traps.CPL(v.cpl()).Int3 == host.DeliveryVector {
 		if _, err := v.kvm.TakeBreakpointBack(); err != nil {
-			v.runFailed(err)
+			v.crashRun(err)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || v.letAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between ||
+		if g&gateQuit != 0 || g == 0 && ready() || v.mayRunAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between ||
 			g&gateStop == 0 && v.between && v.untidy && m.untidied() {
 			break
 		}
@@ -281,9 +281,9 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	v.resting, v.activity = false, VCPURunning
 }
 
-// meanwhile runs f on another thread, and counts the vCPU as resting until it has returned,
+// runAside runs f on another thread, and counts the vCPU as resting until it has returned,
 // or the thread shall end. Whether it still waits waits says, which takes m.mu.
-func (v *vcpu) meanwhile(f func(waits func() bool)) {
+func (v *vcpu) runAside(f func(waits func() bool)) {
 	v.yield() // others run, or come to rest, meanwhile: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
@@ -305,7 +305,7 @@ func (v *vcpu) meanwhile(f func(waits func() bool)) {
 	done = true
 }
 
-// runFailed reports an error of KVM_RUN itself, which no guest should cause.
-func (v *vcpu) runFailed(err error) {
-	v.crashed(CrashHost, fmt.Sprintf("KVM_RUN failed: %v", err))
+// crashRun reports an error of KVM_RUN itself, which no guest should cause.
+func (v *vcpu) crashRun(err error) {
+	v.crash(CrashHost, fmt.Sprintf("KVM_RUN failed: %v", err))
 }

@@ -22,7 +22,7 @@ func (v *vcpu) dispatch() {
 	}
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
 	if v.passes != [probe.NumMilestones]bool{} {
-		v.pass()
+		v.passMilestones()
 	}
 }
 
@@ -37,7 +37,7 @@ func (v *vcpu) obey(d probe.Verdict) {
 		}
 		v.resume()
 	case probe.NotOurs:
-		v.notOurs()
+		v.passToGuest()
 	case probe.Inject:
 		v.inject(d.Fault)
 	case probe.StepInPlace:
@@ -46,7 +46,7 @@ func (v *vcpu) obey(d probe.Verdict) {
 		panic(fmt.Sprintf("BUG: machine: verdict %d", d.Action))
 	}
 	if d.Shadow {
-		v.shadow()
+		v.shadowInterrupts()
 	}
 }
 
@@ -66,24 +66,24 @@ func (v *vcpu) resume() {
 		if v.debugged || v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() || !v.m.payload().stubReturns() {
 			v.leaveStub()
 		} else if !v.writeFrame() {
-			v.frameGone()
+			v.crashFrame()
 		}
 	case viaFault:
 		if !v.writeFrame() || !v.writeFault(guest.FaultHandled, v.trap.trap.Code) {
-			v.frameGone()
+			v.crashFrame()
 		}
 	case viaHandler:
 		v.leaveStub()
 	}
 }
 
-// frameGone ends a guest whose exception frame cannot be written any more.
-func (v *vcpu) frameGone() {
-	v.crashed(CrashBreakpoint, fmt.Sprintf("the frame at %v of a forwarded exception is no longer writable", v.trap.frame))
+// crashFrame ends a guest whose exception frame cannot be written any more.
+func (v *vcpu) crashFrame() {
+	v.crash(CrashBreakpoint, fmt.Sprintf("the frame at %v of a forwarded exception is no longer writable", v.trap.frame))
 }
 
-// notOurs gives the trap to the guest.
-func (v *vcpu) notOurs() {
+// passToGuest gives the trap to the guest.
+func (v *vcpu) passToGuest() {
 	t := &v.trap
 	switch {
 	case t.trap.Kind == probe.TrapDetour:
@@ -91,17 +91,17 @@ func (v *vcpu) notOurs() {
 	case t.via == viaFault:
 		// The guest's handler proceeds, with the registers as they are now.
 		if !v.writeFrame() {
-			v.frameGone()
+			v.crashFrame()
 		}
 	case t.trap.Kind == probe.TrapBreakpoint && v.claim():
 		v.resume()
 	case t.trap.Kind == probe.TrapBreakpoint:
 		v.n.foreign.inc()
-		v.foreignBreakpoint()
+		v.passBreakpoint()
 	case t.via == viaStub:
 		// RIP is that of the guest's own code now, where the step ended in the engine's.
 		if !v.writeFrame() {
-			v.frameGone()
+			v.crashFrame()
 			return
 		}
 		v.continueAt(x86.VectorDB, "debug exception")
@@ -111,9 +111,9 @@ func (v *vcpu) notOurs() {
 	}
 }
 
-// foreignBreakpoint gives an int3 that is nobody's to the guest's #BP handler,
+// passBreakpoint gives an int3 that is nobody's to the guest's #BP handler,
 // which must see RIP behind it.
-func (v *vcpu) foreignBreakpoint() {
+func (v *vcpu) passBreakpoint() {
 	if v.trap.via == viaStub {
 		v.continueAt(x86.VectorBP, "int3") // the frame has RIP behind it
 		return
@@ -132,8 +132,8 @@ func (v *vcpu) foreignBreakpoint() {
 // continueAt leaves a stub for the guest's own handler of the same exception,
 // which finds the frame where the processor left it.
 func (v *vcpu) continueAt(vector uint8, what string) {
-	if err := v.m.payload().notOurs(v, vector); err != nil {
-		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and %v", what, v.frame.RIP, err))
+	if err := v.m.payload().passToGuest(v, vector); err != nil {
+		v.crash(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and %v", what, v.frame.RIP, err))
 		return
 	}
 	v.kvm.SetRegsDirty()
@@ -151,7 +151,7 @@ func (v *vcpu) inject(f probe.Trap) {
 		v.deliver(f)
 	case viaFault:
 		if !v.writeFrame() || !v.writeFault(uint64(f.Vector), f.Code) {
-			v.frameGone()
+			v.crashFrame()
 			return
 		}
 		if f.Vector == x86.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
@@ -194,7 +194,7 @@ func (v *vcpu) deliver(f probe.Trap) {
 		}
 	}
 	if err := v.kvm.InjectException(f.Vector, hasErrorCode(f.Vector), f.Code, uint64(f.CR2)); err != nil {
-		v.crashed(CrashHost, fmt.Sprintf("exception %d could not be delivered: %v", f.Vector, err))
+		v.crash(CrashHost, fmt.Sprintf("exception %d could not be delivered: %v", f.Vector, err))
 	}
 }
 
@@ -208,8 +208,8 @@ func hasErrorCode(vector uint8) bool {
 	return false
 }
 
-// shadow holds off interrupts until the next instruction has run, as sti does.
-func (v *vcpu) shadow() {
+// shadowInterrupts holds off interrupts until the next instruction has run, as sti does.
+func (v *vcpu) shadowInterrupts() {
 	e, err := v.kvm.Events()
 	if err == nil {
 		e.I.Shadow = shadowSTI

@@ -116,13 +116,13 @@ func (m *Machine) applyWatches(w *watches) error {
 	m.turns.on = len(w.pages) != 0 && len(m.vcpus) > 1
 	err := m.cutRAM(w.pages, w.text)
 	if m.watching.Store(len(m.watch.pages) != 0); m.watching.Load() {
-		m.guard()
+		m.startGuard()
 	}
 	return err
 }
 
 // protectText makes a range of RAM, whole pages, read-only to the guest: its writes
-// there come to textWrite. The world is stopped.
+// there come to handleTextWrite. The world is stopped.
 func (m *Machine) protectText(r guest.MemoryRange) error { return m.cutRAM(m.watch.pages, r) }
 
 // cutRAM maps RAM into the VM so that accesses to pages, which are ascending,
@@ -182,9 +182,9 @@ func pieceSlot(i int) int {
 	return watchSlots + i
 }
 
-// watchedAccess does the access of the last exit if it is to a watched page, and
+// handleWatchedAccess does the access of the last exit if it is to a watched page, and
 // tells the engine.
-func (v *vcpu) watchedAccess() bool {
+func (v *vcpu) handleWatchedAccess() bool {
 	x := &v.exit.MMIO
 	pa, n := guest.GPA(x.GPA), int(x.Len)
 	if v.m.watch.find(pa) == nil || n < 1 || n > 8 {

@@ -18,7 +18,7 @@ const (
 	gateHold                    // created, paused, exited or crashed
 	gateQuit                    // the vCPU threads shall end
 	gateStep                    // those that are stepped, too: for a pause that waits for them
-	gateTidy                    // the guest is being saved: see vcpu.tidy
+	gateTidy                    // the guest is being saved: see vcpu.leaveEngineCode
 )
 
 // defaultStopTimeout bounds how long a stop waits for the vCPUs. A kick brings a
@@ -32,7 +32,7 @@ func (m target) Stop(f func(probe.World) error) error {
 		return probe.ErrInHandler
 	}
 	return m.stopWorld(nil, func() error {
-		if err := m.payload().stopped(m.Machine); err != nil {
+		if err := m.payload().onStop(m.Machine); err != nil {
 			return err
 		}
 		w := world{m: m.Machine, given: make([]*probe.Regs, len(m.vcpus))}
@@ -82,7 +82,7 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 			defer m.mu.Unlock()
 			m.givenUp[ticket] = true
 			self.midHit = false
-			return m.cutOff()
+			return m.cutOffError()
 		}
 		m.turn.Wait()
 	}
@@ -122,7 +122,7 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) err
 	for {
 		busy := -1
 		for _, v := range m.vcpus {
-			if v != self && (!v.resting || pausing && (v.poking || v.runsAlone() != nil || !v.restsTidy())) {
+			if v != self && (!v.resting || pausing && (v.poking || v.timeAlone() != nil || !v.restsTidy())) {
 				busy = v.id
 				if timer == nil {
 					v.kick()
@@ -213,7 +213,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	for i, r := range w.m.ranges {
 		if r.Kind == guest.RangeRAM {
-			w.m.touched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+			w.m.eachTouched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
 		}
 	}
 	return true
@@ -235,7 +235,7 @@ func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (
 			continue
 		}
 		base := w.m.regions[i]
-		w.m.touched(i, func(b []byte) {
+		w.m.eachTouched(i, func(b []byte) {
 			if err == nil {
 				err = f(r.Base+guest.GPA(cap(base)-cap(b)), b, more)
 			}
