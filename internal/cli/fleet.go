@@ -355,30 +355,6 @@ func (a *app) alone(ctx context.Context, r *command.Run) (*members, error) {
 // aloneOf are members of which there is one, alone.
 func aloneOf(c *remote.Client) *members { return &members{alone: true, all: []member{{Client: c}}} }
 
-// askMany is askAll for commands that are written twice: many does for all daemons what one does for one.
-func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
-	return a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
-		err := error(ofOne(""))
-		if !m.alone {
-			err = many(ctx, r, m)
-		}
-		if what := ofOne(""); errors.As(err, &what) {
-			c, err := m.only(string(what))
-			if err != nil {
-				return err
-			}
-			return one(ctx, r, c.all[0].Client)
-		}
-		return err
-	})
-}
-
-// ofOne is returned by many of askMany for what only one daemon can be asked.
-type ofOne string
-
-// Error implements error.
-func (what ofOne) Error() string { return string(what) }
-
 // maxAsked bounds how many daemons are asked at a time.
 const maxAsked = 64
 

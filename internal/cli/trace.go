@@ -96,16 +96,11 @@ which has header and totals nowhere.`,
 			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes(), "map": a.completeMaps()},
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *remote.Client) error {
+		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
 			if err := flags.check(r); err != nil {
 				return err
 			}
-			return trace(ctx, r, c, &flags)
-		}, func(ctx context.Context, r *command.Run, m *members) error {
-			if err := flags.check(r); err != nil {
-				return err
-			}
-			return traceMany(ctx, r, m, &flags)
+			return trace(ctx, r, m, &flags)
 		}),
 	}
 }
@@ -218,64 +213,6 @@ func (l *lateFile) Write(b []byte) (int, error) {
 	return l.f.Write(b)
 }
 
-// trace shows hits until there is a reason to stop.
-func trace(ctx context.Context, run *command.Run, c *remote.Client, flags *traceFlags) (err error) {
-	defs := run.Args
-	out, begin := run.Stdout, func() error { return nil }
-	if flags.output != "" {
-		f, err := files.Later(ctx, flags.output)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		late := &lateFile{f: f}
-		out, begin = late, late.begin
-	}
-	if flags.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
-		defer cancel()
-	}
-	specs, err := flags.specs(run, defs, flags.stay)
-	if err == nil {
-		err = giveFiles(ctx, run, c, flags.files)
-	}
-	if err != nil {
-		return err
-	}
-	w, err := flags.writer(run, out)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	t := &tracer{Run: run, w: w, begin: begin, count: flags.count, left: flags.count, post: map[uint64]bool{}}
-	if len(flags.maps) > 0 {
-		if t.maps, err = sampleMaps(ctx, c, flags.maps, flags.every); err != nil {
-			return err
-		}
-		defer t.maps.stop()
-	}
-	end, err := t.follow(ctx, c, api.StreamEvents{Probes: specs, Names: flags.names})
-	if err != nil {
-		return inDefinition(err, defs)
-	}
-	return errors.Join(t.close(end), t.verdict(end, flags.timeout))
-}
-
-// tracer prints the records of one stream.
-type tracer struct {
-	*command.Run
-	w     timeline.Writer
-	begin func() error    // before the first record is written
-	maps  *mapSampler     // nil: none is looked at
-	count uint64          // hits to show; 0: all
-	left  uint64          // of these
-	post  map[uint64]bool // by probe: it has a second record
-
-	shown, unshown, lost uint64 // records of hits: printed, too many, missing
-	late                 uint64 // of those that came: behind a later one
-}
-
 // Reasons in the end record of a trace that no daemon sends.
 const (
 	endInterrupted = "interrupted"
@@ -287,29 +224,6 @@ const (
 // endTime bounds how long a daemon may take for the end of a stream that it was asked
 // for. A busy machine's takes seconds; who does not want to wait presses Ctrl-C again.
 const endTime = 30 * time.Second
-
-// follow prints a stream until ctx ends it, or there are as many hits as are to be
-// shown, or it ends by itself. In each case it goes on to the stream's own end, which
-// says what has become of everything. An error is that there was no stream, or no
-// printing.
-func (t *tracer) follow(ctx context.Context, c *remote.Client, req api.StreamEvents) (api.End, error) {
-	over, enough := context.WithCancel(ctx)
-	defer enough()
-	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Events(life, req) }, t.start, func(r api.Record) error {
-		err := t.record(r)
-		if t.count > 0 && t.left == 0 {
-			enough()
-		}
-		return err
-	})
-	switch end.Reason {
-	case "", api.EndAsked:
-		end.Reason = t.reason(ctx)
-	case endCutOff:
-		end.Delivered, end.Lost, end.Late = t.shown+t.unshown, t.lost, t.late
-	}
-	return end, err
-}
 
 // follow reads a stream to its own end, which it asks for when over is. Its first record
 // goes to start, all others to record, of which either may fail. The end has no reason
@@ -370,101 +284,10 @@ func follow(ctx, over context.Context, c *remote.Client, open func(context.Conte
 	}
 }
 
-// reason is why a stream was to end.
-func (t *tracer) reason(ctx context.Context) string {
-	switch {
-	case t.count > 0 && t.left == 0:
-		return endCount
-	case errors.Is(context.Cause(ctx), errTimeout):
-		return endTimeout
-	}
-	return endInterrupted
-}
-
 // data reads the data of a record.
 func data[T any](r api.Record) (v T, err error) {
 	if err := json.Unmarshal(r.Data, &v); err != nil {
 		return v, fmt.Errorf("%w: a record of type %q: %s", remote.ErrProtocol, r.Type, api.DecodeText(err))
 	}
 	return v, nil
-}
-
-func (t *tracer) start(r api.Record, s api.Start) error {
-	if err := t.begin(); err != nil {
-		return err
-	}
-	for _, p := range s.Probes {
-		t.post[p.ID] = p.Post
-	}
-	noteSkipped(t.Run, s.Skipped)
-	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
-	if t.maps != nil {
-		t.maps.start(s.TimeNS)
-	}
-	return t.w.Write(&timeline.Record{Record: r, Start: &s})
-}
-
-// record writes r, and before it what was seen in maps.
-func (t *tracer) record(raw api.Record) error {
-	r, err := timeline.Parse(raw)
-	if err != nil {
-		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
-	}
-	if err := t.sampled(); err != nil {
-		return err
-	}
-	if h := r.Hit; h != nil {
-		if h.Late {
-			t.late++
-		}
-		if t.count > 0 && t.left == 0 {
-			t.unshown++
-			return nil
-		}
-		t.shown++
-		// The two records of one arrival count once, with the second.
-		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
-			t.left--
-		}
-	}
-	if r.Lost != nil {
-		t.lost = command.Sum(t.lost, r.Lost.Lost)
-	}
-	return t.w.Write(r)
-}
-
-// sampled writes what was seen in maps since the last call.
-func (t *tracer) sampled() error {
-	if t.maps == nil {
-		return nil
-	}
-	for _, s := range t.maps.take() {
-		if err := t.w.Write(timeline.Of(s)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// close writes the totals.
-func (t *tracer) close(end api.End) error {
-	end.Unshown = t.unshown
-	noteEnd(t.Run, end, "")
-	return errors.Join(t.sampled(), t.w.Write(timeline.Of(end)))
-}
-
-// verdict says whether a trace has shown what it was to show.
-func (t *tracer) verdict(end api.End, timeout time.Duration) error {
-	seen := func() string {
-		return fmt.Sprintf("%s seen of %d", command.Plural(t.count-t.left, "hit"), t.count)
-	}
-	switch {
-	case end.Reason == endCutOff:
-		return remote.ErrCutOff
-	case t.left == 0, end.Reason == endInterrupted:
-		return nil
-	case end.Reason == endTimeout:
-		return fmt.Errorf("%w after %v: %s", errTimeout, timeout, seen())
-	}
-	return fmt.Errorf("%w: %s", errTooFew, seen())
 }

@@ -51,9 +51,11 @@ func TestTraceOverAtItsStart(t *testing.T) {
 		go func() { served <- srv.Serve(ln) }()
 		c := remote.New(path)
 		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: "json"}
-		tr := &tracer{Run: run, w: timeline.NewNDJSON(writerFunc(func([]byte) { over(cause) })), count: 1, left: 1, post: map[uint64]bool{}}
-		if end, err := tr.follow(ctx, c, api.StreamEvents{}); err != nil || end.Reason != want {
-			t.Errorf("%v: %+v, %v", cause, end, err)
+		one := &traced{w: timeline.NewNDJSON(writerFunc(func([]byte) { over(cause) })), lines: &timeline.Lines{}, post: map[uint64]bool{}}
+		tr := &tracer{Run: run, flags: &traceFlags{count: 1}, alone: true, left: 1, all: []*traced{one}}
+		tr.follow(ctx, ctx, one, c, nil, func() error { return nil })
+		if tr.ended(ctx, one); one.err != nil || one.end.Reason != want {
+			t.Errorf("%v: %+v, %v", cause, one.end, one.err)
 		}
 		over(nil)
 		c.Close()
@@ -75,18 +77,21 @@ func TestTotals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := &tracer{Run: run, w: w, count: 3, left: 3, post: map[uint64]bool{}}
+		one := &traced{w: w, post: map[uint64]bool{}}
+		tr := &tracer{Run: run, flags: &traceFlags{count: 3}, alone: true, left: 3, enough: func() {}}
 		for i := range 5 {
 			b, err := json.Marshal(api.Hit{Late: i >= 2 && i <= 3})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := tr.record(api.Record{Type: api.RecordHit, Data: b}); err != nil {
+			if err := tr.record(one, api.Record{Type: api.RecordHit, Data: b}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		out.Reset()
-		if err := tr.close(api.End{Reason: endCount, Delivered: 5, Lost: 4, Late: 2}); err != nil || out.String() != want {
+		one.end = api.End{Reason: endCount, Delivered: 5, Lost: 4, Late: 2}
+		tr.ended(t.Context(), one)
+		if err := tr.totals(one); err != nil || out.String() != want {
 			t.Errorf("%s: %s%v; want %s", format, out.String(), err, want)
 		}
 	}
