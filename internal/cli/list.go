@@ -73,7 +73,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 				}
 			}
 			switch {
-			case m.alone && wide && len(columns) > 0:
+			case wide && len(columns) > 0:
 				return command.Usagef("--wide and --columns: say one of them")
 			case r.Format == formatKernel && len(r.Args) > 0:
 				return command.Usagef("--format kernel has every probe: it takes no name")

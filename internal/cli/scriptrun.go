@@ -76,7 +76,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err 
 		}
 		return detachScript(ctx, r, m.all[0].Client, s)
 	}
-	if s.req.Metrics && m.alone {
+	if s.req.Metrics {
 		return command.Usagef("--metrics: goes with --detach NAME")
 	}
 	out, begin := r.Stdout, func() error { return nil }

@@ -106,10 +106,8 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 					return err
 				}
 			}
-			if m.alone {
-				if err := heat.check(r); err != nil {
-					return err
-				}
+			if err := heat.check(r); err != nil {
+				return err
 			}
 			switch {
 			case followed && (heat.heat || r.Format == formatSVG):

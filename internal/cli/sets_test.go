@@ -47,7 +47,7 @@ var setCases = map[string][]string{
 		"attach --keep probes p:x_vfs_read", "detach probes",
 	},
 	"scripts": {
-		"scripts", "scripts --format json", "script reads", "script reads --format json", "script ended", "script others", "script nosuch", "script --follow reads", "script --heat --follow reads",
+		"scripts", "scripts --format json", "script reads", "script reads --format json", "script ended", "script others", "script nosuch", "script --follow reads", "script --heat --follow reads", "script --interval 2s reads",
 		"stop reads", "stop reads --format json", "stop ended", "stop others", "stop nosuch",
 		"run --detach left -e kprobe:vfs_read", "run --detach refused -e kprobe:vfs_read", "scripts --no-headers", "stop left",
 	},
