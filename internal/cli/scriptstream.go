@@ -456,15 +456,14 @@ func (fs *scriptStream) ended(one *sender) (status command.Status) {
 		fs.note(one, "strict: "+command.Line(end.Strict))
 		status = command.ExitFailed
 	}
-	exit := command.Status(0)
 	if end.Reason == api.EndExit && end.Code != nil {
-		exit = command.Status(*end.Code & 0xff)
+		status = cmp.Or(command.Status(*end.Code&0xff), status)
 	}
 	if fs.alone {
 		if one.err == nil && end.Reason != api.EndExit && end.Reason != api.EndAsked && end.Strict == "" {
 			noteEnd(fs.Run, end, "")
 		}
-		return cmp.Or(exit, status)
+		return status
 	}
 	if lost := max(one.lost, end.Lost); lost > 0 {
 		fs.Note("%s: lost %s", command.Line(one.name), command.Plural(lost, "event"))
@@ -479,5 +478,5 @@ func (fs *scriptStream) ended(one *sender) (status command.Status) {
 	case end.Reason != "" && end.Reason != api.EndExit && end.Reason != api.EndAsked:
 		fs.Note("%s: it ended: %s", command.Line(one.name), strings.ReplaceAll(command.Line(end.Reason), "_", " "))
 	}
-	return cmp.Or(status, exit)
+	return status
 }

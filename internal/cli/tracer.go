@@ -358,9 +358,7 @@ func (t *tracer) ended(ctx context.Context, one *traced) {
 	case "", api.EndAsked:
 		end.Reason = t.reason(ctx)
 	case endCutOff: // the daemon has sent no totals: they are those of its records
-		if end.Delivered, end.Lost = one.came, one.lost; t.alone {
-			end.Late = one.late
-		}
+		end.Delivered, end.Lost, end.Late = one.came, one.lost, one.late
 	}
 	end.Unshown = one.unshown
 }
