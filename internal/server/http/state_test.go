@@ -137,7 +137,7 @@ func TestStateBehindLink(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"open", "private"} {
-		if err := os.Symlink("../../../internal/"+name+"/sub", filepath.Join(dir, "own", "to-"+name)); err != nil {
+		if err := os.Symlink("../"+name+"/sub", filepath.Join(dir, "own", "to-"+name)); err != nil {
 			t.Fatal(err)
 		}
 	}
