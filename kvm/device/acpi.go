@@ -134,8 +134,8 @@ type register struct {
 	Address                      uint64
 }
 
-// ports returns the register at a port that is read by so many bytes.
-func ports(at uint64, width, access byte) register {
+// portRegister returns the register at a port that is read by so many bytes.
+func portRegister(at uint64, width, access byte) register {
 	const systemIO = 1
 	return register{Space: systemIO, Width: width * 8, Access: access, Address: at}
 }
@@ -175,14 +175,14 @@ func newFADT(facs uint32, dsdt uint64) fadt {
 	return fadt{
 		FACS: facs, DSDT: uint32(dsdt), XDSDT: dsdt,
 		SCI:       sciIRQ,
-		PM1aEvent: pmPort, EventLen: 4, XPM1aEvent: ports(pmPort, 4, 2),
-		PM1aCtl: pmPort + pmControl, CtlLen: 2, XPM1aCtl: ports(pmPort+pmControl, 2, 2),
-		Timer: pmPort + pmTimer, TimerLen: 4, XTimer: ports(pmPort+pmTimer, 4, 3),
+		PM1aEvent: pmPort, EventLen: 4, XPM1aEvent: portRegister(pmPort, 4, 2),
+		PM1aCtl: pmPort + pmControl, CtlLen: 2, XPM1aCtl: portRegister(pmPort+pmControl, 2, 2),
+		Timer: pmPort + pmTimer, TimerLen: 4, XTimer: portRegister(pmPort+pmTimer, 4, 3),
 		C2Latency: noC2, C3Latency: noC3,
 		Century: clockCentury,
 		Boot:    legacyDevices | noVGA | noMSI,
 		Flags:   wbinvd | c1 | noPowerButton | noSleepButton | timer32 | resetRegister,
-		Reset:   ports(resetPort, 1, 1), ResetValue: resetValue,
+		Reset:   portRegister(resetPort, 1, 1), ResetValue: resetValue,
 		Minor: 5,
 	}
 }

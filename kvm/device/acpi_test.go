@@ -109,7 +109,7 @@ func TestAMLLength(t *testing.T) {
 		{0, []byte{1}}, {62, []byte{0x3f}}, {63, []byte{0x41, 0x04}}, {0xfff - 2, []byte{0x4f, 0xff}},
 		{0xfff - 1, []byte{0x81, 0x00, 0x01}}, {0xfffff - 3, []byte{0x8f, 0xff, 0xff}}, {0xfffff - 2, []byte{0xc1, 0x00, 0x00, 0x01}},
 	} {
-		got := sized([]byte{amlScope}, make([]byte, tt.body))
+		got := appendSized([]byte{amlScope}, make([]byte, tt.body))
 		if len(got) != 1+len(tt.want)+tt.body || !bytes.Equal(got[1:1+len(tt.want)], tt.want) {
 			t.Errorf("body of %d bytes: length % x, want % x", tt.body, got[1:5], tt.want)
 		}

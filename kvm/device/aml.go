@@ -21,8 +21,8 @@ const (
 	amlDevice  = 0x82 // behind amlExt
 )
 
-// sized puts op and the length of all that follows op before body (20.2.4).
-func sized(op []byte, body []byte) []byte {
+// appendSized puts op and the length of all that follows op before body (20.2.4).
+func appendSized(op []byte, body []byte) []byte {
 	out := append([]byte{}, op...)
 	// The length counts its own bytes: one for less than 64, else the number of further bytes in the
 	// first one's top bits.
@@ -80,21 +80,21 @@ func amlNamed(name string, value []byte) []byte {
 }
 
 func amlList(elements ...[]byte) []byte {
-	return sized([]byte{amlPackage}, append([]byte{byte(len(elements))}, join(elements)...))
+	return appendSized([]byte{amlPackage}, append([]byte{byte(len(elements))}, join(elements)...))
 }
 
 func amlScoped(path string, terms ...[]byte) []byte {
-	return sized([]byte{amlScope}, append([]byte(path), join(terms)...))
+	return appendSized([]byte{amlScope}, append([]byte(path), join(terms)...))
 }
 
 func amlDev(name string, terms ...[]byte) []byte {
-	return sized([]byte{amlExt, amlDevice}, append([]byte(name), join(terms)...))
+	return appendSized([]byte{amlExt, amlDevice}, append([]byte(name), join(terms)...))
 }
 
 // amlResources is a buffer of resource descriptors with the end tag, whose checksum is 0: none.
 func amlResources(descriptors ...[]byte) []byte {
 	b := append(join(descriptors), 0x79, 0)
-	return sized([]byte{amlBuffer}, append(amlInt(uint32(len(b))), b...))
+	return appendSized([]byte{amlBuffer}, append(amlInt(uint32(len(b))), b...))
 }
 
 // resPorts is n ports from at on, decoded by 16 bits (6.4.2.5).

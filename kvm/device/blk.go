@@ -136,11 +136,11 @@ func (b *blk) config() []byte {
 
 // serve does a request: a header to read, data, and one byte for the answer, the last to write.
 func (b *blk) serve(_ int, c *chain, features uint64) (written uint32, done bool) {
-	room := length(c.in)
+	room := totalLen(c.in)
 	if room == 0 {
 		return 0, true // there is no place even for the answer
 	}
-	answer := b.request(c.out, cut(c.in, 0, room-1), features)
+	answer := b.handleRequest(c.out, cut(c.in, 0, room-1), features)
 	cut(c.in, room-1, room)[0][0] = answer
 	if answer != blkOK && room > 1 {
 		// What is counted is written from the first byte on, so without data the answer is not
@@ -150,13 +150,13 @@ func (b *blk) serve(_ int, c *chain, features uint64) (written uint32, done bool
 	return uint32(room), true
 }
 
-// request does a request and returns the answer, of which blkOK says that all of in is written.
-func (b *blk) request(out, in [][]byte, features uint64) byte {
+// handleRequest does a request and returns the answer, of which blkOK says that all of in is written.
+func (b *blk) handleRequest(out, in [][]byte, features uint64) byte {
 	var h [blkHeader]byte
 	if gather(h[:], out) < blkHeader {
 		return blkIOError
 	}
-	out = cut(out, blkHeader, length(out))
+	out = cut(out, blkHeader, totalLen(out))
 	sector := binary.LittleEndian.Uint64(h[8:])
 	switch binary.LittleEndian.Uint32(h[:]) {
 	case blkIn:
@@ -187,7 +187,7 @@ func (b *blk) request(out, in [][]byte, features uint64) byte {
 
 // transfer reads or writes whole sectors that the disk has.
 func (b *blk) transfer(op func(int, [][]byte, int64) (int, error), data [][]byte, sector uint64) byte {
-	size := length(data)
+	size := totalLen(data)
 	if n := uint64(size) / blkSector; size%blkSector != 0 || sector > b.sectors || n > b.sectors-sector {
 		return blkIOError
 	}

@@ -138,7 +138,7 @@ func (p *Platform) In(port uint16, data []byte) bool {
 	for i := range data {
 		data[i] = 0xff
 	}
-	d := p.at(port)
+	d := p.deviceAt(port)
 	if d == nil {
 		return false
 	}
@@ -149,7 +149,7 @@ func (p *Platform) In(port uint16, data []byte) bool {
 // Out writes a port: data, of 1, 2 or 4 bytes, is what one access of the guest writes. It is
 // false where no device is.
 func (p *Platform) Out(port uint16, data []byte) bool {
-	d := p.at(port)
+	d := p.deviceAt(port)
 	if d == nil {
 		return false
 	}
@@ -164,8 +164,8 @@ type ported interface {
 	out(port uint16, data []byte)
 }
 
-// at returns the device at a port, or nil.
-func (p *Platform) at(port uint16) ported {
+// deviceAt returns the device at a port, or nil.
+func (p *Platform) deviceAt(port uint16) ported {
 	switch {
 	case port >= serialPort && port < serialPort+serialPorts:
 		return p.serial

@@ -76,7 +76,7 @@ func newSerial(irq line, output func([]byte), closed <-chan struct{}) *serial {
 	s.input = input{closed: closed, came: func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.interrupt()
+		s.updateIRQ()
 	}}
 	return s
 }
@@ -89,7 +89,7 @@ func (s *serial) in(port uint16, data []byte) {
 			data[i] = s.read(reg)
 		}
 	}
-	s.interrupt()
+	s.updateIRQ()
 }
 
 func (s *serial) out(port uint16, data []byte) {
@@ -100,7 +100,7 @@ func (s *serial) out(port uint16, data []byte) {
 			s.write(reg, b)
 		}
 	}
-	s.interrupt()
+	s.updateIRQ()
 }
 
 // ready reports whether there is a received byte.
@@ -111,8 +111,8 @@ func (s *serial) ready() bool {
 	return s.ier&ierReceived != 0 && s.input.waiting()
 }
 
-// interrupt drives the line.
-func (s *serial) interrupt() {
+// updateIRQ drives the line.
+func (s *serial) updateIRQ() {
 	s.irq.drive(s.mcr&(mcrOut2|mcrLoop) == mcrOut2 && s.cause() != iirNone)
 }
 
@@ -158,7 +158,7 @@ func (s *serial) read(reg int) byte {
 		}
 		return lsrEmpty
 	case uartMSR:
-		return s.modem()
+		return s.modemStatus()
 	default:
 		return s.scratch
 	}
@@ -177,9 +177,9 @@ func (s *serial) receive() byte {
 	return s.one[0]
 }
 
-// modem returns the modem's answers: there is one and it is ready, or in loopback what the
+// modemStatus returns the modem's answers: there is one and it is ready, or in loopback what the
 // outputs say.
-func (s *serial) modem() byte {
+func (s *serial) modemStatus() byte {
 	if s.mcr&mcrLoop == 0 {
 		return msrCTS | msrDSR | msrDCD
 	}

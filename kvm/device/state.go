@@ -108,7 +108,7 @@ func (p *Platform) Fits(s *State) error {
 		switch {
 		case err != nil:
 			return err
-		case w.Kind != v.model.kind() || len(w.Queues) != len(v.queues) || w.Offered != v.offered() || !bytes.Equal(w.Config, v.model.config()):
+		case w.Kind != v.model.kind() || len(w.Queues) != len(v.queues) || w.Offered != v.offeredFeatures() || !bytes.Equal(w.Config, v.model.config()):
 			return other("its virtio device %d is another one, or a disk of another size", i)
 		case slices.ContainsFunc(w.Queues, func(q QueueState) bool { return q.Ready && v.queueOf(&q).start() != nil }):
 			return other("its virtio device %d has a queue that cannot be", i)
@@ -161,7 +161,7 @@ func (s *serial) restore(from *SerialState) {
 	defer s.mu.Unlock()
 	s.ier, s.lcr, s.mcr, s.scratch, s.fifo, s.sent, s.divisor = from.IER&ierMask, from.LCR, from.MCR&mcrMask, from.Scratch, from.FIFO, from.Sent, from.Divisor
 	s.loopback = append(s.loopback[:0], from.Loopback[:min(len(from.Loopback), loopRoom)]...)
-	s.interrupt()
+	s.updateIRQ()
 }
 
 // copy returns what waits, fill has that wait.
@@ -181,7 +181,7 @@ func (v *virtio) save(d DiskState) VirtioState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := VirtioState{
-		Kind: v.model.kind(), Config: v.model.config(), Offered: v.offered(), Driver: v.driver, Status: v.status, Pending: v.pending,
+		Kind: v.model.kind(), Config: v.model.config(), Offered: v.offeredFeatures(), Driver: v.driver, Status: v.status, Pending: v.pending,
 		FeaturesSel: v.featuresSel, DriverSel: v.driverSel, Selected: v.queueSel, Disk: d,
 	}
 	for i := range v.queues {
@@ -196,7 +196,7 @@ func (v *virtio) restore(s *VirtioState) error {
 	defer v.work.Unlock()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.driver, v.status, v.pending = s.Driver&v.offered(), s.Status&statusMask, s.Pending
+	v.driver, v.status, v.pending = s.Driver&v.offeredFeatures(), s.Status&statusMask, s.Pending
 	v.featuresSel, v.driverSel, v.queueSel = s.FeaturesSel, s.DriverSel, s.Selected
 	for i, w := range s.Queues {
 		q := &v.queues[i]

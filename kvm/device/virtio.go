@@ -138,7 +138,7 @@ func (v *virtio) serve(i int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.queues[i].push(c, n) {
-		v.interrupt(interruptUsed)
+		v.raiseInterrupt(interruptUsed)
 	}
 	return true
 }
@@ -152,28 +152,28 @@ func (v *virtio) next(i int) (*chain, uint64) {
 	if v.status&(statusDriverOK|statusNeedsReset) != statusDriverOK || !q.ready {
 		return nil, 0
 	}
-	q.quiet(true)
+	q.setNoNotify(true)
 	c, err := q.next()
 	if c == nil && err == nil {
-		q.quiet(false)
+		q.setNoNotify(false)
 		c, err = q.next()
 	}
 	if err != nil {
-		v.broken()
+		v.setNeedsReset()
 		return nil, 0
 	}
 	return c, v.driver
 }
 
-// broken says that the driver has done what none may, and serves nothing until it resets the
+// setNeedsReset says that the driver has done what none may, and serves nothing until it resets the
 // device (Virtio 1.2, 2.1.2). Precondition: mu held.
-func (v *virtio) broken() {
+func (v *virtio) setNeedsReset() {
 	v.status |= statusNeedsReset
-	v.interrupt(interruptConfig)
+	v.raiseInterrupt(interruptConfig)
 }
 
-// interrupt adds causes. Precondition: mu held.
-func (v *virtio) interrupt(cause uint32) {
+// raiseInterrupt adds causes. Precondition: mu held.
+func (v *virtio) raiseInterrupt(cause uint32) {
 	v.pending |= cause
 	v.irq.drive(v.pending != 0)
 }
@@ -226,7 +226,7 @@ func (v *virtio) register(at uint64) uint32 {
 		if v.featuresSel > 1 {
 			return 0
 		}
-		return uint32(v.offered() >> (32 * v.featuresSel))
+		return uint32(v.offeredFeatures() >> (32 * v.featuresSel))
 	case regQueueMax:
 		if q != nil {
 			return queueMax
@@ -246,7 +246,7 @@ func (v *virtio) register(at uint64) uint32 {
 	return 0
 }
 
-func (v *virtio) offered() uint64 { return v.model.features() | featureVersion1 }
+func (v *virtio) offeredFeatures() uint64 { return v.model.features() | featureVersion1 }
 
 // write writes a register.
 func (v *virtio) write(at uint64, data []byte) {
@@ -293,7 +293,7 @@ func (v *virtio) setStatus(x uint32) {
 		v.reset()
 		return
 	}
-	if x&statusFeaturesOK != 0 && (v.driver&^v.offered() != 0 || v.driver&featureVersion1 == 0) {
+	if x&statusFeaturesOK != 0 && (v.driver&^v.offeredFeatures() != 0 || v.driver&featureVersion1 == 0) {
 		x &^= statusFeaturesOK
 	}
 	if x&statusFeaturesOK == 0 {
@@ -316,19 +316,19 @@ func (v *virtio) setQueue(at uint64, x uint32) {
 		if x&1 == 0 {
 			*q = queue{ram: v.ram}
 		} else if !q.ready && q.start() != nil {
-			v.broken()
+			v.setNeedsReset()
 		}
 	case regDesc, regDesc + 4:
-		half(&q.desc, at, x)
+		setHalf(&q.desc, at, x)
 	case regAvail, regAvail + 4:
-		half(&q.avail, at, x)
+		setHalf(&q.avail, at, x)
 	case regUsed, regUsed + 4:
-		half(&q.used, at, x)
+		setHalf(&q.used, at, x)
 	}
 }
 
-// half sets the low or high half of an address.
-func half(a *guest.GPA, at uint64, x uint32) {
+// setHalf sets the low or high half of an address.
+func setHalf(a *guest.GPA, at uint64, x uint32) {
 	shift := (at & 4) * 8
 	*a = *a&^(0xffffffff<<shift) | guest.GPA(x)<<shift
 }

@@ -147,8 +147,8 @@ func (q *queue) push(c *chain, written uint32) bool {
 	return q.load16(q.avail)&availNoInterrupt == 0
 }
 
-// quiet tells the driver whether notifications are of use.
-func (q *queue) quiet(on bool) {
+// setNoNotify tells the driver whether notifications are of use.
+func (q *queue) setNoNotify(on bool) {
 	if on {
 		q.store16(q.used, usedNoNotify)
 	} else {
@@ -165,8 +165,8 @@ func gather(p []byte, b [][]byte) int {
 	return n
 }
 
-// length returns how many bytes the parts of b have.
-func length(b [][]byte) (n int) {
+// totalLen returns how many bytes the parts of b have.
+func totalLen(b [][]byte) (n int) {
 	for _, part := range b {
 		n += len(part)
 	}
