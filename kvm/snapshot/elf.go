@@ -28,19 +28,19 @@ type segment struct {
 // Linux kernel where its own do. Those pages of w that are zeros are not written. The first note has what ReadELF
 // wants beside memory. Errors are those of w; partial says that the tables map more than a file can say.
 func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
-	segments, partial := s.mapped()
+	segments, partial := s.mappedSegments()
 	var notes bytes.Buffer
-	if err := s.ownNote(&notes); err != nil {
+	if err := s.writeOwnNote(&notes); err != nil {
 		return partial, err
 	}
 	for i := range s.CPUs {
-		note(&notes, "CORE", elf.NT_PRSTATUS, s.CPUs[i].status(i))
+		writeNote(&notes, "CORE", elf.NT_PRSTATUS, s.CPUs[i].prstatus(i))
 		if x := s.CPUs[i].XSave; len(x) >= fxsaveSize {
-			note(&notes, "CORE", elf.NT_FPREGSET, x[:fxsaveSize])
+			writeNote(&notes, "CORE", elf.NT_FPREGSET, x[:fxsaveSize])
 		}
 	}
 	if l := s.Config.Linux; l != nil && l.CoreInfo != "" {
-		note(&notes, "VMCOREINFO", 0, []byte(l.CoreInfo))
+		writeNote(&notes, "VMCOREINFO", 0, []byte(l.CoreInfo))
 	}
 	h := elf.Header64{
 		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
@@ -96,8 +96,8 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 // fxsaveSize is the part of an XSAVE area that an fxsave writes (SDM Vol. 1, 10.5.1).
 const fxsaveSize = 512
 
-// note writes a note of a core (ELF specification, part 2, "Note Section").
-func note(b *bytes.Buffer, name string, kind elf.NType, desc []byte) {
+// writeNote writes a note of a core (ELF specification, part 2, "Note Section").
+func writeNote(b *bytes.Buffer, name string, kind elf.NType, desc []byte) {
 	b.Write(encode([]uint32{uint32(len(name) + 1), uint32(len(desc)), uint32(kind)}))
 	for _, part := range [][]byte{append([]byte(name), 0), desc} {
 		b.Write(part)
@@ -105,9 +105,9 @@ func note(b *bytes.Buffer, name string, kind elf.NType, desc []byte) {
 	}
 }
 
-// status is a vCPU as a thread: struct elf_prstatus (Linux, include/linux/elfcore.h), with the registers of struct
+// prstatus is a vCPU as a thread: struct elf_prstatus (Linux, include/linux/elfcore.h), with the registers of struct
 // user_regs_struct (arch/x86/include/asm/user_64.h).
-func (c *CPU) status(number int) []byte {
+func (c *CPU) prstatus(number int) []byte {
 	r, s := &c.Regs, &c.Sregs
 	const pid, regs, size = 32, 112, 336
 	b := make([]byte, size)
@@ -136,9 +136,9 @@ type walker struct {
 	partial  bool
 }
 
-// mapped returns what the page tables of vCPU 0 map of the guest's memory, by virtual address, and whether there is
+// mappedSegments returns what the page tables of vCPU 0 map of the guest's memory, by virtual address, and whether there is
 // more.
-func (s *Snapshot) mapped() ([]segment, bool) {
+func (s *Snapshot) mappedSegments() ([]segment, bool) {
 	const pg, la57 = 1 << 31, 1 << 12
 	w := walker{s: s}
 	c := &s.CPUs[0].Sregs
@@ -153,7 +153,7 @@ func (s *Snapshot) mapped() ([]segment, bool) {
 		upper = l.Root
 	}
 	if c.CR0&pg == 0 {
-		w.leaf(0, 0, s.Config.Memory, elf.PF_R|elf.PF_W|elf.PF_X)
+		w.addLeaf(0, 0, s.Config.Memory, elf.PF_R|elf.PF_W|elf.PF_X)
 	} else {
 		w.table(lower, level, 0, elf.PF_W|elf.PF_X, 0, entries/2)
 		w.table(upper, level, 0, elf.PF_W|elf.PF_X, entries/2, entries)
@@ -198,15 +198,15 @@ func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag, fir
 			if w.s.CPUs[0].Sregs.CR4>>12&1 != 0 {
 				top += 9
 			}
-			w.leaf(guest.GVA(int64(next<<(64-top))>>(64-top)), guest.GPA(e&pteAddr&^(size-1)), size, flags|elf.PF_R)
+			w.addLeaf(guest.GVA(int64(next<<(64-top))>>(64-top)), guest.GPA(e&pteAddr&^(size-1)), size, flags|elf.PF_R)
 		default:
 			w.table(guest.GPA(e&pteAddr), level-1, next, flags, 0, entries)
 		}
 	}
 }
 
-// leaf adds one mapping, as far as it is of memory that there is.
-func (w *walker) leaf(va guest.GVA, pa guest.GPA, size uint64, flag elf.ProgFlag) {
+// addLeaf adds one mapping, as far as it is of memory that there is.
+func (w *walker) addLeaf(va guest.GVA, pa guest.GPA, size uint64, flag elf.ProgFlag) {
 	for _, r := range w.s.Config.RAM {
 		lo, hi := max(pa, r.Base), min(pa+guest.GPA(size), r.Base+guest.GPA(r.Size))
 		if lo >= hi {

@@ -29,8 +29,8 @@ const (
 // ErrOtherELF: an ELF file that guestprobe has not written.
 var ErrOtherELF = errors.New("it is an ELF file, but no core of 'guestprobe guest save --elf', or of an older guestprobe's: it does not say what machine it is of")
 
-// ownNote adds that note, where memory is being left open.
-func (s *Snapshot) ownNote(b *bytes.Buffer) error {
+// writeOwnNote adds that note, where memory is being left open.
+func (s *Snapshot) writeOwnNote(b *bytes.Buffer) error {
 	var own bytes.Buffer
 	own.Write(make([]byte, 8))
 	bare := *s
@@ -38,7 +38,7 @@ func (s *Snapshot) ownNote(b *bytes.Buffer) error {
 	if _, err := bare.WriteTo(&own); err != nil {
 		return err
 	}
-	note(b, ownName, ownType, own.Bytes())
+	writeNote(b, ownName, ownType, own.Bytes())
 	return nil
 }
 
@@ -57,7 +57,7 @@ func ReadELF(f *os.File, limit uint64) (*Snapshot, error) {
 	}
 	var head [8]byte
 	if _, err := io.ReadFull(own, head[:]); err != nil {
-		return nil, cut(err)
+		return nil, readError(err)
 	}
 	s, err := Read(own, 0)
 	switch {
@@ -94,7 +94,7 @@ func findOwn(f io.ReaderAt, size uint64) (*io.SectionReader, error) {
 			return ErrTruncated
 		}
 		if _, err := f.ReadAt(b, int64(off)); err != nil {
-			return cut(err)
+			return readError(err)
 		}
 		return decode(b, v)
 	}
@@ -148,7 +148,7 @@ func (s *Snapshot) readRange(f *os.File, r Range, off int64) error {
 		}
 		b := page[:min(int64(len(page)), int64(r.Size)-at)]
 		if _, err := f.ReadAt(b, off+at); err != nil {
-			return cut(err)
+			return readError(err)
 		}
 		s.Memory = AppendRuns(s.Memory, r.Base+guest.GPA(at), b)
 		at += int64(len(b))

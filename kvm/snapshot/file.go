@@ -193,7 +193,7 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 			case len(s.CPUs) != s.Config.VCPUs:
 				return nil, fmt.Errorf("%w: %d of %d vCPUs", ErrDamaged, len(s.CPUs), s.Config.VCPUs)
 			}
-			return s, in.end()
+			return s, in.checkEnd()
 		default:
 			err = fmt.Errorf("%w: section %d", ErrDamaged, kind)
 		}
@@ -251,12 +251,12 @@ func walk(in *reader, skip func(int64) error) (c Config, sums bool, err error) {
 			if err != nil {
 				return c, false, err
 			}
-			return c, isSum(b, sum), in.end()
+			return c, isSum(b, sum), in.checkEnd()
 		case size > maxAttached:
 			return c, false, fmt.Errorf("%w: a section has %d bytes", ErrDamaged, size)
 		}
 		if err := skip(int64(size)); err != nil {
-			return c, false, cut(err)
+			return c, false, readError(err)
 		}
 	}
 }
@@ -282,13 +282,13 @@ func (r *reader) bytes(n uint64, limit int) ([]byte, error) {
 	if n <= RunSize+8 {
 		b = make([]byte, n)
 		if _, err := io.ReadFull(r.r, b); err != nil {
-			return nil, cut(err)
+			return nil, readError(err)
 		}
 	} else {
 		// As much memory as there are bytes, whatever the length says.
 		var buf bytes.Buffer
 		if _, err := io.CopyN(&buf, r.r, int64(n)); err != nil {
-			return nil, cut(err)
+			return nil, readError(err)
 		}
 		b = buf.Bytes()
 	}
@@ -296,16 +296,16 @@ func (r *reader) bytes(n uint64, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// cut is the error of a file that ends, as others are.
-func cut(err error) error {
+// readError is the error of a file that ends, as others are.
+func readError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrTruncated
 	}
 	return fmt.Errorf("read snapshot: %w", err)
 }
 
-// end says whether the file is over, as it is behind its last section.
-func (r *reader) end() error {
+// checkEnd says whether the file is over, as it is behind its last section.
+func (r *reader) checkEnd() error {
 	switch _, err := r.bytes(1, 1); {
 	case err == nil:
 		return fmt.Errorf("%w: it goes on behind its end", ErrDamaged)
