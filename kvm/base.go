@@ -55,21 +55,21 @@ func NewBase(mem []byte, pieces iter.Seq2[int, []byte]) (*Base, error) {
 			b.has[i/64] |= 1 << (i % 64)
 		}
 		if at-to >= gap {
-			if err := b.show(file, from, to); err != nil {
+			if err := b.mapFile(file, from, to); err != nil {
 				return fail(err)
 			}
 			from = at
 		}
 		to = at + len(bytes)
 	}
-	if err := b.show(file, from, to); err != nil {
+	if err := b.mapFile(file, from, to); err != nil {
 		return fail(err)
 	}
 	return b, nil
 }
 
-// show maps a part of the file where it belongs.
-func (b *Base) show(file *os.File, from, to int) error {
+// mapFile maps a part of the file where it belongs.
+func (b *Base) mapFile(file *os.File, from, to int) error {
 	if from == to {
 		return nil
 	}

@@ -59,7 +59,7 @@ func (e *Exit) decode(page *runPage, mapping []byte) error {
 		// u32 type, u32 ndata, u64 data[16]
 		e.SystemEvent.Type = le.Uint32(u[0:])
 		e.SystemEvent.NData = min(le.Uint32(u[4:]), 16)
-		words(&e.SystemEvent.Data, u[8:])
+		readWords(&e.SystemEvent.Data, u[8:])
 	case ReasonRDMSR, ReasonWRMSR:
 		// u8 error, u8 pad[7], u32 reason, u32 index, u64 data
 		e.MSR.Cause = le.Uint32(u[8:])
@@ -105,7 +105,7 @@ func (e *InternalExit) decode(u *[256]byte) {
 	le := binary.LittleEndian
 	e.Suberror = le.Uint32(u[0:])
 	e.NData = min(le.Uint32(u[4:]), 16)
-	words(&e.Data, u[8:])
+	readWords(&e.Data, u[8:])
 	e.insnLen = 0
 	// ndata counts the words from flags on; the instruction takes two.
 	if e.Suberror == SuberrorEmulation && e.NData >= 3 && e.Data[0]&emulationHasBytes != 0 {
@@ -120,8 +120,8 @@ func (e *MemoryFaultExit) decode(u *[256]byte) {
 	e.Flags, e.GPA, e.Size = le.Uint64(u[0:]), le.Uint64(u[8:]), le.Uint64(u[16:])
 }
 
-// words reads 16 words of 64 bits.
-func words(dst *[16]uint64, src []byte) {
+// readWords reads 16 words of 64 bits.
+func readWords(dst *[16]uint64, src []byte) {
 	for i := range dst {
 		dst[i] = binary.LittleEndian.Uint64(src[8*i:])
 	}

@@ -55,7 +55,7 @@ func (v *VCPU) Delivering() (bool, error) {
 	if err := v.GetEvents(&e); err != nil {
 		return false, err
 	}
-	return e.E.Inject != 0 || e.E.Pending != 0 || v.hides(&e), nil
+	return e.E.Inject != 0 || e.E.Pending != 0 || v.hidesBreakpoint(&e), nil
 }
 
 // HidesBreakpoint reports whether a #BP that was queued here is on its way into the guest, which KVM does not show among the
@@ -63,11 +63,11 @@ func (v *VCPU) Delivering() (bool, error) {
 func (v *VCPU) HidesBreakpoint() (bool, error) {
 	var e Events
 	err := v.GetEvents(&e)
-	return err == nil && v.hides(&e), err
+	return err == nil && v.hidesBreakpoint(&e), err
 }
 
-// hides reports whether there is a #BP that the events e do not show.
-func (v *VCPU) hides(e *Events) bool {
+// hidesBreakpoint reports whether there is a #BP that the events e do not show.
+func (v *VCPU) hidesBreakpoint(e *Events) bool {
 	if e.E.Nr != x86.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
 		return false // of what is hidden, the number is to be seen
 	}

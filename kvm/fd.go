@@ -11,8 +11,8 @@ type descriptor struct {
 	n atomic.Int64 // the number plus one; 0: none, or closed
 }
 
-// own makes d the owner of n.
-func (d *descriptor) own(n int) {
+// setFD makes d the owner of n.
+func (d *descriptor) setFD(n int) {
 	if !d.n.CompareAndSwap(0, int64(n)+1) {
 		panic("BUG: kvm: descriptor owns a file already")
 	}

@@ -30,7 +30,7 @@ func Open(path string) (_ *System, err error) {
 		return nil, openError(path, err)
 	}
 	s := &System{path: path}
-	s.fd.own(n)
+	s.fd.setFD(n)
 	defer func() {
 		if err != nil {
 			s.fd.close()
@@ -110,7 +110,7 @@ func (s *System) CreateVM() (*VM, error) {
 		return nil, fmt.Errorf("create vm: %w", openError(s.path, err))
 	}
 	vm := &VM{mmapSize: s.mmapSize, slots: make(map[int]region)}
-	vm.fd.own(n)
+	vm.fd.setFD(n)
 	return vm, nil
 }
 

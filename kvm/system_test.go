@@ -185,7 +185,7 @@ func TestDescriptor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.own(n)
+	d.setFD(n)
 	if d.num() != n || !d.open() {
 		t.Errorf("number %d, open %v; want %d, true", d.num(), d.open(), n)
 	}
@@ -195,7 +195,7 @@ func TestDescriptor(t *testing.T) {
 				t.Errorf("owning a second file: recovered %q, want a panic", s)
 			}
 		}()
-		d.own(n)
+		d.setFD(n)
 	}()
 	for range 2 {
 		if err := d.close(); err != nil {

@@ -74,7 +74,7 @@ func (vm *VM) createVCPU(id int, opts ...vcpuOption) (_ *VCPU, err error) {
 		return fail(err)
 	}
 	v := &VCPU{id: id, irqchip: vm.irqchip.Load(), xsaveSize: xsaveLegacySize}
-	v.fd.own(n)
+	v.fd.setFD(n)
 	// Close undoes, in reverse order, whatever of this was done.
 	defer func() {
 		if err != nil {
