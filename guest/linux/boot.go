@@ -94,7 +94,7 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	}
 	head := setupHeader(k.program.header)
 	if head == nil {
-		head = madeUp()
+		head = newSetupHeader()
 		if _, ok := k.mem.Lookup("__pgtable_l5_enabled"); ok {
 			head[xloadFlags] |= xlf5Level
 		}
@@ -182,7 +182,7 @@ func (b *booter) has(word string) bool { return slices.Contains(b.words, word) }
 // align, up to and including last; 0 and 0 where it has no relocations. Behind the
 // image then stay engineRoom bytes of the kernel's own mapping.
 func (k *Kernel) Slides() (align, last uint64) {
-	if !k.program.relocs.any() {
+	if !k.program.relocs.canSlide() {
 		return 0, 0
 	}
 	align = 2 << 20

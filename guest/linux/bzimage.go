@@ -49,8 +49,8 @@ var packings = []struct {
 		return z, err
 	}},
 	{"bzip2", "BZh", func(r io.Reader) (io.Reader, error) { return bzip2.NewReader(r), nil }},
-	{"xz", "\xfd7zXZ\x00", whole(unXZ)},
-	{"lzo", "\x89LZO\x00\r\n\x1a\n", whole(unLZO)},
+	{"xz", "\xfd7zXZ\x00", wholeReader(decodeXZ)},
+	{"lzo", "\x89LZO\x00\r\n\x1a\n", wholeReader(decodeLZO)},
 	{"zstd", "\x28\xb5\x2f\xfd", func(r io.Reader) (io.Reader, error) {
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxImage))
 		if err != nil {
@@ -61,8 +61,8 @@ var packings = []struct {
 	{"lz4", "\x02\x21\x4c\x18", func(r io.Reader) (io.Reader, error) { return newLZ4(r), nil }},
 }
 
-// whole makes a reader of a decoder that has all bytes at hand.
-func whole(decode func(b []byte, limit int) ([]byte, error)) func(io.Reader) (io.Reader, error) {
+// wholeReader makes a reader of a decoder that has all bytes at hand.
+func wholeReader(decode func(b []byte, limit int) ([]byte, error)) func(io.Reader) (io.Reader, error) {
 	return func(r io.Reader) (io.Reader, error) {
 		b, err := io.ReadAll(r)
 		if err != nil {

@@ -55,18 +55,18 @@ func TestX86Filter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := unXZ(stream, 4096)
+	got, err := decodeXZ(stream, 4096)
 	if err != nil || !bytes.Equal(got, x86Data()) {
 		t.Errorf("got %d bytes, error %v", len(got), err)
 	}
-	if _, err := unXZ(stream, 4095); !errors.Is(err, errXZ) {
+	if _, err := decodeXZ(stream, 4095); !errors.Is(err, errXZ) {
 		t.Errorf("one byte less than needed: got %v", err)
 	}
 	for at := range stream {
 		b := bytes.Clone(stream)
 		b[at] ^= 1
 		// What the index and footer say is not looked at.
-		if got, err := unXZ(b, 4096); err == nil && !bytes.Equal(got, x86Data()) {
+		if got, err := decodeXZ(b, 4096); err == nil && !bytes.Equal(got, x86Data()) {
 			t.Errorf("damage at %d of %d was not noticed", at, len(stream))
 		}
 	}
@@ -86,11 +86,11 @@ func TestLZO(t *testing.T) {
 	if err != nil || packing != "lzo" || !bytes.Equal(got, want) {
 		t.Errorf("got %d bytes, packing %q, error %v", len(got), packing, err)
 	}
-	if _, err := unLZO(stream, len(want)-1); !errors.Is(err, errLZO) {
+	if _, err := decodeLZO(stream, len(want)-1); !errors.Is(err, errLZO) {
 		t.Errorf("one byte less than needed: got %v", err)
 	}
 	for n := range stream {
-		if got, err := unLZO(stream[:n], len(want)); err == nil && n < len(stream)-4 {
+		if got, err := decodeLZO(stream[:n], len(want)); err == nil && n < len(stream)-4 {
 			t.Errorf("the first %d of %d bytes: got %d bytes", n, len(stream), len(got))
 		}
 	}
@@ -141,7 +141,7 @@ func TestLZ4Copies(t *testing.T) {
 		{"cut off length", "\xf0\xff", ""},
 		{"cut off offset", "\x10a\x01", ""},
 	} {
-		got, err := unLZ4(nil, []byte(tt.block))
+		got, err := decodeLZ4(nil, []byte(tt.block))
 		if string(got) != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("%s: got %q, %v; want %q", tt.name, got, err, tt.want)
 		}
@@ -153,18 +153,18 @@ func FuzzDecompress(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if out, err := unXZ(b, 1<<16); err == nil && len(out) > 1<<16 {
+		if out, err := decodeXZ(b, 1<<16); err == nil && len(out) > 1<<16 {
 			t.Errorf("%d bytes, more than the limit", len(out))
 		}
-		if out, err := unLZ4(nil, b); err == nil && len(out) > lz4Block {
+		if out, err := decodeLZ4(nil, b); err == nil && len(out) > lz4Block {
 			t.Errorf("%d bytes, more than a block", len(out))
 		}
-		if out, err := unLZO(b, 1<<20); err == nil && len(out) > 1<<20 {
+		if out, err := decodeLZO(b, 1<<20); err == nil && len(out) > 1<<20 {
 			t.Errorf("%d bytes, more than the limit", len(out))
 		}
-		if out, err := unLZO1X([]byte("before"), b, 1<<16); err == nil && (len(out) != 6+1<<16 || string(out[:6]) != "before") {
+		if out, err := decodeLZO1X([]byte("before"), b, 1<<16); err == nil && (len(out) != 6+1<<16 || string(out[:6]) != "before") {
 			t.Errorf("a block of %d bytes", len(out))
 		}
-		unX86(b)
+		undoX86(b)
 	})
 }

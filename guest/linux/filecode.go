@@ -22,7 +22,7 @@ func (v *View) FileCode(pa guest.GPA, read Read) (guest.GVA, bool) {
 		if in.Addr == 0 || in.Mapping != mapping || index >= pages {
 			continue
 		}
-		if now, mode, err := x.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == mapping {
+		if now, mode, err := x.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.isSame(in) && now.Mapping == mapping {
 			return f.base + guest.GVA(index*guest.PageSize) + guest.GVA(pa%guest.PageSize), true
 		}
 	}

@@ -89,7 +89,7 @@ func isDebug(file *elf.File) bool {
 
 // giveNames takes the names of separate debug information. Callers hold the files' mu.
 func (v *View) giveNames(name string, file *elf.File) (*userFile, error) {
-	f, err := v.opened(name)
+	f, err := v.openLocked(name)
 	if err != nil {
 		return nil, fmt.Errorf("this is debug information, which needs the program, too: %w: run it once, or give a copy of it first", err)
 	}
@@ -113,12 +113,12 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	there := err == nil
 	var old *userFile
 	if there {
-		old = v.files.of(in, v.running.files, v.read)
+		old = v.files.fileOf(in, v.running.files, v.read)
 	} else {
 		at = name
 	}
 	if old == nil {
-		old = cmp.Or(v.files.awaited(at), v.files.awaited(name))
+		old = cmp.Or(v.files.awaitedCopy(at), v.files.awaitedCopy(name))
 	}
 	switch {
 	case old == nil || !old.given:
@@ -127,7 +127,7 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	case used(guest.Range{Start: old.base, End: old.base + 1<<fileShift}):
 		return nil, errUsed
 	}
-	f, err := v.files.make(at, uint64(len(b)))
+	f, err := v.files.newFile(at, uint64(len(b)))
 	if err != nil {
 		return nil, err
 	}
@@ -165,9 +165,9 @@ func (f *userFile) present() bool {
 	return f.inode.Addr != 0
 }
 
-// awaited returns the copy that was given of the file at path, if the guest did not have that
+// awaitedCopy returns the copy that was given of the file at path, if the guest did not have that
 // in memory so far, or nil. Callers hold mu.
-func (u *userFiles) awaited(path string) *userFile {
+func (u *userFiles) awaitedCopy(path string) *userFile {
 	for _, f := range u.all {
 		f.mu.Lock()
 		found := f.given && f.inode.Addr == 0 && f.path == path
@@ -192,7 +192,7 @@ func (f *userFile) adopt(v *View, in Inode, old *userFile, read Read) error {
 		n := min(guest.PageSize, len(f.data)-off)
 		b := page[:n]
 		if old != nil && !old.given {
-			if !old.known(v, uint64(i), b) {
+			if !old.readPage(v, uint64(i), b) {
 				continue
 			}
 		} else if !v.pageBytes(in, uint64(i), b, read) {
@@ -208,8 +208,8 @@ func (f *userFile) adopt(v *View, in Inode, old *userFile, read Read) error {
 	return nil
 }
 
-// known reads what is known of a page.
-func (f *userFile) known(v *View, index uint64, b []byte) bool {
+// readPage reads what is known of a page.
+func (f *userFile) readPage(v *View, index uint64, b []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fill(v, index) && copy(b, f.data[index*guest.PageSize:]) == len(b)
@@ -231,14 +231,14 @@ func (v *View) pageBytes(in Inode, index uint64, b []byte, read Read) bool {
 // lookAgain is how long nobody looks for a file that was not there.
 const lookAgain = 50 * time.Millisecond
 
-// now returns the file as the guest has it. Errors are those of Files.Resolve, and
+// guestInode returns the file as the guest has it. Errors are those of Files.Resolve, and
 // ErrOtherFile.
-func (f *userFile) now(v *View, read Read) (Inode, error) {
+func (f *userFile) guestInode(v *View, read Read) (Inode, error) {
 	f.mu.Lock()
 	in, sought, why := f.inode, f.sought, f.whyNot
 	f.mu.Unlock()
 	if in.Addr != 0 {
-		if now, mode, err := v.running.files.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == in.Mapping {
+		if now, mode, err := v.running.files.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.isSame(in) && now.Mapping == in.Mapping {
 			return now, nil
 		}
 	}
@@ -253,10 +253,10 @@ func (f *userFile) now(v *View, read Read) (Inode, error) {
 	f.mu.Unlock()
 	switch {
 	case err != nil:
-	case in.Addr != 0 && !now.same(in):
+	case in.Addr != 0 && !now.isSame(in):
 		err = errNoFile
 	case in.Addr != 0:
-	case v.files.of(now, v.running.files, read) != nil:
+	case v.files.fileOf(now, v.running.files, read) != nil:
 		err = errNoFile // it is known by another name
 	default:
 		err = f.adopt(v, now, nil, read)

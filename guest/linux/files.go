@@ -101,8 +101,8 @@ type Inode struct {
 	Size       uint64 // bytes
 }
 
-// same reports whether both are one file: a struct inode may go and come back elsewhere.
-func (a Inode) same(b Inode) bool {
+// isSame reports whether both are one file: a struct inode may go and come back elsewhere.
+func (a Inode) isSame(b Inode) bool {
 	return a.Super == b.Super && a.Ino == b.Ino && a.Generation == b.Generation
 }
 
@@ -239,11 +239,11 @@ func (x *Files) root(read Read) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	return x.covered(entry{mnt - guest.GVA(x.f.mount.Off), dentry}, read)
+	return x.mountedAt(entry{mnt - guest.GVA(x.f.mount.Off), dentry}, read)
 }
 
-// covered returns what is mounted at e, or e.
-func (x *Files) covered(e entry, read Read) (entry, error) {
+// mountedAt returns what is mounted at e, or e.
+func (x *Files) mountedAt(e entry, read Read) (entry, error) {
 	errFound := errors.New("found")
 	for range maxSymlinks {
 		left, over := maxMounts, e
@@ -296,7 +296,7 @@ func (x *Files) child(dir entry, name string, left *int, read Read) (entry, erro
 		}
 		var ok bool
 		if ok, err = is(guest.GVA(link) - guest.GVA(x.f.sibling.Off)); ok {
-			return x.covered(found, read)
+			return x.mountedAt(found, read)
 		}
 		if err == nil {
 			link, err = read.value(guest.GVA(link), word)

@@ -234,7 +234,7 @@ func (k *kallsymsTables) addr(n int) uint64 {
 	if k.base == 0 {
 		return k.at + uint64(k.offsets+4*n) + uint64(int64(off))
 	}
-	if !k.percpu() {
+	if !k.isPerCPU() {
 		return k.base + uint64(uint32(off))
 	}
 	if off >= 0 {
@@ -243,9 +243,9 @@ func (k *kallsymsTables) addr(n int) uint64 {
 	return k.base - 1 - uint64(int64(off))
 }
 
-// percpu reports which of the two it is: the last symbol is relative, and near
+// isPerCPU reports which of the two it is: the last symbol is relative, and near
 // its base.
-func (k *kallsymsTables) percpu() bool {
+func (k *kallsymsTables) isPerCPU() bool {
 	return int32(le32(k.data[k.offsets+4*(k.num-1):])) < 0
 }
 

@@ -144,7 +144,7 @@ var bounds = map[string][2]string{
 func (k *Kernel) table(name string) elf.Part {
 	b := bounds[name]
 	if _, _, ok := k.mem.Between(b[0], b[1]); !ok && k.mem.Section(name) == nil {
-		return k.shaped(name)
+		return k.findByShape(name)
 	}
 	return k.mem.Table(name, b[0], b[1])
 }

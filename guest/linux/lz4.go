@@ -67,14 +67,14 @@ func (z *lz4) next() error {
 		return fmt.Errorf("%w: %w", errLZ4, err)
 	}
 	var err error
-	z.out, err = unLZ4(z.out[:0], z.in)
+	z.out, err = decodeLZ4(z.out[:0], z.in)
 	z.at = 0
 	return err
 }
 
-// unLZ4 appends to dst, which is empty, what the block b decodes to (LZ4 Block
+// decodeLZ4 appends to dst, which is empty, what the block b decodes to (LZ4 Block
 // Format Description): sequences of literals and a copy of what came before.
-func unLZ4(dst, b []byte) ([]byte, error) {
+func decodeLZ4(dst, b []byte) ([]byte, error) {
 	length := func(n int) (int, bool) {
 		if n != 15 {
 			return n, true

@@ -13,10 +13,10 @@ var errLZO = errors.New("damaged lzo stream")
 // lib/decompress_unlzo.c).
 const lzoBlock = 256 << 10
 
-// unLZO unpacks what lzop has packed, to at most limit bytes: a header, then blocks of
+// decodeLZO unpacks what lzop has packed, to at most limit bytes: a header, then blocks of
 // their size, their compressed size, a checksum, and their bytes, which are not
 // compressed where that would not make them fewer. A size of 0 is the end.
-func unLZO(b []byte, limit int) ([]byte, error) {
+func decodeLZO(b []byte, limit int) ([]byte, error) {
 	be := binary.BigEndian
 	short := fmt.Errorf("%w: cut off", errLZO)
 	// Behind the magic number: 3 versions of 2 bytes, the second of which is not there
@@ -56,7 +56,7 @@ func unLZO(b []byte, limit int) ([]byte, error) {
 			out = append(out, b[at:at+int(packed)]...)
 		default:
 			var err error
-			if out, err = unLZO1X(out, b[at:at+int(packed)], int(size)); err != nil {
+			if out, err = decodeLZO1X(out, b[at:at+int(packed)], int(size)); err != nil {
 				return nil, err
 			}
 		}
@@ -64,9 +64,9 @@ func unLZO(b []byte, limit int) ([]byte, error) {
 	}
 }
 
-// unLZO1X appends to dst the size bytes that the block b decodes to (Linux,
+// decodeLZO1X appends to dst the size bytes that the block b decodes to (Linux,
 // Documentation/staging/lzo.rst).
-func unLZO1X(dst, b []byte, size int) ([]byte, error) {
+func decodeLZO1X(dst, b []byte, size int) ([]byte, error) {
 	begin := len(dst)
 	bad := fmt.Errorf("%w: block", errLZO)
 	literals := func(n int) bool {

@@ -87,7 +87,7 @@ func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
 	r := moduleReader{read: read, module: x, mem: &elf.Memory{}, left: limit}
 	defer func() { *left -= limit - r.left }()
 	for _, t := range m.tables {
-		at, n := read.known(x.Addr, t.f.at), read.known(x.Addr, t.f.number)
+		at, n := read.valueOrZero(x.Addr, t.f.at), read.valueOrZero(x.Addr, t.f.number)
 		if n == 0 || n > maxModule {
 			continue
 		}
@@ -134,14 +134,14 @@ func (m *Modules) Types(x Module, kernel *Types, read Read) (*Types, error) {
 	}
 	data, size, left := guest.GVA(0), uint64(0), maxModules
 	err := read.list(m.types, m.btf.list, &left, func(at guest.GVA) error {
-		if guest.GVA(read.known(at, m.btf.module)) != x.Addr {
+		if guest.GVA(read.valueOrZero(at, m.btf.module)) != x.Addr {
 			return nil
 		}
 		btf, err := read.follow(at, m.btf.btf)
 		if err != nil {
 			return err
 		}
-		data, size = guest.GVA(read.known(btf, m.btf.data)), read.known(btf, m.btf.size)
+		data, size = guest.GVA(read.valueOrZero(btf, m.btf.data)), read.valueOrZero(btf, m.btf.size)
 		return nil
 	})
 	switch {
@@ -175,9 +175,9 @@ var errOutside = errors.New("it is not in the module's memory, or too much")
 // errFull is returned for what is more than may be read.
 var errFull = fmt.Errorf("a module of more than %d MiB, or modules that together have more than %d MiB", maxModule>>20, maxLoaded>>20)
 
-// rest returns how many bytes from addr on are the module's text, or its data, in one
+// bytesLeft returns how many bytes from addr on are the module's text, or its data, in one
 // range.
-func (r *moduleReader) rest(addr guest.GVA, text bool) uint64 {
+func (r *moduleReader) bytesLeft(addr guest.GVA, text bool) uint64 {
 	for _, m := range r.module.Memory {
 		if addr >= m.Start && addr < m.End && m.Text == text {
 			return uint64(m.End - addr)
@@ -188,7 +188,7 @@ func (r *moduleReader) rest(addr guest.GVA, text bool) uint64 {
 
 // bytes reads n bytes at addr.
 func (r *moduleReader) bytes(addr guest.GVA, n uint64, text bool) ([]byte, error) {
-	if n > r.rest(addr, text) {
+	if n > r.bytesLeft(addr, text) {
 		return nil, errOutside
 	}
 	if n > r.left {
@@ -227,18 +227,18 @@ func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 	if err != nil {
 		return nil, err
 	}
-	tab, num, str := guest.GVA(r.read.known(in, m.symbols.tab)), r.read.known(in, m.symbols.num), guest.GVA(r.read.known(in, m.symbols.strings))
+	tab, num, str := guest.GVA(r.read.valueOrZero(in, m.symbols.tab)), r.read.valueOrZero(in, m.symbols.num), guest.GVA(r.read.valueOrZero(in, m.symbols.strings))
 	if num > MaxNames {
 		return nil, errOutside
 	}
-	if 24*num <= r.rest(tab, false) && num*nameCost > r.left {
+	if 24*num <= r.bytesLeft(tab, false) && num*nameCost > r.left {
 		return nil, errFull
 	}
 	syms, err := r.bytes(tab, 24*num, false)
 	if err != nil {
 		return nil, err
 	}
-	text, err := r.bytes(str, min(r.rest(str, false), r.left), false)
+	text, err := r.bytes(str, min(r.bytesLeft(str, false), r.left), false)
 	if err != nil {
 		return nil, err
 	}

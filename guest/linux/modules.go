@@ -215,7 +215,7 @@ func (m *Modules) Module(addr guest.GVA, read Read) (Module, error) {
 		if err != nil {
 			return x, err
 		}
-		skip := read.known(addr, l.skip)
+		skip := read.valueOrZero(addr, l.skip)
 		r := guest.Range{Start: guest.GVA(base + skip), End: guest.GVA(base + size)}
 		if base != 0 && r.Start < r.End && r.End-r.Start <= maxModule {
 			x.Memory = append(x.Memory, ModuleMemory{Range: r, Text: l.text, Init: l.init})

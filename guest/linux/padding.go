@@ -22,7 +22,7 @@ func (p *piece) padding() (at []guest.GVA) {
 			continue
 		}
 		last = s.Addr
-		code, falls := p.initial(s.Addr, s.Size), true
+		code, falls := p.initialBytes(s.Addr, s.Size), true
 		for a := s.Addr; len(code) != 0 && len(at) < maxPadding; {
 			i, err := x86.Decode(code)
 			if err != nil {

@@ -130,7 +130,7 @@ func (x *Files) pages(read Read) guest.GVA {
 	if x.vmemmap == 0 {
 		return structPages
 	}
-	return guest.GVA(read.known(x.vmemmap, word))
+	return guest.GVA(read.valueOrZero(x.vmemmap, word))
 }
 
 // pageOf returns the page that a struct page or folio is about.
@@ -232,7 +232,7 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 			if err != nil {
 				return out, err
 			}
-			if root := x.tasks.physical(pgd, read); root != 0 {
+			if root := x.tasks.physicalAddr(pgd, read); root != 0 {
 				out = append(out, Mapping{root, guest.GVA(v[0] + part*guest.PageSize)})
 			}
 		}

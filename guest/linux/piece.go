@@ -45,27 +45,27 @@ func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
 	if p.orc, err = k.ORC(); err != nil {
 		p.missing = append(p.missing, "stacks: "+err.Error())
 	}
-	p.lacks = k.lacks()
+	p.lacks = k.missingTables()
 	for table, off := range p.lacks {
 		p.missing = append(p.missing, fmt.Sprintf("%s: the kernel's table %s was not found; give its names (System.map)", off, table))
 	}
 	slices.Sort(p.missing)
-	p.ranges()
+	p.setRanges()
 	syms := make([]guest.Symbol, 0, len(k.mem.Names))
 	for i := range k.mem.Names {
 		syms = append(syms, p.symbol(&k.mem.Names[i]))
 	}
 	p.SymbolTable = guest.NewSymbolTable(syms, p.room)
-	p.black, err = guest.NewBlacklist(p.SymbolTable, p.section, p.initial, p.isText)
+	p.black, err = guest.NewBlacklist(p.SymbolTable, p.section, p.initialBytes, p.isText)
 	return p, err
 }
 
-// ranges finds the text and where all of the piece is.
-func (p *piece) ranges() {
+// setRanges finds the text and where all of the piece is.
+func (p *piece) setRanges() {
 	k := p.k
 	for i := range k.mem.Sections {
 		s := &k.mem.Sections[i]
-		r := guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))}
+		r := guest.Range{Start: p.slidAddr(s.Addr), End: p.slidAddr(s.Addr + uint64(len(s.Data)))}
 		if s.Addr < KernelMap {
 			continue // per-CPU variables before 6.15
 		}
@@ -79,16 +79,16 @@ func (p *piece) ranges() {
 		}
 	}
 	if lo, hi := k.program.extent(); hi != 0 { // a module's parts are apart, with those of others between
-		p.where = []guest.Range{{Start: p.slid(lo + KernelMap), End: p.slid(hi + KernelMap)}}
+		p.where = []guest.Range{{Start: p.slidAddr(lo + KernelMap), End: p.slidAddr(hi + KernelMap)}}
 	}
 	if lo, hi, ok := k.mem.Between("__start_ro_after_init", "__end_ro_after_init"); ok {
-		p.kept = guest.Range{Start: p.slid(lo), End: p.slid(hi)}
+		p.kept = guest.Range{Start: p.slidAddr(lo), End: p.slidAddr(hi)}
 	}
 }
 
-// slid is where what was linked at addr is. What is below the kernel's mapping is no
+// slidAddr is where what was linked at addr is. What is below the kernel's mapping is no
 // address but an offset of a per-CPU variable, or a number.
-func (p *piece) slid(addr uint64) guest.GVA {
+func (p *piece) slidAddr(addr uint64) guest.GVA {
 	if addr < KernelMap {
 		return guest.GVA(addr)
 	}
@@ -97,7 +97,7 @@ func (p *piece) slid(addr uint64) guest.GVA {
 
 // symbol makes a symbol of a name.
 func (p *piece) symbol(n *elf.Name) guest.Symbol {
-	s := guest.Symbol{Name: n.Name, Addr: p.slid(n.Addr), Size: n.Size, Kind: guest.SymData, Global: n.Global}
+	s := guest.Symbol{Name: n.Name, Addr: p.slidAddr(n.Addr), Size: n.Size, Kind: guest.SymData, Global: n.Global}
 	if n.Func {
 		s.Kind = guest.SymFunc
 	}
@@ -126,11 +126,11 @@ func (p *piece) room(s *guest.Symbol) (segment, section uint64) {
 func (p *piece) section(name string) (rs []guest.Range) {
 	for i := range p.k.mem.Sections {
 		if s := &p.k.mem.Sections[i]; s.Name == name {
-			rs = append(rs, guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))})
+			rs = append(rs, guest.Range{Start: p.slidAddr(s.Addr), End: p.slidAddr(s.Addr + uint64(len(s.Data)))})
 		}
 	}
 	if t := p.k.table(name); len(rs) == 0 && name == Blacklist && len(t.Data) != 0 {
-		rs = append(rs, guest.Range{Start: p.slid(t.Addr), End: p.slid(t.Addr + uint64(len(t.Data)))})
+		rs = append(rs, guest.Range{Start: p.slidAddr(t.Addr), End: p.slidAddr(t.Addr + uint64(len(t.Data)))})
 	}
 	return rs
 }
@@ -148,15 +148,15 @@ func (p *piece) inInit(addr guest.GVA) bool {
 	return false
 }
 
-// initial returns the n bytes at addr as they are before the kernel runs, relocated, or
+// initialBytes returns the n bytes at addr as they are before the kernel runs, relocated, or
 // nil.
-func (p *piece) initial(addr guest.GVA, n uint64) []byte {
+func (p *piece) initialBytes(addr guest.GVA, n uint64) []byte {
 	link := uint64(addr - p.slide)
 	b := p.k.mem.Bytes(link, n)
 	if b == nil || p.slide == 0 {
 		return b
 	}
-	return p.k.program.relocs.slid(b, link-KernelMap, uint64(p.slide))
+	return p.k.program.relocs.slidBytes(b, link-KernelMap, uint64(p.slide))
 }
 
 // constant reports whether the kernel never writes the n bytes at addr.
@@ -174,8 +174,8 @@ func (p *piece) constant(addr guest.GVA, n uint64) bool {
 // whole into trampolines of its own (create_trampoline in arch/x86/kernel/ftrace.c).
 const tracerCode = "the function tracer's own code, which the kernel patches and copies"
 
-// blacklisted returns why nothing in the symbol at addr may be probed, or "".
-func (p *piece) blacklisted(addr guest.GVA) string {
+// blacklistReason returns why nothing in the symbol at addr may be probed, or "".
+func (p *piece) blacklistReason(addr guest.GVA) string {
 	if s, ok := p.Find(addr); ok && p.name == "" {
 		switch s.Name {
 		case "early_idt_handler_array", "early_idt_handler_common":

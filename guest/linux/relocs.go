@@ -74,8 +74,8 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 // wordAt is the physical address of a word by its entry.
 func wordAt(v uint32) uint64 { return uint64(int64(int32(v))) - KernelMap }
 
-// any reports whether the kernel can be slid.
-func (r *relocs) any() bool { return len(r.abs64)+len(r.abs32) != 0 }
+// canSlide reports whether the kernel can be slid.
+func (r *relocs) canSlide() bool { return len(r.abs64)+len(r.abs32) != 0 }
 
 // apply slides the image at physical address lo.
 func (r *relocs) apply(image []byte, lo, slide uint64) {
@@ -94,9 +94,9 @@ func (r *relocs) apply(image []byte, lo, slide uint64) {
 	}
 }
 
-// slid returns b, which is loaded at physical address pa, as it is in a kernel that is
+// slidBytes returns b, which is loaded at physical address pa, as it is in a kernel that is
 // slid, or nil where b has a part of a word that is relocated.
-func (r *relocs) slid(b []byte, pa, slide uint64) []byte {
+func (r *relocs) slidBytes(b []byte, pa, slide uint64) []byte {
 	b = bytes.Clone(b)
 	le := binary.LittleEndian
 	for _, x := range []struct {

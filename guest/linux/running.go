@@ -80,8 +80,8 @@ func newRunning(k *Kernel, lookup Lookup) *running {
 	return r
 }
 
-// missing says what does not work, and why.
-func (r *running) missing() []string {
+// missingReasons says what does not work, and why.
+func (r *running) missingReasons() []string {
 	if r.noTypes != nil {
 		return []string{fmt.Sprintf("types, tasks, modules and files: %v", r.noTypes)}
 	}

@@ -75,8 +75,8 @@ func (h setupHeader) sectors() int {
 	return int(h[setupSects])
 }
 
-// madeUp is a header for a kernel that is loaded without one, of version 2.15.
-func madeUp() setupHeader {
+// newSetupHeader returns a header for a kernel that is loaded without one, of version 2.15.
+func newSetupHeader() setupHeader {
 	h, le := make(setupHeader, headerLimit), binary.LittleEndian
 	copy(h[headerMagic:], "HdrS")
 	le.PutUint16(h[headerVersion:], 0x20f)

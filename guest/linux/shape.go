@@ -20,11 +20,11 @@ const minRun = 8
 var shapes = map[string]shape{
 	MCount: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		a := le64(t.Data[at:])
-		return (at < 8 || a != le64(t.Data[at-8:])) && k.patchable(a, 0xe8, 0xe8) == 5
+		return (at < 8 || a != le64(t.Data[at-8:])) && k.patchableLen(a, 0xe8, 0xe8) == 5
 	}, "ftrace_init", "", "the entries of functions"},
 	JumpTable: {16, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		to := relative(t, at+4)
-		return k.patchable(relative(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
+		return k.patchableLen(relative(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
 	}, "jump_label_init", "", "static branches"},
 	StaticCallSites: {8, 4, func(k *Kernel, t *elf.Part, at int) bool {
 		b := k.mem.Bytes(relative(t, at), 2)
@@ -36,9 +36,9 @@ var shapes = map[string]shape{
 	}, "register_kprobe", "notify_die", "what must not be probed"},
 }
 
-// patchable returns the length of what stands at a if that is text and a call or jump,
+// patchableLen returns the length of what stands at a if that is text and a call or jump,
 // or the nop that the kernel writes instead, 0 if not.
-func (k *Kernel) patchable(a uint64, long, short byte) int {
+func (k *Kernel) patchableLen(a uint64, long, short byte) int {
 	if a < KernelMap || !k.isText(a) {
 		return 0
 	}
@@ -59,8 +59,8 @@ func (k *Kernel) isData(a uint64) bool {
 	return a >= lo+KernelMap && a < hi+KernelMap && !k.isText(a)
 }
 
-// shaped finds the table of that name by its shape.
-func (k *Kernel) shaped(name string) (table elf.Part) {
+// findByShape finds the table of that name by its shape.
+func (k *Kernel) findByShape(name string) (table elf.Part) {
 	s, ok := shapes[name]
 	if _, hi := k.program.extent(); !ok || hi == 0 {
 		return elf.Part{}
@@ -86,9 +86,9 @@ func (k *Kernel) shaped(name string) (table elf.Part) {
 	return table
 }
 
-// lacks returns the tables that the kernel may have and that were not found, each with
+// missingTables returns the tables that the kernel may have and that were not found, each with
 // what is not known for that reason.
-func (k *Kernel) lacks() map[string]string {
+func (k *Kernel) missingTables() map[string]string {
 	out := map[string]string{}
 	for name, s := range shapes {
 		// Exports are not all functions: what is not among them may be there.

@@ -78,15 +78,15 @@ func TestShapes(t *testing.T) {
 			t.Errorf("%s has %d bytes, want %d", name, len(got.Data), want)
 		}
 	}
-	if lacks := k.lacks(); len(lacks) != 0 {
+	if lacks := k.missingTables(); len(lacks) != 0 {
 		t.Errorf("it lacks %v", lacks)
 	}
 	// Too few to be sure.
 	k = tabled(t, 5, "notify_die", "register_kprobe", "ftrace_init", "static_call_init")
-	if lacks := k.lacks(); len(lacks) != 3 || lacks[JumpTable] != "" {
+	if lacks := k.missingTables(); len(lacks) != 3 || lacks[JumpTable] != "" {
 		t.Errorf("it lacks %v", lacks)
 	}
-	if lacks := tabled(t, 5, "notify_die").lacks(); len(lacks) != 0 {
+	if lacks := tabled(t, 5, "notify_die").missingTables(); len(lacks) != 0 {
 		t.Errorf("it lacks %v", lacks)
 	}
 }

@@ -97,9 +97,9 @@ func (k *Kernel) Sites() (*Sites, error) {
 		name string
 		read func(t *elf.Part)
 	}{
-		{MCount, r.mcount}, {JumpTable, r.jumps}, {StaticCallSites, r.staticCalls}, {Bugs, r.bugs}, {Exceptions, r.exceptionTable},
-		{Alternatives, r.alternatives}, {LockPrefixes, r.locks}, {Paravirt, r.paravirt},
-		{Returns, r.branches(Return)}, {Retpolines, r.branches(Retpoline)}, {Calls, r.branches(Call)}, {EndbrSeals, r.seals},
+		{MCount, r.readMCount}, {JumpTable, r.readJumps}, {StaticCallSites, r.readStaticCalls}, {Bugs, r.readBugs}, {Exceptions, r.readExceptionTable},
+		{Alternatives, r.readAlternatives}, {LockPrefixes, r.readLocks}, {Paravirt, r.readParavirt},
+		{Returns, r.readBranches(Return)}, {Retpolines, r.readBranches(Retpoline)}, {Calls, r.readBranches(Call)}, {EndbrSeals, r.readSeals},
 	} {
 		part := k.table(t.name)
 		if t.read(&part); r.err != nil {
@@ -112,7 +112,7 @@ func (k *Kernel) Sites() (*Sites, error) {
 			if !strings.HasPrefix(t.Name, kind) {
 				continue
 			}
-			if r.constants(t, size); r.err != nil {
+			if r.readConstants(t, size); r.err != nil {
 				return nil, fmt.Errorf("%s: %w", t.Name, r.err)
 			}
 		}
@@ -153,14 +153,14 @@ func (s *Sites) Count(p Patch) int { return s.counts[p] }
 // maxSite is the length of the longest site, an alternative.
 const maxSite = 255
 
-// from returns the index of the first site at addr or above.
-func (s *Sites) from(addr uint64) int {
+// firstAt returns the index of the first site at addr or above.
+func (s *Sites) firstAt(addr uint64) int {
 	return sort.Search(len(s.sites), func(i int) bool { return s.sites[i].addr >= addr })
 }
 
 // At returns what of set the kernel patches in [lo, hi), and whether there is such.
 func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
-	for i := s.from(lo - min(lo, maxSite)); i < len(s.sites) && s.sites[i].addr < hi; i++ {
+	for i := s.firstAt(lo - min(lo, maxSite)); i < len(s.sites) && s.sites[i].addr < hi; i++ {
 		if x := &s.sites[i]; set>>x.what&1 != 0 && x.addr+uint64(x.size) > lo {
 			return x.what, true
 		}
@@ -170,7 +170,7 @@ func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
 
 // Covers returns the end of a site that addr is in, if it is in any.
 func (s *Sites) Covers(addr uint64) (end uint64, ok bool) {
-	for i := s.from(addr + 1 - min(addr+1, maxSite)); i < len(s.sites) && s.sites[i].addr <= addr; i++ {
+	for i := s.firstAt(addr + 1 - min(addr+1, maxSite)); i < len(s.sites) && s.sites[i].addr <= addr; i++ {
 		if x := &s.sites[i]; x.addr+uint64(x.size) > addr {
 			end, ok = max(end, x.addr+uint64(x.size)), true
 		}
@@ -180,7 +180,7 @@ func (s *Sites) Covers(addr uint64) (end uint64, ok bool) {
 
 // Begins reports whether a site of that kind begins at addr, and its length.
 func (s *Sites) Begins(addr uint64, what Patch) (size int, ok bool) {
-	for i := s.from(addr); i < len(s.sites) && s.sites[i].addr == addr; i++ {
+	for i := s.firstAt(addr); i < len(s.sites) && s.sites[i].addr == addr; i++ {
 		if s.sites[i].what == what {
 			return int(s.sites[i].size), true
 		}
@@ -213,8 +213,8 @@ func (r *siteReader) fail(format string, args ...any) {
 	}
 }
 
-// entries calls f with each of the entries of size bytes of a table.
-func (r *siteReader) entries(t *elf.Part, size int, f func(at int)) {
+// eachEntry calls f with each of the entries of size bytes of a table.
+func (r *siteReader) eachEntry(t *elf.Part, size int, f func(at int)) {
 	if len(t.Data)%size != 0 {
 		r.fail("%d bytes are no whole number of entries of %d", len(t.Data), size)
 	}
@@ -233,20 +233,20 @@ func (r *siteReader) place(t *elf.Part, n int) uint64 {
 	return a
 }
 
-// mcount reads the addresses of the calls of the tracer. An entry that was left out has
+// readMCount reads the addresses of the calls of the tracer. An entry that was left out has
 // address 0.
-func (r *siteReader) mcount(t *elf.Part) {
-	r.entries(t, 8, func(at int) {
+func (r *siteReader) readMCount(t *elf.Part) {
+	r.eachEntry(t, 8, func(at int) {
 		if a := le64(t.Data[at:]); r.k.isText(a) {
 			r.add(a, x86.JmpLen, Ftrace)
 		}
 	})
 }
 
-// jumps reads struct jump_entry: offsets to the code and to where it may go on, and a
+// readJumps reads struct jump_entry: offsets to the code and to where it may go on, and a
 // key of 8 bytes.
-func (r *siteReader) jumps(t *elf.Part) {
-	r.entries(t, 16, func(at int) {
+func (r *siteReader) readJumps(t *elf.Part) {
+	r.eachEntry(t, 16, func(at int) {
 		a, to := r.place(t, at), relative(t, at+4)
 		if a == 0 {
 			return
@@ -261,28 +261,28 @@ func (r *siteReader) jumps(t *elf.Part) {
 	})
 }
 
-// staticCalls reads struct static_call_site: offsets to the code and to a key.
-func (r *siteReader) staticCalls(t *elf.Part) {
-	r.entries(t, 8, func(at int) {
+// readStaticCalls reads struct static_call_site: offsets to the code and to a key.
+func (r *siteReader) readStaticCalls(t *elf.Part) {
+	r.eachEntry(t, 8, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, r.length(a), StaticCall)
 		}
 	})
 }
 
-// constants reads offsets to numbers of size bytes in instructions.
-func (r *siteReader) constants(t *elf.Part, size uint64) {
-	r.entries(t, 4, func(at int) {
+// readConstants reads offsets to numbers of size bytes in instructions.
+func (r *siteReader) readConstants(t *elf.Part, size uint64) {
+	r.eachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, size, Constant)
 		}
 	})
 }
 
-// branches reads offsets to branches.
-func (r *siteReader) branches(what Patch) func(t *elf.Part) {
+// readBranches reads offsets to branches.
+func (r *siteReader) readBranches(what Patch) func(t *elf.Part) {
 	return func(t *elf.Part) {
-		r.entries(t, 4, func(at int) {
+		r.eachEntry(t, 4, func(at int) {
 			if a := r.place(t, at); a != 0 {
 				r.add(a, r.length(a), what)
 			}
@@ -303,41 +303,41 @@ func (r *siteReader) length(a uint64) uint64 {
 	return x86.JmpLen
 }
 
-// locks reads offsets to lock prefixes. The table is padded with zeros to a page.
-func (r *siteReader) locks(t *elf.Part) {
-	r.entries(t, 4, func(at int) {
+// readLocks reads offsets to lock prefixes. The table is padded with zeros to a page.
+func (r *siteReader) readLocks(t *elf.Part) {
+	r.eachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 && le32(t.Data[at:]) != 0 {
 			r.add(a, 1, LockPrefix)
 		}
 	})
 }
 
-// seals reads offsets to endbr64 instructions.
-func (r *siteReader) seals(t *elf.Part) {
-	r.entries(t, 4, func(at int) {
+// readSeals reads offsets to endbr64 instructions.
+func (r *siteReader) readSeals(t *elf.Part) {
+	r.eachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, uint64(len(x86.Endbr64)), EndbrSeal)
 		}
 	})
 }
 
-// paravirt reads struct paravirt_patch_site (until Linux 6.8): an address, a type and a
+// readParavirt reads struct paravirt_patch_site (until Linux 6.8): an address, a type and a
 // length.
-func (r *siteReader) paravirt(t *elf.Part) {
+func (r *siteReader) readParavirt(t *elf.Part) {
 	// The last entry may lack its padding.
 	data := *t
 	data.Data = append(slices.Clip(t.Data), make([]byte, -len(t.Data)&15)...)
-	r.entries(&data, 16, func(at int) {
+	r.eachEntry(&data, 16, func(at int) {
 		if a, n := le64(data.Data[at:]), uint64(data.Data[at+9]); r.k.isText(a) {
 			r.add(a, n, ParavirtCall)
 		}
 	})
 }
 
-// exceptionTable reads struct exception_table_entry: offsets to the instruction and to
+// readExceptionTable reads struct exception_table_entry: offsets to the instruction and to
 // where it goes on, and a type.
-func (r *siteReader) exceptionTable(t *elf.Part) {
-	r.entries(t, 12, func(at int) {
+func (r *siteReader) readExceptionTable(t *elf.Part) {
+	r.eachEntry(t, 12, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.exceptions = append(r.exceptions, a)
 			r.edges = append(r.edges, edge{relative(t, at+4), a})
@@ -345,10 +345,10 @@ func (r *siteReader) exceptionTable(t *elf.Part) {
 	})
 }
 
-// bugs reads struct bug_entry, whose size depends on the version and on
+// readBugs reads struct bug_entry, whose size depends on the version and on
 // CONFIG_DEBUG_BUGVERBOSE: it begins with the offset to the instruction, a ud2, a ud1,
 // or a call.
-func (r *siteReader) bugs(t *elf.Part) {
+func (r *siteReader) readBugs(t *elf.Part) {
 	size := r.k.bugEntry
 	if size == 0 {
 		size = r.stride(t, []int{12, 8, 16}, func(at int) bool { return r.place(t, at) != 0 })
@@ -356,17 +356,17 @@ func (r *siteReader) bugs(t *elf.Part) {
 	if size == 0 {
 		return
 	}
-	r.entries(t, size, func(at int) {
+	r.eachEntry(t, size, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, r.length(a), Bug)
 		}
 	})
 }
 
-// alternatives reads struct alt_instr: offsets to the code and to what may replace it,
+// readAlternatives reads struct alt_instr: offsets to the code and to what may replace it,
 // a CPU feature, and the lengths of both. The feature has 2 bytes until Linux 6.2, and
 // 4 since; until 5.12 a third length follows.
-func (r *siteReader) alternatives(t *elf.Part) {
+func (r *siteReader) readAlternatives(t *elf.Part) {
 	ok := func(lengths int) func(at int) bool {
 		return func(at int) bool {
 			n, m := uint64(t.Data[at+lengths]), uint64(t.Data[at+lengths+1])
@@ -382,7 +382,7 @@ func (r *siteReader) alternatives(t *elf.Part) {
 	if size == 0 {
 		return
 	}
-	r.entries(t, size, func(at int) {
+	r.eachEntry(t, size, func(at int) {
 		a, n := r.place(t, at), uint64(t.Data[at+lengths])
 		if a == 0 {
 			return // in code that is data, for another kernel (relocate_kernel)

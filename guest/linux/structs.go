@@ -80,8 +80,8 @@ func (read Read) value(addr guest.GVA, x Field) (uint64, error) {
 	return v, nil
 }
 
-// known is value, or 0 where that cannot be read.
-func (read Read) known(addr guest.GVA, x Field) uint64 {
+// valueOrZero is value, or 0 where that cannot be read.
+func (read Read) valueOrZero(addr guest.GVA, x Field) uint64 {
 	v, _ := read.value(addr, x)
 	return v
 }

@@ -150,19 +150,21 @@ func (t *Tasks) Missing() []string { return t.missing }
 // Profile returns how the current task is found. The error says why that is not known.
 func (t *Tasks) Profile() (guest.Profile, error) {
 	if !t.profile.GS {
-		return guest.Profile{}, t.unknown()
+		return guest.Profile{}, t.unknownError()
 	}
 	return t.profile, nil
 }
 
-// unknown is the error for what needs something that is missing.
-func (t *Tasks) unknown() error { return fmt.Errorf("not known: %s", strings.Join(t.missing, "; ")) }
+// unknownError is the error for what needs something that is missing.
+func (t *Tasks) unknownError() error {
+	return fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+}
 
 // Current returns the address of the task of the CPU with that GS base. Errors are those
 // of read, and that none is known.
 func (t *Tasks) Current(gs guest.GVA, read Read) (guest.GVA, error) {
 	if !t.profile.GS {
-		return 0, t.unknown()
+		return 0, t.unknownError()
 	}
 	return read.follow(gs+guest.GVA(t.profile.TaskOff), word)
 }
@@ -173,7 +175,7 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	x := &t.f
 	task := Task{Addr: addr, UID: NoID, GID: NoID}
 	if !t.ids {
-		return task, t.unknown()
+		return task, t.unknownError()
 	}
 	var comm [guest.ProfileCommSize]byte
 	if err := read(addr+guest.GVA(x.comm.Off), comm[:]); err != nil {
@@ -193,7 +195,7 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 
 	if t.parent {
 		if p, err := read.follow(addr, x.parent); err == nil {
-			task.Parent = int32(read.known(p, x.tgid))
+			task.Parent = int32(read.valueOrZero(p, x.tgid))
 		}
 	}
 	if uid, gid, err := t.Owner(addr, read); err == nil {
@@ -202,16 +204,16 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	task.Cgroup, _ = t.Cgroup(addr, read)
 	if t.namespace {
 		if p, err := read.follow(addr, x.threadPID); err == nil {
-			level := guest.GVA(read.known(p, x.level))
-			task.NSPID = int32(read.known(p+level*guest.GVA(x.upid.Size)+guest.GVA(x.numbers.Off), x.nr))
+			level := guest.GVA(read.valueOrZero(p, x.level))
+			task.NSPID = int32(read.valueOrZero(p+level*guest.GVA(x.upid.Size)+guest.GVA(x.numbers.Off), x.nr))
 		}
 	}
 	if t.start {
-		task.Start = read.known(addr, x.start)
+		task.Start = read.valueOrZero(addr, x.start)
 	}
 	if t.memory {
 		if pgd, err := read.follow(addr, x.mm, x.pgd); err == nil {
-			task.Root = t.physical(pgd, read)
+			task.Root = t.physicalAddr(pgd, read)
 		}
 	}
 	return task, nil
@@ -225,7 +227,7 @@ const directMap = 0xffff888000000000
 // directBase returns where the kernel has all physical memory mapped, or 0.
 func (t *Tasks) directBase(read Read) guest.GVA {
 	if t.direct != 0 {
-		return guest.GVA(read.known(t.direct, word))
+		return guest.GVA(read.valueOrZero(t.direct, word))
 	}
 	if _, err := read.value(directMap, word); err != nil {
 		return 0 // the mapping is elsewhere, above
@@ -233,9 +235,9 @@ func (t *Tasks) directBase(read Read) guest.GVA {
 	return directMap
 }
 
-// physical returns the physical address of what the kernel sees at addr in the mapping of
+// physicalAddr returns the physical address of what the kernel sees at addr in the mapping of
 // all memory, or 0.
-func (t *Tasks) physical(addr guest.GVA, read Read) guest.GPA {
+func (t *Tasks) physicalAddr(addr guest.GVA, read Read) guest.GPA {
 	base := t.directBase(read)
 	if base == 0 || addr < base {
 		return 0
@@ -306,7 +308,7 @@ var errNotKnown = errors.New("the kernel's types do not say")
 // before it are returned.
 func (t *Tasks) All(limit int, read Read) (tasks []Task, err error) {
 	if t.init == 0 {
-		return nil, t.unknown()
+		return nil, t.unknownError()
 	}
 	x := &t.f
 	processes, threads := limit, limit

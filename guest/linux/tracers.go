@@ -166,8 +166,8 @@ func (k *kprobes) kprobe(at guest.GVA, read Read) (p Kprobe, err error) {
 // Poked tells the view that the kernel has written to its text.
 func (v *View) Poked() { v.running.kprobes.pokes.Add(1) }
 
-// withoutKprobes puts into b, which is text at addr, what the kernel's own kprobes displace.
-func (v *View) withoutKprobes(addr guest.GVA, b []byte) {
+// restoreDisplaced puts into b, which is text at addr, what the kernel's own kprobes displace.
+func (v *View) restoreDisplaced(addr guest.GVA, b []byte) {
 	k := v.running.kprobes
 	if k == nil || k.table == 0 {
 		return
@@ -208,7 +208,7 @@ func (v *View) Expected(r guest.Range, own []byte) (want []byte, kprobes []guest
 	if p == nil || IsFile(r.Start) || p.sites == nil || p.lacks[MCount]+p.lacks[JumpTable]+p.lacks[StaticCallSites] != "" {
 		return want, kprobes, err
 	}
-	image := p.initial(r.Start, uint64(len(want)))
+	image := p.initialBytes(r.Start, uint64(len(want)))
 	for i := 0; i < len(image); i++ {
 		if image[i] == want[i] {
 			continue
@@ -216,7 +216,7 @@ func (v *View) Expected(r guest.Range, own []byte) (want []byte, kprobes []guest
 		at := r.Start + guest.GVA(i)
 		if end, ok := p.sites.Covers(uint64(at - p.slide)); ok {
 			i += int(end-uint64(at-p.slide)) - 1
-		} else if s, ok := p.Find(at); !ok || p.blacklisted(s.Addr) != tracerCode {
+		} else if s, ok := p.Find(at); !ok || p.blacklistReason(s.Addr) != tracerCode {
 			want[i] = image[i]
 		}
 	}

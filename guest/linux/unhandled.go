@@ -46,8 +46,8 @@ func (v *View) BreakpointsByVector() {
 	p := v.core
 	p.unhandled = map[guest.GVA]string{}
 	left := newUnhandledWalk(p)
-	for _, a := range left.withoutIDT() {
-		left.call(a, 0)
+	for _, a := range left.placesWithoutIDT() {
+		left.hasHandler(a, 0)
 	}
 	for a := range left.found {
 		p.unhandled[a] = leftText
@@ -60,7 +60,7 @@ func (v *View) BreakpointsByVector() {
 	}
 	for _, name := range firsts {
 		if a, ok := p.k.mem.Lookup(name); ok {
-			w.call(a, 0)
+			w.hasHandler(a, 0)
 		}
 	}
 	for a := range w.found {
@@ -76,11 +76,11 @@ func newUnhandledWalk(p *piece) *unhandledWalk {
 	return w
 }
 
-// withoutIDT returns where leaves goes on when it has loaded another IDT, itself or by a call.
-func (w *unhandledWalk) withoutIDT() (at []uint64) {
+// placesWithoutIDT returns where leaves goes on when it has loaded another IDT, itself or by a call.
+func (w *unhandledWalk) placesWithoutIDT() (at []uint64) {
 	first, _ := w.k.mem.Lookup(leaves)
 	invalidate, _ := w.k.mem.Lookup("idt_invalidate")
-	in, ok := w.Find(w.slid(first))
+	in, ok := w.Find(w.slidAddr(first))
 	if first == 0 || !ok {
 		return nil
 	}
@@ -107,23 +107,23 @@ type unhandledWalk struct {
 	left     int                 // instructions
 }
 
-// call follows all paths from at until they return, or have a handler, and reports whether one has.
+// hasHandler follows all paths from at until they return, or have a handler, and reports whether one has.
 // Places that are patched go on both ways. Paths go on behind an indirect jump: so does the first code, to
 // where it was linked. They end with the function, because what is behind one that does not return is another.
-func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
+func (w *unhandledWalk) hasHandler(at uint64, depth int) (has bool) {
 	if has, ok := w.known[at]; ok {
 		return has
 	}
 	w.known[at] = false
-	if in, _ := w.Find(w.slid(at)); depth > maxUnhandledDepth || slices.ContainsFunc(never, func(p string) bool { return guest.Glob(p, in.Name) }) {
+	if in, _ := w.Find(w.slidAddr(at)); depth > maxUnhandledDepth || slices.ContainsFunc(never, func(p string) bool { return guest.Glob(p, in.Name) }) {
 		return false
 	}
 	seen, paths := map[uint64]bool{}, []uint64{at}
 	for len(paths) > 0 {
 		a := paths[len(paths)-1]
 		paths = paths[:len(paths)-1]
-		in, ok := w.Find(w.slid(a))
-		for ok && w.slid(a)-in.Addr < guest.GVA(in.Size) && !seen[a] && w.left > 0 {
+		in, ok := w.Find(w.slidAddr(a))
+		for ok && w.slidAddr(a)-in.Addr < guest.GVA(in.Size) && !seen[a] && w.left > 0 {
 			i, known := w.decode(a)
 			if !known {
 				break
@@ -136,7 +136,7 @@ func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
 			case !leads:
 				ok = c != x86.ClassRet && c != x86.ClassIRet && c != x86.ClassUndefined
 			case c == x86.ClassCall || c == x86.ClassCallInd:
-				ok = !w.call(to, depth+1)
+				ok = !w.hasHandler(to, depth+1)
 				has = has || !ok
 			default:
 				if handled, known := w.known[to]; known {

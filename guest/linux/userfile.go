@@ -105,28 +105,28 @@ func (v *View) open(path string) (*userFile, error) {
 	}
 	v.files.mu.Lock()
 	defer v.files.mu.Unlock()
-	return v.opened(path)
+	return v.openLocked(path)
 }
 
-// opened is open. Callers hold the files' mu.
-func (v *View) opened(asked string) (*userFile, error) {
+// openLocked is open. Callers hold the files' mu.
+func (v *View) openLocked(asked string) (*userFile, error) {
 	in, path, err := v.running.files.Resolve(asked, v.read)
 	if err != nil {
-		if f := v.files.awaited(asked); f != nil {
+		if f := v.files.awaitedCopy(asked); f != nil {
 			return f, nil
 		}
 		return nil, err
 	}
-	if f := v.files.of(in, v.running.files, v.read); f != nil {
+	if f := v.files.fileOf(in, v.running.files, v.read); f != nil {
 		return f, nil
 	}
-	if f := cmp.Or(v.files.awaited(path), v.files.awaited(asked)); f != nil {
+	if f := cmp.Or(v.files.awaitedCopy(path), v.files.awaitedCopy(asked)); f != nil {
 		if err := f.adopt(v, in, nil, v.read); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		return f, nil
 	}
-	f, err := v.files.make(path, in.Size)
+	f, err := v.files.newFile(path, in.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -141,16 +141,16 @@ func (v *View) opened(asked string) (*userFile, error) {
 	return f, nil
 }
 
-// of returns the file that is known as in, or nil. Callers hold mu.
-func (u *userFiles) of(in Inode, x *Files, read Read) *userFile {
+// fileOf returns the file that is known as in, or nil. Callers hold mu.
+func (u *userFiles) fileOf(in Inode, x *Files, read Read) *userFile {
 	for _, f := range u.all {
 		f.mu.Lock()
-		same := f.inode.Addr != 0 && f.inode.same(in)
+		same := f.inode.Addr != 0 && f.inode.isSame(in)
 		if same && f.inode.Addr != in.Addr {
 			// It has come back, if it was gone. Subvolumes of a btrfs, and snapshots above all,
 			// have files that look the same.
 			now, mode, err := x.inodeAt(f.inode.Addr, read)
-			same = err != nil || mode != modeRegular || !now.same(in)
+			same = err != nil || mode != modeRegular || !now.isSame(in)
 		}
 		if same {
 			f.inode = in
@@ -163,8 +163,8 @@ func (u *userFiles) of(in Inode, x *Files, read Read) *userFile {
 	return nil
 }
 
-// make returns a file of that size, which is not known yet, without bytes. Callers hold mu.
-func (u *userFiles) make(path string, size uint64) (*userFile, error) {
+// newFile returns a file of that size, which is not known yet, without bytes. Callers hold mu.
+func (u *userFiles) newFile(path string, size uint64) (*userFile, error) {
 	total := size
 	for _, f := range u.all {
 		total += uint64(len(f.data))
@@ -438,7 +438,7 @@ func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
 		return FilePages{}, errNoFile
 	}
 	x := v.running.files
-	in, err := f.now(v, read)
+	in, err := f.guestInode(v, read)
 	if err != nil {
 		return FilePages{}, err
 	}

@@ -168,7 +168,7 @@ func TestFilesOfOthers(t *testing.T) {
 	other := m.alloc(0x80)
 	m.put(other, copied)
 	host, _ := m.types.Field("inode.i_mapping")
-	mapping := guest.GVA(Read(m.read).known(m.prog, host))
+	mapping := guest.GVA(Read(m.read).valueOrZero(m.prog, host))
 	// The directory has it in the place of the one that is probed.
 	m.set(m.names["prog"], "dentry.d_inode", other)
 	m.set(mapping, "address_space.host", other)
@@ -181,8 +181,8 @@ func TestFilesOfOthers(t *testing.T) {
 		t.Errorf("a file that has come back: %v, %v", third.Addr, err)
 	}
 
-	slots := Read(m.read).known(mapping, m.files.f.head) &^ entryKind
-	low := guest.GVA(Read(m.read).known(guest.GVA(slots), Field{Off: m.files.f.slots.Off, Size: 8})) &^ entryKind
+	slots := Read(m.read).valueOrZero(mapping, m.files.f.head) &^ entryKind
+	low := guest.GVA(Read(m.read).valueOrZero(guest.GVA(slots), Field{Off: m.files.f.slots.Off, Size: 8})) &^ entryKind
 	m.put(low+guest.GVA(m.files.f.slots.Off)+8, le.AppendUint64(nil, 0x42<<1|1))
 	if at, err := v.FilePages(second.Addr, m.read); err != nil || at.Swapped || at.Cached.PA != 0 {
 		t.Errorf("a page that went: %+v, %v", at, err)

@@ -96,7 +96,7 @@ func (v *View) Missing() []string {
 	if v.core.k.nameless {
 		out = append(out, "names: "+noNames)
 	}
-	return slices.Concat(out, v.core.missing, v.running.missing())
+	return slices.Concat(out, v.core.missing, v.running.missingReasons())
 }
 
 // Slide is how far the kernel's addresses are from those that it was linked at.
@@ -210,7 +210,7 @@ func (v *View) publish(system SystemState, modules []*piece) {
 			part.ID = coreAt{p, min(system, StateFreeing)} // it patches itself, and frees what it started with
 		}
 		if i > 0 || system < StateFreeing { // a module is read again when it has started
-			part.Text = sorted(p.text, p.init)
+			part.Text = sortedRanges(p.text, p.init)
 		}
 		s.parts = append(s.parts, part)
 		s.text = append(s.text, part.Text...)
@@ -219,16 +219,16 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		s.gone, s.text = old.gone, nil
 	}
 	slices.SortFunc(s.owners, func(a, b owner) int { return cmp.Compare(a.Start, b.Start) })
-	s.text = sorted(s.text)
+	s.text = sortedRanges(s.text)
 	if len(modules) != 0 {
-		s.symbols = withModules(s.symbols, modules)
+		s.symbols = mergeSymbols(s.symbols, modules)
 	}
 	v.now.Store(s)
 }
 
-// withModules returns the kernel's symbols with those of modules, ascending: the kernel's
+// mergeSymbols returns the kernel's symbols with those of modules, ascending: the kernel's
 // are many, so they are not sorted again.
-func withModules(core []guest.Symbol, modules []*piece) []guest.Symbol {
+func mergeSymbols(core []guest.Symbol, modules []*piece) []guest.Symbol {
 	var more []guest.Symbol
 	for _, p := range modules {
 		more = append(more, p.Symbols()...)
@@ -243,8 +243,8 @@ func withModules(core []guest.Symbol, modules []*piece) []guest.Symbol {
 	return append(all, core...)
 }
 
-// sorted returns ranges ascending.
-func sorted(ranges ...[]guest.Range) []guest.Range {
+// sortedRanges returns ranges ascending.
+func sortedRanges(ranges ...[]guest.Range) []guest.Range {
 	all := slices.Concat(ranges...)
 	slices.SortFunc(all, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
 	return all
@@ -277,7 +277,7 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 				return p.Lookup(symbol)
 			}
 		}
-		if advice := v.noModule(module); advice != "" {
+		if advice := v.noModuleReason(module); advice != "" {
 			return guest.Symbol{}, &guest.MissingSymbolError{Name: name, Advice: advice}
 		}
 		if v.running.modules.head == 0 {
@@ -316,9 +316,9 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 // noNames says what is the matter with a kernel that has none.
 const noNames = "this kernel carries no names of its own (CONFIG_KALLSYMS): give guestprobed --symbols System.map, or its vmlinux"
 
-// noModule returns why nothing of that name can be a module that is not there, or "": what is
+// noModuleReason returns why nothing of that name can be a module that is not there, or "": what is
 // meant is then something else.
-func (v *View) noModule(name string) string {
+func (v *View) noModuleReason(name string) string {
 	if strings.ContainsAny(name, ".*?[") {
 		return name + " is no module's name: that has no dots, and no patterns; FILE:LINE, with a number, is a line of the source"
 	}
@@ -461,7 +461,7 @@ func (v *View) Code(addr guest.GVA, n int) []byte {
 	if v.read(addr, b) != nil {
 		return nil
 	}
-	v.withoutKprobes(addr, b)
+	v.restoreDisplaced(addr, b)
 	return b
 }
 
@@ -474,7 +474,7 @@ func (v *View) Constant(addr guest.GVA, n int) []byte {
 	if n < 0 || !v.core.constant(addr, uint64(n)) {
 		return nil
 	}
-	return v.core.initial(addr, uint64(n))
+	return v.core.initialBytes(addr, uint64(n))
 }
 
 // Data implements guest.View: the text of Linux has no data (tools/objtool).
@@ -492,7 +492,7 @@ func (v *View) Blacklisted(addr guest.GVA) string {
 	case p == v.core && now.system >= StateFreeing && p.inInit(addr):
 		return "its memory was given back when the kernel had started"
 	}
-	return p.blacklisted(addr)
+	return p.blacklistReason(addr)
 }
 
 // FrameRule implements guest.View, by ORC.
@@ -516,16 +516,16 @@ func (v *View) Fixed(lo, hi guest.GVA) string {
 		return ""
 	}
 	what, found := p.sites.At(uint64(lo-p.slide), uint64(hi-p.slide), set)
-	if !found && v.suspect(p, lo, hi) != 0 {
+	if !found && v.suspectLen(p, lo, hi) != 0 {
 		return "perhaps patched: the kernel's tables were not found"
 	}
 	return what.String()
 }
 
-// suspect returns the length of the first instruction in [lo, hi), which begin with
+// suspectLen returns the length of the first instruction in [lo, hi), which begin with
 // one, that looks like what the kernel patches of which it has no table, 0 if there is
 // none.
-func (v *View) suspect(p *piece, lo, hi guest.GVA) int {
+func (v *View) suspectLen(p *piece, lo, hi guest.GVA) int {
 	if p.lacks[MCount]+p.lacks[JumpTable]+p.lacks[StaticCallSites] == "" {
 		return 0
 	}
@@ -552,7 +552,7 @@ func (v *View) Entry(addr guest.GVA) guest.GVA {
 	}
 	n, _ := p.sites.Begins(uint64(addr-p.slide), Ftrace)
 	if p.lacks[MCount] != "" {
-		if n = v.suspect(p, addr, addr+1); n != x86.JmpLen {
+		if n = v.suspectLen(p, addr, addr+1); n != x86.JmpLen {
 			n = 0
 		}
 	}

@@ -22,11 +22,11 @@ const (
 // xzCheck is the length of a block's check by its kind.
 var xzCheck = [16]int{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}
 
-// unXZ decodes an xz stream as kernels are packed in: each block LZMA2, mostly
+// decodeXZ decodes an xz stream as kernels are packed in: each block LZMA2, mostly
 // with the filter for x86 code before it, which the LZMA library does not have.
 // Of the checks CRC32, which is the one that the kernel's own decoder knows, is
 // compared. More than limit bytes are an error.
-func unXZ(b []byte, limit int) ([]byte, error) {
+func decodeXZ(b []byte, limit int) ([]byte, error) {
 	if len(b) < 12 || string(b[:6]) != "\xfd7zXZ\x00" || b[6] != 0 || b[7]&0xf0 != 0 || crc32.ChecksumIEEE(b[6:8]) != le32(b[8:]) {
 		return nil, fmt.Errorf("%w: header", errXZ)
 	}
@@ -70,7 +70,7 @@ func xzBlock(b []byte, check byte, limit int) (block, rest []byte, err error) {
 		return nil, nil, fmt.Errorf("%w: more than %d bytes left", errXZ, limit)
 	}
 	if x86 {
-		unX86(block)
+		undoX86(block)
 	}
 	at := size + (len(b)-size-r.Len()+3)&^3
 	end := at + xzCheck[check]
@@ -127,12 +127,12 @@ func xzFilters(h []byte, limit int) (dict int, x86, ok bool) {
 	}
 }
 
-// unX86 undoes the filter for x86 code: the operand of a call or jmp is its
+// undoX86 undoes the filter for x86 code: the operand of a call or jmp is its
 // target there, counted from the beginning of b, and becomes a displacement
 // again. What is taken for an operand is the filter's own choice: the highest
 // byte is 0 or 0xff, and so on for bytes that may belong to an earlier one, as
 // noted in seen, one bit for each of the three bytes before.
-func unX86(b []byte) {
+func undoX86(b []byte) {
 	sign := func(c byte) bool { return c == 0 || c == 0xff }
 	last, seen := -1, uint32(0)
 	for i := 0; i+4 < len(b); i++ {
