@@ -163,7 +163,7 @@ func (as AddressSpace) walk(regions []Region, va GVA, trail *trail) (m Mapping, 
 		at := table + GPA(uint64(va)>>shift&511)*8
 		e, ok := loadWord(regions, at)
 		if trail != nil {
-			trail.note(Step{Level: level, At: at, Entry: e, Leaf: level == 1 || e&ptePS != 0}, ok)
+			trail.addStep(Step{Level: level, At: at, Entry: e, Leaf: level == 1 || e&ptePS != 0}, ok)
 		}
 		if !ok {
 			return Mapping{}, level, FaultNoMemory

@@ -54,7 +54,7 @@ func NewBlacklist(syms *SymbolTable, section func(name string) []Range, initial 
 	for _, r := range append(section(table.Section), l.bounds(table)...) {
 		n := uint64(r.End - r.Start)
 		if n/8 > MaxImageSymbols {
-			return nil, damaged(table.Section, "%d entries, more than %d", n/8, MaxImageSymbols)
+			return nil, damagedError(table.Section, "%d entries, more than %d", n/8, MaxImageSymbols)
 		}
 		for b := initial(r.Start, n&^7); len(b) >= 8; b = b[8:] {
 			// Entries that point at no code have nothing to protect.
@@ -113,7 +113,7 @@ func (l *Blacklist) addFunction(a GVA, reason string) {
 // or it is a part that the compiler split off (foo.cold, foo.isra.0) from a
 // function that may not be.
 func (l *Blacklist) Blacklisted(addr GVA) string {
-	if r := l.at(addr); r != "" {
+	if r := l.reasonAt(addr); r != "" {
 		return r
 	}
 	s, ok := l.syms.Find(addr)
@@ -125,15 +125,15 @@ func (l *Blacklist) Blacklisted(addr GVA) string {
 		return ""
 	}
 	for _, i := range l.syms.byName[base] {
-		if r := l.at(l.syms.all[i].Addr); r != "" {
+		if r := l.reasonAt(l.syms.all[i].Addr); r != "" {
 			return "part of " + base + ", " + r
 		}
 	}
 	return ""
 }
 
-// at returns the reason of the range that holds addr, or "".
-func (l *Blacklist) at(addr GVA) string {
+// reasonAt returns the reason of the range that holds addr, or "".
+func (l *Blacklist) reasonAt(addr GVA) string {
 	b := l.ranges
 	i := sort.Search(len(b), func(i int) bool { return b[i].end > addr })
 	if i == len(b) || b[i].start > addr {

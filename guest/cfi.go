@@ -63,11 +63,11 @@ func (img *Image) readFrames() (rows []frameRow, err error) {
 			return nil, fmt.Errorf("read call frame information: %s: %w", name, e)
 		}
 		p.data, p.addr, p.eh, p.cies = b, GVA(s.Addr), name == ".eh_frame", map[int]*cie{}
-		if e := p.section(); e != nil && err == nil {
+		if e := p.readSection(); e != nil && err == nil {
 			err = fmt.Errorf("read call frame information: %s: %w", name, e)
 		}
 	}
-	return p.sorted(), err
+	return p.sortedRows(), err
 }
 
 // frameParser reads one section after the other and collects their rows.
@@ -97,8 +97,8 @@ type cie struct {
 	code      []byte
 }
 
-// section reads all entries of p.data.
-func (p *frameParser) section() error {
+// readSection reads all entries of p.data.
+func (p *frameParser) readSection() error {
 	for pos := 0; pos < len(p.data); {
 		start, b, id, idPos, wide, err := p.entry(pos)
 		if err != nil {
@@ -210,7 +210,7 @@ func (p *frameParser) cie(pos int) (*cie, error) {
 			case 'L':
 				r.u8()
 			case 'P':
-				r.encoded(r.u8(), p.addr)
+				r.readEncoded(r.u8(), p.addr)
 			case 'S':
 				c.signal = true
 			case 'B':
@@ -235,8 +235,8 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 	var start GVA
 	var size uint64
 	if p.eh {
-		start = GVA(r.encoded(c.encoding, p.addr))
-		size = r.encoded(c.encoding&0x0f, 0)
+		start = GVA(r.readEncoded(c.encoding, p.addr))
+		size = r.readEncoded(c.encoding&0x0f, 0)
 		if c.augmented {
 			n := r.uleb()
 			if n > uint64(len(r.b)-r.pos) {
@@ -281,9 +281,9 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 	return nil
 }
 
-// sorted returns the rows of everything that was read, ascending. Of FDEs that
+// sortedRows returns the rows of everything that was read, ascending. Of FDEs that
 // overlap, the one that begins first counts.
-func (p *frameParser) sorted() []frameRow {
+func (p *frameParser) sortedRows() []frameRow {
 	slices.SortStableFunc(p.fdes, func(a, b frameDesc) int {
 		switch {
 		case a.start < b.start:

@@ -270,9 +270,9 @@ func (r *reader) sleb() int64 {
 	}
 }
 
-// encoded reads an address in an .eh_frame encoding (Linux Standard Base, Core,
+// readEncoded reads an address in an .eh_frame encoding (Linux Standard Base, Core,
 // 10.5): absolute, or relative to the field's own address.
-func (r *reader) encoded(enc uint8, base GVA) uint64 {
+func (r *reader) readEncoded(enc uint8, base GVA) uint64 {
 	at := uint64(base) + uint64(r.pos)
 	var x uint64
 	switch enc & 0x0f {

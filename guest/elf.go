@@ -26,8 +26,8 @@ func (e *ImageError) Error() string {
 	return (&elf.Error{Part: e.Part, Reason: e.Reason, Fix: e.Fix}).Error()
 }
 
-// damaged returns the error for a file that breaks the format.
-func damaged(part, format string, args ...any) error {
+// damagedError returns the error for a file that breaks the format.
+func damagedError(part, format string, args ...any) error {
 	return &ImageError{Part: part, Reason: fmt.Sprintf(format, args...)}
 }
 
@@ -58,11 +58,11 @@ func ParseELF(b []byte) (*Image, error) {
 	f, err := elf.Parse(b)
 	if err != nil {
 		if errors.Is(err, ErrNotELF) {
-			err = notELF(b)
+			err = notELFError(b)
 		}
 		return nil, imageError(err)
 	}
-	if err := kindOf(f, b); err != nil {
+	if err := kindError(f, b); err != nil {
 		return nil, err
 	}
 	if err := checkType(f); err != nil {
@@ -124,7 +124,7 @@ func (img *Image) readSections() error {
 			continue
 		}
 		if !utf8.ValidString(name) {
-			return damaged(fmt.Sprintf("section %d", i), "name %q is not UTF-8", name)
+			return damagedError(fmt.Sprintf("section %d", i), "name %q is not UTF-8", name)
 		}
 		seg := img.segment(GVA(s.Addr))
 		if seg == nil || s.Size > seg.MemSize-uint64(GVA(s.Addr)-seg.VAddr) {
@@ -135,7 +135,7 @@ func (img *Image) readSections() error {
 	slices.SortStableFunc(img.Sections, func(a, b Section) int { return cmpAddr(a.Addr, b.Addr) })
 	for i := 1; i < len(img.Sections); i++ {
 		if a, b := &img.Sections[i-1], &img.Sections[i]; b.Addr-a.Addr < GVA(a.Size) {
-			return damaged("sections", "%q at %v and %q at %v overlap", a.Name, a.Addr, b.Name, b.Addr)
+			return damagedError("sections", "%q at %v and %q at %v overlap", a.Name, a.Addr, b.Name, b.Addr)
 		}
 	}
 	return nil

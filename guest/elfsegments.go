@@ -54,15 +54,15 @@ func checkLoad(part string, p *elf.Prog64, inFile bool, size int) error {
 	const lastPage = ^uint64(PageSize - 1)
 	switch {
 	case p.Filesz > p.Memsz:
-		return damaged(part, "%d bytes in the file for %d bytes of memory", p.Filesz, p.Memsz)
+		return damagedError(part, "%d bytes in the file for %d bytes of memory", p.Filesz, p.Memsz)
 	case !inFile:
-		return damaged(part, "%d bytes at offset %#x reach beyond the file's %d (truncated?)", p.Filesz, p.Off, size)
+		return damagedError(part, "%d bytes at offset %#x reach beyond the file's %d (truncated?)", p.Filesz, p.Off, size)
 	case p.Memsz > MaxRAM:
-		return damaged(part, "%d bytes of memory, more than any guest can have (%d)", p.Memsz, uint64(MaxRAM))
+		return damagedError(part, "%d bytes of memory, more than any guest can have (%d)", p.Memsz, uint64(MaxRAM))
 	case p.Vaddr+p.Memsz < p.Vaddr || p.Vaddr+p.Memsz > lastPage:
-		return damaged(part, "%d bytes at virtual address %#x reach the last page of the address space", p.Memsz, p.Vaddr)
+		return damagedError(part, "%d bytes at virtual address %#x reach the last page of the address space", p.Memsz, p.Vaddr)
 	case p.Paddr+p.Memsz < p.Paddr:
-		return damaged(part, "%d bytes at physical address %#x wrap around", p.Memsz, p.Paddr)
+		return damagedError(part, "%d bytes at physical address %#x wrap around", p.Memsz, p.Paddr)
 	case !GVA(p.Vaddr).Canonical() || !GVA(p.Vaddr+p.Memsz-1).Canonical() || int64(p.Vaddr^(p.Vaddr+p.Memsz-1)) < 0:
 		return &ImageError{part, fmt.Sprintf("%d bytes at virtual address %#x are not all canonical 48-bit addresses", p.Memsz, p.Vaddr), "link the guest below 0x800000000000 or from 0xffff800000000000"}
 	case p.Vaddr%PageSize != p.Paddr%PageSize:
@@ -77,10 +77,10 @@ func checkOverlap(segs []Segment) error {
 	slices.SortFunc(segs, func(a, b Segment) int { return cmpAddr(a.VAddr, b.VAddr) })
 	for i := 1; i < len(segs); i++ {
 		a, b := &segs[i-1], &segs[i]
-		if b.VAddr <= a.last() {
-			return damaged("segments", "those at %v (%d bytes) and %v overlap in virtual memory", a.VAddr, a.MemSize, b.VAddr)
+		if b.VAddr <= a.lastAddr() {
+			return damagedError("segments", "those at %v (%d bytes) and %v overlap in virtual memory", a.VAddr, a.MemSize, b.VAddr)
 		}
-		if a.last()/PageSize != b.VAddr/PageSize {
+		if a.lastAddr()/PageSize != b.VAddr/PageSize {
 			continue
 		}
 		// They share a page, which has one frame and one set of permissions.

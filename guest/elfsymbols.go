@@ -19,13 +19,13 @@ func (img *Image) readSymbols() error {
 			syms = append(syms, sym)
 		}
 	}
-	img.SymbolTable = NewSymbolTable(syms, img.room)
+	img.SymbolTable = NewSymbolTable(syms, img.roomOf)
 	return nil
 }
 
-// room is how much of its segment and of its section begins at a symbol. A label at the
+// roomOf is how much of its segment and of its section begins at a symbol. A label at the
 // very end of its section (_etext), or a number that is no address, is in none.
-func (img *Image) room(s *Symbol) (segment, section uint64) {
+func (img *Image) roomOf(s *Symbol) (segment, section uint64) {
 	seg := img.segment(s.Addr)
 	if seg == nil {
 		return 0, 0

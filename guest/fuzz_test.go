@@ -41,7 +41,7 @@ func FuzzParseELF(f *testing.F) {
 			if got := mustRead(t, as, s.VAddr, len(s.Data)); !bytes.Equal(got, s.Data) {
 				t.Errorf("segment at %v was not loaded", s.VAddr)
 			}
-			m, err := as.Translate(s.last())
+			m, err := as.Translate(s.lastAddr())
 			if err != nil || m.PA != s.PAddr+GPA(s.MemSize-1) || m.User != s.User || s.W && !m.Writable || s.X && m.NoExec {
 				t.Errorf("last byte of %v: %+v, %v", s.VAddr, m, err)
 			}
@@ -57,10 +57,10 @@ func checkImage(t *testing.T, img *Image) {
 	}
 	for i := range img.Segments {
 		s := &img.Segments[i]
-		if s.MemSize == 0 || uint64(len(s.Data)) > s.MemSize || !s.VAddr.Canonical() || !s.last().Canonical() || s.last() < s.VAddr {
+		if s.MemSize == 0 || uint64(len(s.Data)) > s.MemSize || !s.VAddr.Canonical() || !s.lastAddr().Canonical() || s.lastAddr() < s.VAddr {
 			t.Errorf("segment %d: %v, %d bytes", i, s.VAddr, s.MemSize)
 		}
-		if i > 0 && img.Segments[i-1].last() >= s.VAddr {
+		if i > 0 && img.Segments[i-1].lastAddr() >= s.VAddr {
 			t.Errorf("segment %d overlaps the one before", i)
 		}
 	}

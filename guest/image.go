@@ -34,8 +34,8 @@ type Segment struct {
 // Contains reports whether va is in the segment.
 func (s *Segment) Contains(va GVA) bool { return uint64(va-s.VAddr) < s.MemSize }
 
-// last returns the segment's last address.
-func (s *Segment) last() GVA { return s.VAddr + GVA(s.MemSize-1) }
+// lastAddr returns the segment's last address.
+func (s *Segment) lastAddr() GVA { return s.VAddr + GVA(s.MemSize-1) }
 
 // Section is one section that occupies guest memory.
 type Section struct {

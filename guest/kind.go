@@ -14,9 +14,9 @@ const (
 	fixGuest  = "--guest boots programs for the bare machine (docs/guest.md)"
 )
 
-// kindOf returns what an ELF file is if it is not a guest, or nil. A file that is a guest for us in addition to being a
+// kindError returns what an ELF file is if it is not a guest, or nil. A file that is a guest for us in addition to being a
 // multiboot image has the symbol gp_foreign_bp.
-func kindOf(f *elf.File, b []byte) error {
+func kindError(f *elf.File, b []byte) error {
 	switch {
 	case IsUserModeLinux(b):
 		return &ImageError{"file", "user-mode Linux, which is a program of its host and no kernel for a virtual machine", "use a kernel that is built for x86 hardware, with --kernel FILE"}
@@ -25,7 +25,7 @@ func kindOf(f *elf.File, b []byte) error {
 	case linuxProgram(f):
 		return &ImageError{"file", "a program for Linux (it has a Linux ABI note)", fixGuest + "; run this one in a Linux guest"}
 	case bytes.Contains(b, []byte(SymForeignBreakpoint)):
-	case multiboot(b):
+	case isMultiboot(b):
 		return &ImageError{"file", "a multiboot image, which begins in 32-bit protected mode", fixGuest + ", entered in 64-bit mode: remove the multiboot header and start at a 64-bit entry point"}
 	}
 	return nil
@@ -48,8 +48,8 @@ func linuxProgram(f *elf.File) bool {
 	return le.Uint32(note) == 4 && le.Uint32(note[8:]) == 1 && le.Uint32(note[16:]) == 0
 }
 
-// multiboot reports whether there is a header of the Multiboot Specification, versions 0.6.96 or 2.0, sections 3.1.
-func multiboot(b []byte) bool {
+// isMultiboot reports whether there is a header of the Multiboot Specification, versions 0.6.96 or 2.0, sections 3.1.
+func isMultiboot(b []byte) bool {
 	le := binary.LittleEndian
 	for at := 0; at+12 <= min(len(b), 8192); at += 4 {
 		if h := b[at:]; le.Uint32(h) == 0x1badb002 && le.Uint32(h)+le.Uint32(h[4:])+le.Uint32(h[8:]) == 0 {
@@ -64,8 +64,8 @@ func multiboot(b []byte) bool {
 	return false
 }
 
-// notELF returns the error for a file that is not an ELF file, with what it is where that is known.
-func notELF(b []byte) error {
+// notELFError returns the error for a file that is not an ELF file, with what it is where that is known.
+func notELFError(b []byte) error {
 	at := func(off int, s string) bool { return len(b) >= off+len(s) && string(b[off:off+len(s)]) == s }
 	what := ""
 	switch {

@@ -58,7 +58,7 @@ func checkSegments(img *Image, layout Layout) error {
 			}
 			return &ImageError{part, fmt.Sprintf("its %d bytes at physical address %v are outside the %d bytes of RAM", s.MemSize, s.PAddr, layout.RAM.Size), fix}
 		}
-		if ours.overlaps(span{s.VAddr, s.last()}) {
+		if ours.overlaps(span{s.VAddr, s.lastAddr()}) {
 			return &ImageError{part, fmt.Sprintf("it overlaps the loader's memory at %v", ours.first), "link it elsewhere"}
 		}
 	}
@@ -137,8 +137,8 @@ func (l *loader) boot() (*BootState, error) {
 	return st, nil
 }
 
-// nx returns the bit that makes a page non-executable, if there is one.
-func (l *loader) nx() uint64 {
+// nxBit returns the bit that makes a page non-executable, if there is one.
+func (l *loader) nxBit() uint64 {
 	if l.opt.NoNX {
 		return 0
 	}
@@ -157,7 +157,7 @@ func (l *loader) mapMemory() error {
 	if err := b.mapRange(0, 0, l.opt.RAM, pteWrite, true); err != nil {
 		return err
 	}
-	if err := b.mapRange(GVA(base), base, LoaderSize, pteWrite|l.nx(), true); err != nil {
+	if err := b.mapRange(GVA(base), base, LoaderSize, pteWrite|l.nxBit(), true); err != nil {
 		return err
 	}
 	for cpu := range l.opt.VCPUs {
@@ -174,7 +174,7 @@ func (l *loader) mapSegments() error {
 	var prevFlags uint64
 	for i := range l.img.Segments {
 		s := &l.img.Segments[i]
-		flags := l.nx()
+		flags := l.nxBit()
 		if s.X {
 			flags = 0
 		}
@@ -186,9 +186,9 @@ func (l *loader) mapSegments() error {
 		}
 		va := GVA(alignDown(uint64(s.VAddr), PageSize))
 		pa := GPA(alignDown(uint64(s.PAddr), PageSize))
-		size := alignUp(uint64(s.last()-va)+1, PageSize)
+		size := alignUp(uint64(s.lastAddr()-va)+1, PageSize)
 		firstFlags := flags
-		if prev != nil && prev.last()/PageSize == s.VAddr/PageSize {
+		if prev != nil && prev.lastAddr()/PageSize == s.VAddr/PageSize {
 			firstFlags = (flags|prevFlags)&^pteNX | flags&prevFlags&pteNX
 		}
 		if err := l.tables.mapRange(va, pa, PageSize, firstFlags, false); err != nil {
@@ -213,7 +213,7 @@ func (l *loader) execAreas(st *BootState) error {
 	}
 	for i := range l.img.Segments {
 		s := &l.img.Segments[i]
-		used = append(used, span{s.VAddr, s.last()})
+		used = append(used, span{s.VAddr, s.lastAddr()})
 	}
 	for _, user := range []bool{false, true} {
 		var must, want []span
@@ -225,7 +225,7 @@ func (l *loader) execAreas(st *BootState) error {
 		}
 		for i := range l.img.Segments {
 			if s := &l.img.Segments[i]; s.User == user {
-				want = append(want, span{s.VAddr, s.last()})
+				want = append(want, span{s.VAddr, s.lastAddr()})
 			}
 		}
 		name, r, area, flags := "kernel", l.layout.KernelExec, &st.KernelExec, uint64(0)
@@ -241,7 +241,7 @@ func (l *loader) execAreas(st *BootState) error {
 		}
 		*area = Area{GVA: va, GPA: r.Base, Size: r.Size}
 		used = append(used, span{va, va + GVA(r.Size-1)})
-		if err := l.tables.windows(must); err != nil {
+		if err := l.tables.mapWindows(must); err != nil {
 			return err
 		}
 	}
@@ -263,7 +263,7 @@ func (l *loader) dataAreas(st *BootState, used []span) error {
 		if err != nil {
 			return fmt.Errorf("place the %s area: %w", x.r.Name, err)
 		}
-		if err := l.tables.mapRange(va, x.r.Base, x.r.Size, x.flags|pteWrite|l.nx(), true); err != nil {
+		if err := l.tables.mapRange(va, x.r.Base, x.r.Size, x.flags|pteWrite|l.nxBit(), true); err != nil {
 			return err
 		}
 		*x.area = Area{GVA: va, GPA: x.r.Base, Size: x.r.Size}

@@ -21,7 +21,7 @@ const (
 // SourceName returns the name that C++ or Rust source has for a function or a variable, of whose symbol name is the mangled name; params
 // has the types of a function's parameters added. It is "" for a name that is not mangled.
 func SourceName(name string, params bool) string {
-	if !mangled(name) || len(name) > maxMangled {
+	if !isMangled(name) || len(name) > maxMangled {
 		return ""
 	}
 	options := []demangle.Option{demangle.MaxLength(maxDemangled)}
@@ -38,7 +38,7 @@ func SourceName(name string, params bool) string {
 // ShownName returns the name by which texts show a symbol: that of the source, without parameters, if it has one. The
 // names that it was asked for last are kept: it is called for each record that is printed.
 func ShownName(name string) string {
-	if !mangled(name) {
+	if !isMangled(name) {
 		return name
 	}
 	if text, ok := shown.names.Load(name); ok {
@@ -61,9 +61,9 @@ var shown struct {
 	n     atomic.Int64
 }
 
-// ofSource returns the one function or variable that has a name in its source: with its namespaces and classes, and with
+// lookupSource returns the one function or variable that has a name in its source: with its namespaces and classes, and with
 // or without the types of its parameters. What the compiler has split off does not count.
-func (t *SymbolTable) ofSource(name string) (found Symbol, ok bool) {
+func (t *SymbolTable) lookupSource(name string) (found Symbol, ok bool) {
 	plain, _, _ := strings.Cut(name, "(")
 	if len(name) < 2 || len(name) > 1<<maxDemangled || strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R") {
 		return Symbol{}, false
@@ -72,7 +72,7 @@ func (t *SymbolTable) ofSource(name string) (found Symbol, ok bool) {
 	last, _, _ = strings.Cut(last, "<")
 	for i := range t.all {
 		s := &t.all[i]
-		if !mangled(s.Name) || strings.Contains(s.Name, ".") || !strings.Contains(s.Name, last) || ok && s.Addr == found.Addr {
+		if !isMangled(s.Name) || strings.Contains(s.Name, ".") || !strings.Contains(s.Name, last) || ok && s.Addr == found.Addr {
 			continue
 		}
 		if whole := SourceName(s.Name, true); SourceName(s.Name, false) != name && whole != name && strings.TrimSuffix(whole, " const") != name {
@@ -113,13 +113,13 @@ const maxParts = 32
 // (its hot-cold splitting; its other clones have numbers or hashes).
 var partKinds = []string{"part", "cold", "isra", "constprop", "specialized"}
 
-// mangled reports whether a name may be one of C++ (_Z) or Rust (_R).
-func mangled(name string) bool {
+// isMangled reports whether a name may be one of C++ (_Z) or Rust (_R).
+func isMangled(name string) bool {
 	return strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R")
 }
 
-// meant returns advice about a name that no symbol has: which symbols have it in their source.
-func (t *SymbolTable) meant(name string) string {
+// advice returns advice about a name that no symbol has: which symbols have it in their source.
+func (t *SymbolTable) advice(name string) string {
 	if len(name) < 2 {
 		return ""
 	}
@@ -127,7 +127,7 @@ func (t *SymbolTable) meant(name string) string {
 	var found []string
 	for i := range t.all {
 		s := t.all[i].Name
-		if !mangled(s) || !strings.Contains(s, last) {
+		if !isMangled(s) || !strings.Contains(s, last) {
 			continue
 		}
 		source := SourceName(s, false)

@@ -19,11 +19,11 @@ func (s span) overlaps(o span) bool { return s.first <= o.last && o.first <= s.l
 // distance returns how far the farthest bytes of the two are apart, the short
 // way round the address space.
 func (s span) distance(o span) uint64 {
-	return max(around(s.first, o.last), around(s.last, o.first), around(s.first, o.first), around(s.last, o.last))
+	return max(distance(s.first, o.last), distance(s.last, o.first), distance(s.first, o.first), distance(s.last, o.last))
 }
 
-// around returns the distance of two addresses modulo 2^64.
-func around(a, b GVA) uint64 { return min(uint64(a-b), uint64(b-a)) }
+// distance returns the distance of two addresses modulo 2^64.
+func distance(a, b GVA) uint64 { return min(uint64(a-b), uint64(b-a)) }
 
 // placement is one possible place.
 type placement struct {

@@ -105,9 +105,9 @@ func (img *Image) Profile() (Profile, error) {
 	b := img.bytesAt(s.Addr, ProfileSize)
 	switch {
 	case b == nil:
-		return Profile{}, damaged(SymProfile, "its %d bytes at %v are not in the file", ProfileSize, s.Addr)
+		return Profile{}, damagedError(SymProfile, "its %d bytes at %v are not in the file", ProfileSize, s.Addr)
 	case s.Addr%8 != 0:
-		return Profile{}, damaged(SymProfile, "address %v is not a multiple of 8", s.Addr)
+		return Profile{}, damagedError(SymProfile, "address %v is not a multiple of 8", s.Addr)
 	}
 	p, err := parseProfile(b)
 	if err != nil {
@@ -131,9 +131,9 @@ func (img *Image) FlagsAt() (GVA, error) {
 	}
 	switch {
 	case s.Addr%8 != 0:
-		return 0, damaged(SymFlags, "address %v is not a multiple of 8", s.Addr)
+		return 0, damagedError(SymFlags, "address %v is not a multiple of 8", s.Addr)
 	case img.bytesAt(s.Addr, 8) == nil:
-		return 0, damaged(SymFlags, "its 8 bytes at %v are not in the file", s.Addr)
+		return 0, damagedError(SymFlags, "its 8 bytes at %v are not in the file", s.Addr)
 	}
 	return s.Addr, nil
 }
@@ -148,11 +148,11 @@ func parseProfile(b []byte) (Profile, error) {
 	size := -p.StackMask
 	switch magic := le64(b[ProfileMagicAt:]); {
 	case magic != ProfileMagic:
-		return Profile{}, damaged(SymProfile, "magic %#x, not %#x", magic, uint64(ProfileMagic))
+		return Profile{}, damagedError(SymProfile, "magic %#x, not %#x", magic, uint64(ProfileMagic))
 	case bits.OnesCount64(size) != 1 || size < MinProfileStack || size > MaxProfileStack:
-		return Profile{}, damaged(SymProfile, "stack mask %#x is not that of a power of two from %d to %d", p.StackMask, MinProfileStack, MaxProfileStack)
+		return Profile{}, damagedError(SymProfile, "stack mask %#x is not that of a power of two from %d to %d", p.StackMask, MinProfileStack, MaxProfileStack)
 	case p.StackMagic == 0:
-		return Profile{}, damaged(SymProfile, "the magic of stacks is 0")
+		return Profile{}, damagedError(SymProfile, "the magic of stacks is 0")
 	}
 	for _, f := range []struct {
 		name        string
@@ -162,7 +162,7 @@ func parseProfile(b []byte) (Profile, error) {
 		{"magic", p.MagicOff, 8, 8}, {"vCPU", p.CPUOff, 4, 4}, {"pid", p.PIDOff, 4, 4}, {"tgid", p.TGIDOff, 4, 4}, {"comm", p.CommOff, ProfileCommSize, 1},
 	} {
 		if f.off < 0 || f.off > int32(size)-f.size || f.off%f.align != 0 {
-			return Profile{}, damaged(SymProfile, "%s at offset %d: want a multiple of %d within the stack's %d bytes", f.name, f.off, f.align, size)
+			return Profile{}, damagedError(SymProfile, "%s at offset %d: want a multiple of %d within the stack's %d bytes", f.name, f.off, f.align, size)
 		}
 	}
 	return p, nil

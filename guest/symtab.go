@@ -189,10 +189,10 @@ func (t *SymbolTable) Symbols() []Symbol { return t.all }
 func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 	found := t.byName[name]
 	if len(found) == 0 {
-		if s, ok := t.ofSource(name); ok {
+		if s, ok := t.lookupSource(name); ok {
 			return s, nil
 		}
-		if advice := t.meant(name); advice != "" {
+		if advice := t.advice(name); advice != "" {
 			return Symbol{}, &MissingSymbolError{Name: name, Advice: advice}
 		}
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)

@@ -102,9 +102,9 @@ func (t *Tables) Map(va GVA, pa GPA, user bool) error {
 	}
 }
 
-// windows makes the tables of level 3 for all that a rel32 jump in text can
+// mapWindows makes the tables of level 3 for all that a rel32 jump in text can
 // reach, so that a guest that copies the top level shares what Map adds later.
-func (b *tableBuilder) windows(text []span) error {
+func (b *tableBuilder) mapWindows(text []span) error {
 	const step = GVA(1) << 39 // what an entry of level 4 covers
 	for _, s := range text {
 		first, last := s.first-reach, s.last+reach

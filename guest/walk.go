@@ -14,7 +14,7 @@ type trail struct {
 	n     int
 }
 
-func (t *trail) note(s Step, read bool) {
+func (t *trail) addStep(s Step, read bool) {
 	if read {
 		t.steps[t.n] = s
 		t.n++
