@@ -168,11 +168,11 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 			return field{id: FieldRet, bits: 64, name: name}, "", ""
 		}
 	}
-	return field{}, CodeFieldNotFound, p.known()
+	return field{}, CodeFieldNotFound, p.knownFields()
 }
 
-// known lists what could have been meant.
-func (p *filterParser) known() string {
+// knownFields lists what could have been meant.
+func (p *filterParser) knownFields() string {
 	var names []string
 	for _, x := range p.layout.Fields {
 		if x.Type.Count == 0 {

@@ -47,7 +47,7 @@ func (p *parser) expand(args []string) ([]string, error) {
 	params := p.function().params()
 	if len(params) == 0 {
 		if all >= 0 {
-			return nil, p.untyped(all+2, 0)
+			return nil, p.typesError(all+2, 0)
 		}
 		return args, nil
 	}
@@ -112,8 +112,8 @@ func parameterNames(params []btf.FuncParam) string {
 	return strings.Join(names, ", ")
 }
 
-// untyped refuses what needs types where there are none.
-func (p *parser) untyped(token, offset int) *SyntaxError {
+// typesError refuses what needs types where there are none.
+func (p *parser) typesError(token, offset int) *SyntaxError {
 	e := p.fail(token, offset, CodeNosupBTFArg)
 	if p.scope.Types == nil {
 		e.Detail = "the guest's image has no types (BTF)"

@@ -19,8 +19,8 @@ const (
 	keepHeld = 1 << 10
 )
 
-// empty returns q without its events, and without its memory where that is much.
-func empty[T any](q []T) []T {
+// emptied returns q without its events, and without its memory where that is much.
+func emptied[T any](q []T) []T {
 	if cap(q) > keepHeld {
 		return nil
 	}

@@ -203,19 +203,19 @@ func (h *Hub) Close() HubCounts {
 	return h.Counts()
 }
 
-// end says that no event is being made any more.
-func (h *Hub) end(p *ring) {
+// endEvent says that no event is being made any more.
+func (h *Hub) endEvent(p *ring) {
 	p.busy.Store(false)
-	h.rouse(p.full())
+	h.wakeIfAsked(p.full())
 }
 
-// rouse wakes the hub where it has asked for that: asleep for any event, and resting
+// wakeIfAsked wakes the hub where it has asked for that: asleep for any event, and resting
 // when something is full.
 //
 // The hub sets nap before it looks at the rings for the last time, and the ring was
 // changed before nap is read: one of the two sees the other (Go's atomics are
 // sequentially consistent).
-func (h *Hub) rouse(full bool) {
+func (h *Hub) wakeIfAsked(full bool) {
 	if nap := h.nap.Load(); nap == asleep || nap == resting && full {
 		if h.nap.CompareAndSwap(nap, awake) {
 			h.kick()

@@ -298,11 +298,11 @@ func TestSourceCloseWaits(t *testing.T) {
 	src.Begin(0)
 	rec := src.Reserve(0, recordHeader)
 	src.Close()
-	h.pass(cursors, math.MaxInt64)
+	h.deliverDue(cursors, math.MaxInt64)
 	le.PutUint32(rec[RecordMark:], src.Mark(AtPre))
 	src.Submit(0, true)
 	src.End(0)
-	h.pass(cursors, math.MaxInt64)
+	h.deliverDue(cursors, math.MaxInt64)
 	if e, ok, _ := sub.TryNext(); !ok || e.Source != src || len(h.sources) != 0 {
 		t.Errorf("event %v of %v; %d sources left", ok, e.Source, len(h.sources))
 	}

@@ -20,7 +20,7 @@ import (
 func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err error) {
 	refuse := func(code Code, cause *probe.Error) (guest.GVA, string, error) {
 		e := d.line().fail(1, 0, code)
-		e.because(cause)
+		e.setCause(cause)
 		return 0, "", e
 	}
 	p := d.Place

@@ -42,16 +42,16 @@ func (h *Hub) run() {
 	poll := minPoll
 	for {
 		closing, seq := h.closing.Load(), h.seq
-		h.begun()
+		h.noteBegun()
 		fed, sure, active := h.poll()
 		if closing {
 			sure = math.MaxInt64
 		}
-		out, next := h.pass(cursors, sure)
+		out, next := h.deliverDue(cursors, sure)
 		if out == later {
 			continue
 		}
-		if closing && h.quiet(cursors) {
+		if closing && h.isDrained(cursors) {
 			break
 		}
 		if fed > 0 || out == waiting {
@@ -75,7 +75,7 @@ func (h *Hub) run() {
 			continue
 		}
 		h.nap.Store(asleep)
-		if !h.news(cursors) && closing == h.closing.Load() {
+		if !h.hasNews(cursors) && closing == h.closing.Load() {
 			wait(timeout)
 		}
 		h.nap.Store(awake)
@@ -103,8 +103,8 @@ func (h *Hub) poll() (n int, sure int64, active bool) {
 	return n, sure, active
 }
 
-// news reports whether a ring is not as cursors have it, or something was put.
-func (h *Hub) news(cursors []cursor) bool {
+// hasNews reports whether a ring is not as cursors have it, or something was put.
+func (h *Hub) hasNews(cursors []cursor) bool {
 	for i, p := range h.prods {
 		if c := &cursors[i]; p.head.Load() != c.end || p.busy.Load() == c.idle {
 			return true
@@ -130,10 +130,10 @@ func (h *Hub) full() bool {
 	return false
 }
 
-// quiet reports whether nothing is stored any more and all has been handed on.
+// isDrained reports whether nothing is stored any more and all has been handed on.
 // closing was set before: an event that begins after a ring was seen idle is
 // lost, so each ring has to be seen so only once.
-func (h *Hub) quiet(cursors []cursor) bool {
+func (h *Hub) isDrained(cursors []cursor) bool {
 	all := len(h.held) == 0
 	for i, p := range h.prods {
 		c := &cursors[i]
@@ -143,11 +143,11 @@ func (h *Hub) quiet(cursors []cursor) bool {
 	return all && !h.hasPut()
 }
 
-// pass hands on, in the order of their times, the events whose turn it surely
+// deliverDue hands on, in the order of their times, the events whose turn it surely
 // is: those before which no event can come any more, neither out of a ring in which one
 // is being made nor, before the time sure, from the Feed; and those that have waited for
 // long enough. Next is the time of the earliest event that is left.
-func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
+func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64) {
 	h.mu.Lock()
 	closed := len(h.closed)
 	h.mu.Unlock()
@@ -155,7 +155,7 @@ func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
 	for _, e := range h.inbox {
 		h.held.push(e)
 	}
-	h.inbox = empty(h.inbox)
+	h.inbox = emptied(h.inbox)
 	h.putMu.Unlock()
 	// What is begun after this has a later time.
 	now, idle := h.clock(), true
@@ -180,14 +180,14 @@ func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
 			case time > now:
 				out = later
 			default:
-				h.handOn(i, cursors)
+				h.deliverNext(i, cursors)
 				continue
 			}
 			if idle && closed > 0 {
 				h.retire(closed)
 			}
 			if len(h.held) == 0 {
-				h.held = empty(h.held)
+				h.held = emptied(h.held)
 			}
 			h.release(time)
 			h.mu.Unlock()
@@ -217,18 +217,18 @@ func (h *Hub) earliest(cursors []cursor) (first int, time int64, certain bool) {
 	return first, time, certain
 }
 
-// handOn gives the next event of ring i, or of held, to the subscribers. The mutex is
+// deliverNext gives the next event of ring i, or of held, to the subscribers. The mutex is
 // held.
-func (h *Hub) handOn(i int, cursors []cursor) {
+func (h *Hub) deliverNext(i int, cursors []cursor) {
 	if i == len(cursors) {
 		e := h.held.pop()
 		h.heldBytes.Add(-int64(len(e.rec)))
-		h.give(Event{CPU: e.cpu, Time: e.time, Data: e.rec}, e.rec, i, e.number)
+		h.deliver(Event{CPU: e.cpu, Time: e.time, Data: e.rec}, e.rec, i, e.number)
 		return
 	}
 	c, p := &cursors[i], h.prods[i]
 	e := c.next
-	h.give(Event{CPU: e.cpu, Time: e.time}, e.rec, i, e.pos)
+	h.deliver(Event{CPU: e.cpu, Time: e.time}, e.rec, i, e.pos)
 	c.pos = e.next
 	p.release(e.next)
 	if c.pos < c.end {
@@ -236,9 +236,9 @@ func (h *Hub) handOn(i int, cursors []cursor) {
 	}
 }
 
-// give gives an event, the one at pos of a ring, to those who want it. Where ev has no
+// deliver gives an event, the one at pos of a ring, to those who want it. Where ev has no
 // Data it gets a copy of rec when somebody does.
-func (h *Hub) give(ev Event, rec []byte, ring int, pos uint64) {
+func (h *Hub) deliver(ev Event, rec []byte, ring int, pos uint64) {
 	ev.Source, ev.Seq = h.sources[le.Uint32(rec[RecordMark:])>>2], h.seq
 	h.seq++
 	if ev.Time < h.lastTime {

@@ -29,7 +29,7 @@ func newHubClock(t *testing.T) *hubClock {
 // passes makes a pass, and wants the events of these times, a late one with a minus.
 func (x *hubClock) passes(sure int64, want outcome, times ...int64) {
 	x.t.Helper()
-	if out, _ := x.pass(x.cursors, sure); out != want {
+	if out, _ := x.deliverDue(x.cursors, sure); out != want {
 		x.t.Errorf("outcome %v, want %v", out, want)
 	}
 	for _, w := range times {

@@ -23,7 +23,7 @@ func ParseIn(text string, scope Scope) (*Def, error) {
 	if len(src.tokens) == 0 || !isKind(src.tokens[0][0]) {
 		e := src.fail(0, 0, CodeBadCommand)
 		e.Column = 0
-		e.Detail = notOurs(src.tokens)
+		e.Detail = commandAdvice(src.tokens)
 		return nil, e
 	}
 	if len(src.tokens) < 2 {
@@ -128,8 +128,8 @@ func (p *parser) locate() error {
 	return err
 }
 
-// notOurs says what is wrong with the letter that a command begins with.
-func notOurs(tokens []string) string {
+// commandAdvice says what is wrong with the letter that a command begins with.
+func commandAdvice(tokens []string) string {
 	const have = "it begins with p, r or w"
 	if len(tokens) == 0 || tokens[0] == "" {
 		return have

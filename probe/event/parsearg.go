@@ -35,15 +35,15 @@ func (p *parser) args() error {
 		}
 		fixed += a.Type.Size * max(1, a.Type.Count)
 		if fixed > maxFixed {
-			return p.here(0, CodeEventTooBig)
+			return p.failHere(0, CodeEventTooBig)
 		}
 		p.def.Args = append(p.def.Args, a)
 	}
 	return nil
 }
 
-// here returns the error for what is being read, delta behind its start.
-func (p *parser) here(delta int, code Code) *SyntaxError {
+// failHere returns the error for what is being read, delta behind its start.
+func (p *parser) failHere(delta int, code Code) *SyntaxError {
 	return p.fail(p.token, p.offset+delta, code)
 }
 
@@ -53,27 +53,27 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 	if name, body, ok := strings.Cut(text, "="); ok {
 		switch {
 		case len(name) > maxArgName:
-			return a, p.here(0, CodeArgNameTooLong)
+			return a, p.failHere(0, CodeArgNameTooLong)
 		case name == "":
-			return a, p.here(0, CodeNoArgName)
+			return a, p.failHere(0, CodeNoArgName)
 		}
 		a.Name, a.Text = name, body
 	} else if name, _, _ := strings.Cut(text, ":"); (p.scope.Types != nil || p.scope.Variables != nil) && isIdentifier(name) {
 		a.Name = name // that of a parameter or a variable
 	}
 	if !isIdentifier(a.Name) {
-		return a, p.here(0, CodeBadArgName)
+		return a, p.failHere(0, CodeBadArgName)
 	}
 	if slices.Contains(reservedNames, a.Name) || p.def.Kind == KindWatch && slices.Contains(watchNames, a.Name) ||
 		slices.ContainsFunc(p.def.Args, func(b Arg) bool { return b.Name == a.Name }) {
-		return a, p.here(0, CodeUsedArgName)
+		return a, p.failHere(0, CodeUsedArgName)
 	}
 	p.offset = len(text) - len(a.Text)
 	switch {
 	case len(a.Text) > maxArgBody:
-		return a, p.here(0, CodeArgTooLong)
+		return a, p.failHere(0, CodeArgTooLong)
 	case a.Text == "":
-		return a, p.here(0, CodeNoArgBody)
+		return a, p.failHere(0, CodeNoArgBody)
 	}
 
 	fetch, typeText, typed := strings.Cut(a.Text, ":")
@@ -91,7 +91,7 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 	if a.Fetch, err = p.fetch(fetch); err != nil {
 		return a, err
 	}
-	if err := p.fit(&a, typeText, typed); err != nil {
+	if err := p.fitType(&a, typeText, typed); err != nil {
 		return a, err
 	}
 	return a, p.store(a.Fetch, &a.Type, typeText, typeAt)
@@ -106,17 +106,17 @@ func (p *parser) array(text string, at int, count *int) (string, error) {
 	at += len(name) + 1
 	number, suffix, ok := strings.Cut(rest, "]")
 	if !ok {
-		return "", p.here(at+len(rest), CodeArrayNoClose)
+		return "", p.failHere(at+len(rest), CodeArrayNoClose)
 	}
 	if suffix != "" {
-		return "", p.here(at+len(number)+1, CodeBadArraySuffix)
+		return "", p.failHere(at+len(number)+1, CodeBadArraySuffix)
 	}
 	n, ok := parseUint(number)
 	switch {
 	case !ok || n == 0 || n > 1<<32-1:
-		return "", p.here(at, CodeBadArrayNum)
+		return "", p.failHere(at, CodeBadArrayNum)
 	case n > maxArray:
-		return "", p.here(at, CodeArrayTooBig)
+		return "", p.failHere(at, CodeArrayTooBig)
 	}
 	*count = int(n)
 	return name, nil
@@ -128,19 +128,19 @@ func (p *parser) argType(fetch, text string, typed bool, at int, t *Type) error 
 	switch {
 	case fetch == "$comm" || fetch == "$COMM" || strings.HasPrefix(fetch, `\"`):
 		if count > 0 || typed && text != "string" {
-			return p.here(at, CodeNeedStringType)
+			return p.failHere(at, CodeNeedStringType)
 		}
 		*t = stringType
 	case !typed:
 		*t = defaultType
 	case text == "%pd" || text == "%pD":
-		e := p.here(at, CodeNoProfile)
+		e := p.failHere(at, CodeNoProfile)
 		e.Detail = "the guest's dentry and file structures are not known"
 		return e
 	default:
 		found, ok := parseType(text)
 		if !ok {
-			return p.here(at, CodeBadType)
+			return p.failHere(at, CodeBadType)
 		}
 		*t = found
 	}
@@ -159,37 +159,37 @@ func (p *parser) store(f Fetch, t *Type, typeText string, at int) error {
 			case Register, StackSlot, RetVal, FuncArg, Sum:
 			case Deref:
 				if deref.User {
-					return p.here(at, CodeBadSymstring)
+					return p.failHere(at, CodeBadSymstring)
 				}
 			default:
-				return p.here(at, CodeBadSymstring)
+				return p.failHere(at, CodeBadSymstring)
 			}
 		} else if !memory {
 			switch f.(type) {
 			case Immediate, Comm, Literal:
 			default:
-				return p.here(at, CodeBadString)
+				return p.failHere(at, CodeBadString)
 			}
 		}
 		// Only a single string in memory replaces the last load; the others
 		// need an operation of their own.
 		if !memory || t.Format == SymStr || t.Count > 0 {
 			if !p.op() {
-				return p.here(0, CodeTooManyOps)
+				return p.failHere(0, CodeTooManyOps)
 			}
 		}
 	} else if !memory && !p.op() {
-		return p.here(0, CodeTooManyOps)
+		return p.failHere(0, CodeTooManyOps)
 	}
 	if t.Format == Bits && (!p.op() || !parseBits(typeText, t)) {
-		return p.here(at, CodeBadBitfield)
+		return p.failHere(at, CodeBadBitfield)
 	}
 	if t.Count > 0 {
 		if t.Format == SymStr || !memory && t.Format != String && t.Format != UString {
-			return p.here(at, CodeBadString)
+			return p.failHere(at, CodeBadString)
 		}
 		if !p.op() {
-			return p.here(0, CodeTooManyOps)
+			return p.failHere(0, CodeTooManyOps)
 		}
 	}
 	return nil

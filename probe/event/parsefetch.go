@@ -9,7 +9,7 @@ import (
 // kernel counts later carets from there.
 func (p *parser) fetch(s string) (Fetch, error) {
 	if s == "" {
-		return nil, p.here(0, CodeBadFetchArg)
+		return nil, p.failHere(0, CodeBadFetchArg)
 	}
 	switch c := s[0]; {
 	case c == '$':
@@ -17,7 +17,7 @@ func (p *parser) fetch(s string) (Fetch, error) {
 	case c == '%':
 		r, ok := regByName(s[1:])
 		if !ok {
-			return nil, p.here(0, CodeBadRegName)
+			return nil, p.failHere(0, CodeBadRegName)
 		}
 		return Register{r}, nil
 	case c == '@':
@@ -29,7 +29,7 @@ func (p *parser) fetch(s string) (Fetch, error) {
 	case isAlpha(c) || c == '_':
 		return p.parameter(s)
 	}
-	return nil, p.here(0, CodeBadFetchArg)
+	return nil, p.failHere(0, CodeBadFetchArg)
 }
 
 // variable reads what stands behind a $.
@@ -37,13 +37,13 @@ func (p *parser) variable(s string) (Fetch, error) {
 	if rest, ok := strings.CutPrefix(s, "retval"); ok {
 		switch {
 		case p.def.Kind != KindReturn:
-			return nil, p.here(0, CodeRetvalOnProbe)
+			return nil, p.failHere(0, CodeRetvalOnProbe)
 		case p.scope.Types != nil || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "."):
 			return p.parameter("$" + s)
 		case rest == "":
 			return RetVal{}, nil
 		}
-		return nil, p.here(0, CodeBadVar)
+		return nil, p.failHere(0, CodeBadVar)
 	}
 	if rest, ok := strings.CutPrefix(s, "stack"); ok {
 		if rest == "" {
@@ -52,9 +52,9 @@ func (p *parser) variable(s string) (Fetch, error) {
 		n, tail, ok := leadingDigits(rest, 10)
 		switch {
 		case !ok || tail != "":
-			return nil, p.here(0, CodeBadVar)
+			return nil, p.failHere(0, CodeBadVar)
 		case n > maxStackSlot:
-			return nil, p.here(0, CodeBadStackNum)
+			return nil, p.failHere(0, CodeBadStackNum)
 		}
 		return StackSlot{int(n)}, nil
 	}
@@ -65,15 +65,15 @@ func (p *parser) variable(s string) (Fetch, error) {
 		n, tail, ok := leadingDigits(rest, 10)
 		switch {
 		case !ok || tail != "":
-			return nil, p.here(0, CodeBadVar)
+			return nil, p.failHere(0, CodeBadVar)
 		case n == 0 || n > maxStackSlot:
-			return nil, p.here(0, CodeBadArgNum)
+			return nil, p.failHere(0, CodeBadArgNum)
 		case !p.entry:
-			return nil, p.here(0, CodeNofentryArgs)
+			return nil, p.failHere(0, CodeNofentryArgs)
 		}
 		return FuncArg{int(n)}, nil
 	}
-	return nil, p.here(0, CodeBadVar)
+	return nil, p.failHere(0, CodeBadVar)
 }
 
 // memory reads what stands behind an @.
@@ -81,19 +81,19 @@ func (p *parser) memory(s string) (Fetch, error) {
 	if s != "" && isDigit(s[0]) {
 		addr, ok := parseUint(s)
 		if !ok {
-			return nil, p.here(0, CodeBadMemAddr)
+			return nil, p.failHere(0, CodeBadMemAddr)
 		}
 		if !p.op() {
-			return nil, p.here(0, CodeTooManyOps)
+			return nil, p.failHere(0, CodeTooManyOps)
 		}
 		return Deref{Of: Immediate{addr}}, nil
 	}
 	if strings.HasPrefix(s, "+") {
-		return nil, p.here(0, CodeFileOnKprobe)
+		return nil, p.failHere(0, CodeFileOnKprobe)
 	}
 	// One operation for the name, one for the address, one for the load.
 	if name := p.op(); !name || !p.op() {
-		return nil, p.here(0, CodeTooManyOps)
+		return nil, p.failHere(0, CodeTooManyOps)
 	}
 	name, offset, ok := splitOffset(s)
 	if !ok {
@@ -114,16 +114,16 @@ func (p *parser) deref(s string) (Fetch, error) {
 	}
 	text, body, ok := strings.Cut(rest, "(")
 	if !ok {
-		return nil, p.here(0, CodeDerefNeedBrace)
+		return nil, p.failHere(0, CodeDerefNeedBrace)
 	}
 	if d.Offset, ok = parseInt(strings.TrimPrefix(text, "+")); !ok {
-		return nil, p.here(0, CodeBadDerefOffs)
+		return nil, p.failHere(0, CodeBadDerefOffs)
 	}
 	// The u is not counted: the kernel's carets inside are one to the left.
 	p.offset += len(text) + 1
 	i := strings.LastIndexByte(body, ')')
 	if i < 0 {
-		return nil, p.here(len(body), CodeDerefOpenBrace)
+		return nil, p.failHere(len(body), CodeDerefOpenBrace)
 	}
 	inside := p.offset
 	of, err := p.fetch(body[:i])
@@ -133,13 +133,13 @@ func (p *parser) deref(s string) (Fetch, error) {
 	p.offset = inside
 	switch of.(type) {
 	case Comm, Literal:
-		return nil, p.here(0, CodeCommCantDeref)
+		return nil, p.failHere(0, CodeCommCantDeref)
 	}
 	if !p.op() {
-		return nil, p.here(0, CodeTooManyOps)
+		return nil, p.failHere(0, CodeTooManyOps)
 	}
 	if i+1 < len(body) {
-		return nil, p.here(i+1, CodeDerefSuffix)
+		return nil, p.failHere(i+1, CodeDerefSuffix)
 	}
 	d.Of, p.typed = of, typed{}
 	return d, nil
@@ -150,22 +150,22 @@ func (p *parser) immediate(s string) (Fetch, error) {
 	if text, ok := strings.CutPrefix(s, `"`); ok {
 		value, ok := strings.CutSuffix(text, `"`)
 		if !ok {
-			return nil, p.here(2+len(text), CodeImmstrNoClose)
+			return nil, p.failHere(2+len(text), CodeImmstrNoClose)
 		}
 		return Literal{value}, nil
 	}
 	if s == "" || !isDigit(s[0]) && s[0] != '-' && s[0] != '+' {
-		return nil, p.here(1, CodeBadImm)
+		return nil, p.failHere(1, CodeBadImm)
 	}
 	if isDigit(s[0]) {
 		if v, ok := parseUint(s); ok {
 			return Immediate{v}, nil
 		}
-		return nil, p.here(1, CodeBadImm)
+		return nil, p.failHere(1, CodeBadImm)
 	}
 	v, ok := parseInt(s)
 	if !ok {
-		return nil, p.here(1, CodeBadImm)
+		return nil, p.failHere(1, CodeBadImm)
 	}
 	return Immediate{uint64(v)}, nil
 }

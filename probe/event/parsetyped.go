@@ -22,9 +22,9 @@ type typed struct {
 // no parameter of the function that is entered there may be a variable of the code.
 func (p *parser) parameter(s string) (Fetch, error) {
 	if p.def.Kind != KindProbe || p.scope.Symbols == nil || p.scope.Variables == nil {
-		return p.ofFunction(s)
+		return p.functionValue(s)
 	}
-	f, err := p.ofFunction(s)
+	f, err := p.functionValue(s)
 	var no *SyntaxError
 	if !errors.As(err, &no) {
 		return f, err
@@ -55,13 +55,13 @@ func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
 	case errors.Is(err, ErrNoSource):
 		return nil, false, nil
 	case err != nil:
-		e := p.here(0, CodeNoBTFArg)
+		e := p.failHere(0, CodeNoBTFArg)
 		e.Detail = err.Error()
 		return nil, true, e
 	}
 	for d, ok := of.(Deref); ok; d, ok = d.Of.(Deref) {
 		if _, more := d.Of.(Deref); more && !p.op() {
-			return nil, true, p.here(0, CodeTooManyOps)
+			return nil, true, p.failHere(0, CodeTooManyOps)
 		}
 	}
 	p.typed = typed{t: types.Strip(t)}
@@ -71,7 +71,7 @@ func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
 	p.offset += len(s) - len(path)
 	if !arrow {
 		if _, memory := of.(Deref); !memory {
-			e := p.here(0, CodeNosupDatArg)
+			e := p.failHere(0, CodeNosupDatArg)
 			e.Detail = "the structure is not in memory"
 			return nil, true, e
 		}
@@ -80,10 +80,10 @@ func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
 	return f, true, err
 }
 
-// ofFunction reads what a function is entered with or returns.
-func (p *parser) ofFunction(s string) (Fetch, error) {
+// functionValue reads what a function is entered with or returns.
+func (p *parser) functionValue(s string) (Fetch, error) {
 	if !p.entry {
-		e := p.here(0, CodeNosupBTFArg)
+		e := p.failHere(0, CodeNosupBTFArg)
 		e.Errno, e.Detail = syscall.EINVAL, "there are parameters at a function's entry and return only"
 		return nil, e
 	}
@@ -93,27 +93,27 @@ func (p *parser) ofFunction(s string) (Fetch, error) {
 	}
 	fields := len(name) < len(s)
 	if fields && !arrow {
-		return nil, p.here(len(s)-len(path), CodeNosupDatArg)
+		return nil, p.failHere(len(s)-len(path), CodeNosupDatArg)
 	}
 	if p.scope.Types == nil {
-		return nil, p.untyped(p.token, p.offset)
+		return nil, p.typesError(p.token, p.offset)
 	}
 	var of Fetch
 	var t btf.Type
 	fn := p.function()
 	switch {
 	case name == "$retval" && fn.proto == nil && fields:
-		return nil, p.here(len(s)-len(path), CodeNoBTFEntry)
+		return nil, p.failHere(len(s)-len(path), CodeNoBTFEntry)
 	case name == "$retval" && fn.proto == nil:
 		return RetVal{}, nil
 	case name == "$retval" && types.IsVoid(fn.proto.Return):
-		return nil, p.here(0, CodeNoRetval)
+		return nil, p.failHere(0, CodeNoRetval)
 	case name == "$retval":
 		of, t = RetVal{}, fn.proto.Return
 	case len(fn.params()) == 0:
-		return nil, p.here(0, CodeNoBTFEntry)
+		return nil, p.failHere(0, CodeNoBTFEntry)
 	default:
-		if of, t, err = p.named(fn, name); err != nil {
+		if of, t, err = p.namedParameter(fn, name); err != nil {
 			return nil, err
 		}
 	}
@@ -125,20 +125,20 @@ func (p *parser) ofFunction(s string) (Fetch, error) {
 	return p.fields(of, path, true)
 }
 
-// named finds a parameter by its name.
-func (p *parser) named(fn function, name string) (Fetch, btf.Type, error) {
+// namedParameter finds a parameter by its name.
+func (p *parser) namedParameter(fn function, name string) (Fetch, btf.Type, error) {
 	for i, x := range fn.params() {
 		if x.Name != name {
 			continue
 		}
 		if fn.words[i] == 0 {
-			e := p.here(0, CodeNoBTFArg)
+			e := p.failHere(0, CodeNoBTFArg)
 			e.Detail = "it is passed in a vector register"
 			return nil, nil, e
 		}
 		return FuncArg{fn.words[i]}, x.Type, nil
 	}
-	e := p.here(0, CodeNoBTFArg)
+	e := p.failHere(0, CodeNoBTFArg)
 	e.Detail = "parameters are " + parameterNames(fn.params())
 	return nil, nil, e
 }
@@ -155,7 +155,7 @@ func (p *parser) cutField(s string) (name, rest string, arrow bool, err error) {
 	case strings.HasPrefix(s[i:], "->"):
 		return s[:i], s[i+2:], true, nil
 	}
-	return "", "", false, p.here(i, CodeBadHyphen)
+	return "", "", false, p.failHere(i, CodeBadHyphen)
 }
 
 // fields reads the fields behind an arrow: of a pointer to a structure, whose type is
@@ -168,7 +168,7 @@ func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 		if pointed {
 			pointer, ok := t.(*btf.Pointer)
 			if !ok {
-				return nil, p.here(0, CodeNoPtrStrct)
+				return nil, p.failHere(0, CodeNoPtrStrct)
 			}
 			t = types.Strip(pointer.Target)
 		} else if d, ok := of.(Deref); ok {
@@ -186,9 +186,9 @@ func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 			m, found, ok = types.Member(t, name)
 			switch {
 			case !ok:
-				return nil, p.here(0, CodeBadBTFTID)
+				return nil, p.failHere(0, CodeBadBTFTID)
 			case !found:
-				return nil, p.here(0, CodeNoBTFField)
+				return nil, p.failHere(0, CodeNoBTFField)
 			}
 			offset += m.Offset
 			t = types.Strip(m.Type)
@@ -198,7 +198,7 @@ func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 			path, arrow = rest, isArrow
 		}
 		if !p.op() {
-			return nil, p.here(0, CodeTooManyOps)
+			return nil, p.failHere(0, CodeTooManyOps)
 		}
 		of = Deref{Offset: from + int64(offset/8), Of: of}
 		p.typed = typed{t: t, bit: offset % 8, width: m.Width}
@@ -206,9 +206,9 @@ func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 	return of, nil
 }
 
-// fit gives an argument without a type the one that the guest's types say, and takes a
+// fitType gives an argument without a type the one that the guest's types say, and takes a
 // pointer to characters, where text is wanted, for the address of the text.
-func (p *parser) fit(a *Arg, typeText string, given bool) error {
+func (p *parser) fitType(a *Arg, typeText string, given bool) error {
 	switch t := p.typed.t; {
 	case t == nil:
 	case !given:
@@ -218,9 +218,9 @@ func (p *parser) fit(a *Arg, typeText string, given bool) error {
 		}
 	case !strings.Contains(typeText, "string") || types.IsCharArray(t):
 	case !types.IsCharPointer(t):
-		return p.here(0, CodeBadType4Str)
+		return p.failHere(0, CodeBadType4Str)
 	case !p.op():
-		return p.here(0, CodeTooManyOps)
+		return p.failHere(0, CodeTooManyOps)
 	default:
 		a.Fetch = Deref{User: typeText[0] == 'u', Of: a.Fetch}
 	}
@@ -252,7 +252,7 @@ func scalar(t btf.Type) Type {
 func (p *parser) bits(a *Arg) error {
 	d, ok := a.Fetch.(Deref)
 	if !ok || !p.op() {
-		return p.here(0, CodeTooManyOps)
+		return p.failHere(0, CodeTooManyOps)
 	}
 	at, width := d.Offset*8+int64(p.typed.bit), int64(p.typed.width)
 	if width == 0 {
@@ -264,7 +264,7 @@ func (p *parser) bits(a *Arg) error {
 		size, d.Offset = 8, at/8
 	}
 	if at-8*d.Offset+width > 64 {
-		e := p.here(0, CodeBadBitfield)
+		e := p.failHere(0, CodeBadBitfield)
 		e.Detail = "it spans more than 8 bytes"
 		return e
 	}

@@ -45,7 +45,7 @@ type cpuCounts struct {
 func (s *Source) Begin(cpu int) { s.hub.prods[cpu].busy.Store(true) }
 
 // End ends what Begin has begun.
-func (s *Source) End(cpu int) { s.hub.end(s.hub.prods[cpu]) }
+func (s *Source) End(cpu int) { s.hub.endEvent(s.hub.prods[cpu]) }
 
 // Reserve gives room for a record of n bytes in a vCPU's ring; nil when it is lost,
 // which is counted. Submit must follow before the next one.
@@ -92,7 +92,7 @@ func (s *Source) put(cpu int, time int64, at Moment, n int, fill func([]byte)) b
 	if cpu < 0 || cpu >= len(s.cpus) {
 		cpu, n = 0, maxRecord+1
 	}
-	defer h.rouse(false)
+	defer h.wakeIfAsked(false)
 	h.putMu.Lock()
 	defer h.putMu.Unlock()
 	if n > maxRecord || s.closed.Load() || h.closing.Load() || h.heldBytes.Load()+int64(n) > maxHeld {

@@ -34,8 +34,8 @@ func (h *Hub) Sync(ctx context.Context) error {
 	}
 }
 
-// begun notes that a pass begins.
-func (h *Hub) begun() {
+// noteBegun notes that a pass begins.
+func (h *Hub) noteBegun() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range h.waiters {

@@ -75,12 +75,12 @@ func (d *Def) Refused(err error) error {
 	}
 	e := d.line().fail(1, 0, code)
 	e.Errno = errno
-	e.because(err)
+	e.setCause(err)
 	return e
 }
 
-// because notes the engine's refusal as the cause.
-func (e *SyntaxError) because(err error) {
+// setCause notes the engine's refusal as the cause.
+func (e *SyntaxError) setCause(err error) {
 	e.Err = err
 	var refusal *probe.Error
 	if errors.As(err, &refusal) {

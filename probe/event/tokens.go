@@ -22,15 +22,15 @@ func tokenize(text string) *line {
 	if i := strings.IndexByte(text, '#'); i >= 0 {
 		text = text[:i]
 	}
-	s := &line{command: text, tokens: signature(strings.FieldsFunc(text, isBlank))}
+	s := &line{command: text, tokens: joinSignature(strings.FieldsFunc(text, isBlank))}
 	if command := strings.Join(s.tokens, " "); command != text {
 		s.command = command // else there is one copy of each of very many definitions
 	}
 	return s
 }
 
-// signature makes one token of a place with the types of a C++ function's parameters, as "twice(unsigned long)".
-func signature(tokens []string) []string {
+// joinSignature makes one token of a place with the types of a C++ function's parameters, as "twice(unsigned long)".
+func joinSignature(tokens []string) []string {
 	if len(tokens) < 3 || !strings.Contains(tokens[1], "(") {
 		return tokens
 	}
