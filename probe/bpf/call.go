@@ -28,7 +28,7 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	case HelperFileCode:
 		r[R0] = v.env.FileCode(r[R1])
 	case HelperUnderCgroup:
-		return v.underCgroup(r)
+		return v.taskUnderCgroup(r)
 	case HelperGetRandom:
 		r[R0] = uint64(rand.Uint32())
 	case HelperGetAttachCookie:

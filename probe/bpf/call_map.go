@@ -32,7 +32,7 @@ func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
 		}
 		r[R0] = 0
 		if slot, ok := m.find(key); ok && cpu < m.cpus {
-			m.use(slot)
+			m.noteUse(slot)
 			if m.perCPU {
 				slot += cpu * m.entries
 			}
@@ -105,9 +105,9 @@ func (v *VM) callQueue(h Helper, r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// underCgroup is current_task_under_cgroup (map, index). Nobody puts a cgroup into such
+// taskUnderCgroup is current_task_under_cgroup (map, index). Nobody puts a cgroup into such
 // a map here.
-func (v *VM) underCgroup(r *[16]uint64) FaultCode {
+func (v *VM) taskUnderCgroup(r *[16]uint64) FaultCode {
 	m, _ := v.mapArg(r[R1], 1<<CgroupArray)
 	if m == nil {
 		return v.badArg(FaultMapArg, r[R1])

@@ -26,13 +26,13 @@ func (v *VM) dest(p, n uint64) ([]byte, FaultCode) {
 	return nil, v.badArg(FaultMemArg, p)
 }
 
-// own reports whether p is an address in the program's own memory, which is
+// isOwn reports whether p is an address in the program's own memory, which is
 // never a guest address (see segShift).
-func own(p uint64) bool { return p>>segShift-1 < maxSegs-1 }
+func isOwn(p uint64) bool { return p>>segShift-1 < maxSegs-1 }
 
 // read reads guest memory, or the program's own, for helper h.
 func (v *VM) read(h Helper, addr uint64, p []byte) bool {
-	if own(addr) {
+	if isOwn(addr) {
 		b := v.mem(addr, uint64(len(p)))
 		copy(p, b)
 		return b != nil
@@ -87,21 +87,21 @@ func (v *VM) probeRead(h Helper, r *[16]uint64) FaultCode {
 	addr, n := r[R3], uint64(len(dst))
 	switch {
 	case n == 0:
-	case !own(addr) && addr>>pageShift == v.badPage:
+	case !isOwn(addr) && addr>>pageShift == v.badPage:
 		clear(dst)
 		r[R0] = errno(errFault)
 	case !v.read(h, addr, dst):
 		clear(dst)
 		r[R0] = errno(errFault)
-		return v.unreadable(addr, addr+n-1)
+		return v.chargeUnreadable(addr, addr+n-1)
 	}
 	return NoFault
 }
 
-// unreadable is what a read costs that fails, of guest memory from address addr: what
+// chargeUnreadable is what a read costs that fails, of guest memory from address addr: what
 // could not be read ends at last.
-func (v *VM) unreadable(addr, last uint64) FaultCode {
-	if own(addr) {
+func (v *VM) chargeUnreadable(addr, last uint64) FaultCode {
+	if isOwn(addr) {
 		return NoFault
 	}
 	if addr>>pageShift == last>>pageShift {
@@ -130,16 +130,16 @@ func (v *VM) probeReadStr(h Helper, r *[16]uint64) FaultCode {
 		return code
 	}
 	n, bad := v.readStr(h, r[R3], dst)
-	if r[R0] = uint64(n); n >= 0 || !own(r[R3]) && r[R3]>>pageShift == v.badPage {
+	if r[R0] = uint64(n); n >= 0 || !isOwn(r[R3]) && r[R3]>>pageShift == v.badPage {
 		return NoFault
 	}
-	return v.unreadable(r[R3], bad)
+	return v.chargeUnreadable(r[R3], bad)
 }
 
 // readStr returns the length with the final zero, or a negative errno and the
 // address from which nothing could be read.
 func (v *VM) readStr(h Helper, addr uint64, dst []byte) (length int64, bad uint64) {
-	if !own(addr) && addr>>pageShift == v.badPage && len(dst) > 0 {
+	if !isOwn(addr) && addr>>pageShift == v.badPage && len(dst) > 0 {
 		clear(dst)
 		return -errFault, addr
 	}
@@ -165,7 +165,7 @@ func (v *VM) readStr(h Helper, addr uint64, dst []byte) (length int64, bad uint6
 // readBytes reads byte by byte up to a zero byte: what a program reads of its
 // own memory may end anywhere.
 func (v *VM) readBytes(h Helper, addr uint64, p []byte) bool {
-	if !own(addr) {
+	if !isOwn(addr) {
 		return false
 	}
 	for i := range p {

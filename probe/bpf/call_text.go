@@ -12,7 +12,7 @@ const maxPrintArgs = 12
 // text returns the text with a final zero at address p of the program's own memory,
 // without the zero, and nil where there is none of less than max bytes.
 func (v *VM) text(p, max uint64) []byte {
-	if !own(p) {
+	if !isOwn(p) {
 		return nil
 	}
 	s := p >> segShift

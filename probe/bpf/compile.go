@@ -318,12 +318,12 @@ func (c *compiler) rawContext() {
 	c.Jcc(x86.CondBE, fits)
 	c.set(x86.RAX, offMask)
 	c.Place(fits)
-	c.limits(x86.At(c.blk, blkSegs+segContext*segSize), x86.RAX)
+	c.fillLimits(x86.At(c.blk, blkSegs+segContext*segSize), x86.RAX)
 }
 
-// limits fills in the limits of a segment entry whose elements have r bytes.
+// fillLimits fills in the limits of a segment entry whose elements have r bytes.
 // It changes r.
-func (c *compiler) limits(e x86.Mem, r reg64) {
+func (c *compiler) fillLimits(e x86.Mem, r reg64) {
 	c.Mov(4, e.Plus(segLoadLen), r)
 	c.Mov(4, e.Plus(segStorLen), r)
 	less := 0
@@ -466,7 +466,7 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 		case opAtomic:
 			c.atomicOp(pc, o)
 		default:
-			c.single(o)
+			c.emitSingle(o)
 		}
 	}
 	return nil

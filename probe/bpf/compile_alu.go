@@ -136,8 +136,8 @@ func (c *compiler) divide(kind opc, size int, dst reg64, src x86.Arg) {
 	c.Place(done)
 }
 
-// single emits the operations that come in no fours.
-func (c *compiler) single(o *op) {
+// emitSingle emits the operations that come in no fours.
+func (c *compiler) emitSingle(o *op) {
 	dst, src := c.regs[o.dst], c.regs[o.src]
 	switch o.code {
 	case opNeg64:

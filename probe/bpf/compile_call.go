@@ -26,7 +26,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 	if o := &c.p.ops[pc]; o.cost != 0 {
 		c.charge(pc, o)
 	}
-	err := c.knowsTask(pc, h)
+	err := c.checkTask(pc, h)
 	switch {
 	case err != nil:
 	case c.inline[pc]:
@@ -106,10 +106,10 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 		if a.size == 0 {
 			c.noteContext(a.base, 0, int64(c.p.contextSize()))
 		}
-		c.Lea(8, tmp9, c.place(pc, a))
+		c.Lea(8, tmp9, c.memUnchecked(pc, a))
 		return
 	}
-	c.mayRead(a.base)
+	c.noteMayRead(a.base)
 	c.Mov(8, tmpB, c.regs[r])
 	if n >= 0 {
 		c.set(tmpA, uint64(n))

@@ -12,9 +12,9 @@ func (c *compiler) countElems(m *Map, by int) {
 	c.Lock().Add(8, x86.At(x86.RDI, hdrCount), imm(by))
 }
 
-// flip emits: the state word of slot R10 becomes R9 with its state changed from
+// flipState emits: the state word of slot R10 becomes R9 with its state changed from
 // one to the other. RDX and RDI change.
-func (c *compiler) flip(m *Map, from, to int) {
+func (c *compiler) flipState(m *Map, from, to int) {
 	c.Mov(8, x86.RDX, tmp9)
 	if from != to {
 		c.Xor(8, x86.RDX, imm(from^to))
@@ -60,7 +60,7 @@ func (c *compiler) hashUpdateRoutine(m *Map, i int) x86.Label {
 		c.swap(m)
 		c.Jcc(x86.CondNE, again)
 		c.writeValue(m)
-		c.flip(m, slotLive, slotLive)
+		c.flipState(m, slotLive, slotLive)
 		c.set(x86.RAX, 0)
 		c.Ret()
 
@@ -98,12 +98,12 @@ func (c *compiler) hashUpdateRoutine(m *Map, i int) x86.Label {
 			c.zeroValues(m)
 		}
 		c.writeValue(m)
-		c.flip(m, slotClaimed, slotLive)
+		c.flipState(m, slotClaimed, slotLive)
 		c.set(x86.RAX, 0)
 		c.Ret()
 
 		c.Place(backoff)
-		c.flip(m, slotClaimed, slotGone)
+		c.flipState(m, slotClaimed, slotGone)
 		c.countElems(m, -1)
 		c.Cmp(4, x86.RAX, imm(errAgain))
 		c.Jcc(x86.CondE, again)

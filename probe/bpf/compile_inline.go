@@ -24,7 +24,7 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 		c.pidTGID(c.layout.Task)
 	case HelperGetComm:
 		c.comm(c.layout.Task, tmpA, x86.RAX)
-		m := c.place(pc, f.args[R1])
+		m := c.memUnchecked(pc, f.args[R1])
 		c.Mov(8, m, tmpA)
 		c.Mov(8, m.Plus(8), x86.RAX)
 		c.returnZero(pc)
@@ -55,7 +55,7 @@ func (c *compiler) inlineLookup(pc int, f *callFact) {
 		c.set(tmp9, uint64(f.key))
 		c.element(pc, f.m, blkCPU)
 	default:
-		c.Mov(4, tmp9, c.place(pc, f.args[R2]))
+		c.Mov(4, tmp9, c.memUnchecked(pc, f.args[R2]))
 		c.arrayElement(pc, f.m, blkCPU)
 	}
 }
@@ -107,7 +107,7 @@ func (c *compiler) inlineOutput(pc int, f *callFact, data access) {
 	c.reserveInline(f.m, data.size, tmpA)
 	c.Test(8, tmpA, tmpA)
 	c.Jcc(x86.CondE, full)
-	from := c.place(pc, data)
+	from := c.memUnchecked(pc, data)
 	for off := 0; off < data.size; {
 		size := 8
 		for size > data.size-off {

@@ -82,7 +82,7 @@ func (pl *plan) findLive() {
 				pl.dead[pc] = true
 			} else {
 				pl.fused[pc] = pl.fuses(pc, &n, targets)
-				pl.needs(pc, &n)
+				pl.addNeeds(pc, &n)
 			}
 			if n != before[pc] {
 				before[pc], changed = n, true
@@ -197,8 +197,8 @@ func (pl *plan) storesShared(pc int) {
 	}
 }
 
-// uses adds what finding a place needs, for the operation at pc.
-func (pl *plan) uses(pc int, n *need, a access) {
+// addUses adds what finding a place needs, for the operation at pc.
+func (pl *plan) addUses(pc int, n *need, a access) {
 	i, ok := pl.shadow(a.base)
 	inElem := a.base.kind == inValue && a.base.elem < 0 || a.base.kind == inRecord
 	switch {
@@ -215,9 +215,9 @@ func (pl *plan) uses(pc int, n *need, a access) {
 	}
 }
 
-// reads adds the bytes of the frame that an access may read, and writes takes those
+// addReads adds the bytes of the frame that an access may read, and writes takes those
 // away that it certainly writes.
-func (pl *plan) reads(n *need, a access) {
+func (pl *plan) addReads(n *need, a access) {
 	switch {
 	case a.base.kind != inFrame || a.class != direct || !pl.ownStack:
 	case a.by == byOffset:
@@ -227,8 +227,8 @@ func (pl *plan) reads(n *need, a access) {
 	}
 }
 
-// needs turns what is needed behind an operation into what is needed before it.
-func (pl *plan) needs(pc int, n *need) {
+// addNeeds turns what is needed behind an operation into what is needed before it.
+func (pl *plan) addNeeds(pc int, n *need) {
 	o, f := &pl.p.ops[pc], &pl.facts[pc]
 	x := o.code&1 != 0 // of those that come in fours
 	own := f.mem.base.kind == inFrame && f.mem.class == direct && f.mem.by == byOffset && pl.ownStack
@@ -257,8 +257,8 @@ func (pl *plan) needs(pc int, n *need) {
 			return
 		}
 		n.regs.remove(o.dst)
-		pl.uses(pc, n, f.mem)
-		pl.reads(n, f.mem)
+		pl.addUses(pc, n, f.mem)
+		pl.addReads(n, f.mem)
 	case o.code == opStoreK, o.code == opStoreX:
 		if own {
 			if pl.dead[pc] = n.bytes.count(f.mem.off, f.mem.size) == 0; pl.dead[pc] {
@@ -273,14 +273,14 @@ func (pl *plan) needs(pc int, n *need) {
 		} else if o.code == opStoreX {
 			n.regs.add(o.src)
 		}
-		pl.uses(pc, n, f.mem)
+		pl.addUses(pc, n, f.mem)
 	case o.code == opAtomic:
 		n.regs.add(o.src)
 		if o.imm == atomicCmpXchg {
 			n.regs.add(uint8(R0))
 		}
-		pl.uses(pc, n, f.mem)
-		pl.reads(n, f.mem)
+		pl.addUses(pc, n, f.mem)
+		pl.addReads(n, f.mem)
 	case o.code == opCall:
 		pl.callNeeds(pc, n)
 	case o.code == opCallLocal:
@@ -323,7 +323,7 @@ func (pl *plan) callNeeds(pc int, n *need) {
 		}
 		for _, a := range f.args {
 			if a.class == direct {
-				pl.uses(pc, n, a)
+				pl.addUses(pc, n, a)
 			}
 		}
 		return
@@ -333,22 +333,22 @@ func (pl *plan) callNeeds(pc int, n *need) {
 		if a := f.args[R1]; a.base.kind == inFrame && a.by == byOffset && pl.ownStack {
 			n.bytes.set(a.off, commSize, false)
 		}
-		pl.uses(pc, n, f.args[R1])
+		pl.addUses(pc, n, f.args[R1])
 	case HelperMapLookup:
 		if pl.dead[pc] = !result; !result {
 			return
 		}
 		if f.key < 0 {
-			pl.uses(pc, n, f.args[R2])
-			pl.reads(n, f.args[R2])
+			pl.addUses(pc, n, f.args[R2])
+			pl.addReads(n, f.args[R2])
 		}
 	case HelperRingOutput, HelperPerfEventOutput:
 		data := f.args[R2]
 		if h == HelperPerfEventOutput {
 			data = f.args[R4]
 		}
-		pl.uses(pc, n, data)
-		pl.reads(n, data)
+		pl.addUses(pc, n, data)
+		pl.addReads(n, data)
 	case HelperRingReserve:
 	case HelperRingSubmit, HelperRingDiscard:
 		if i, ok := pl.number[f.record]; ok {

@@ -11,14 +11,14 @@ import (
 func (c *compiler) operand(pc int, a access, write bool) x86.Mem {
 	switch a.class {
 	case direct:
-		return c.place(pc, a)
+		return c.memUnchecked(pc, a)
 	case bounded:
-		return c.bound(pc, a, write)
+		return c.checkOffset(pc, a, write)
 	case guessed:
-		return c.guess(pc, a, write)
+		return c.checkBase(pc, a, write)
 	}
 	c.Lea(8, tmpB, x86.At(c.regs[a.ptr], int(a.disp)))
-	return c.anywhere(a, write, c.accessFault(pc, a, write))
+	return c.checkAnywhere(a, write, c.accessFault(pc, a, write))
 }
 
 // accessFault returns the label that reports an access as out of bounds.
@@ -38,10 +38,10 @@ func (c *compiler) faultAt(code FaultCode, pc int, a access) x86.Label {
 	return c.fault(code, pc, c.regs[a.ptr], a.disp)
 }
 
-// anywhere emits all that must be checked of an access at the address in R11, and
+// checkAnywhere emits all that must be checked of an access at the address in R11, and
 // returns where it goes.
-func (c *compiler) anywhere(a access, write bool, bad x86.Label) x86.Mem {
-	c.mayRead(a.base)
+func (c *compiler) checkAnywhere(a access, write bool, bad x86.Label) x86.Mem {
+	c.noteMayRead(a.base)
 	field := segLoad
 	if write {
 		field = segStore
@@ -66,9 +66,9 @@ func (c *compiler) anywhere(a access, write bool, bad x86.Label) x86.Mem {
 	return x86.AtIndex(tmp9, tmpB, 1, 0)
 }
 
-// guess emits the check that an access is where its base says. Elsewhere it is
+// checkBase emits the check that an access is where its base says. Elsewhere it is
 // looked for in all places.
-func (c *compiler) guess(pc int, a access, write bool) x86.Mem {
+func (c *compiler) checkBase(pc int, a access, write bool) x86.Mem {
 	elsewhere, done := c.NewLabel(), c.NewLabel()
 	first := int64(0) // offset of the first byte that may be accessed
 	if a.base.kind == inFrame {
@@ -93,7 +93,7 @@ func (c *compiler) guess(pc int, a access, write bool) x86.Mem {
 		} else {
 			c.Lea(8, tmpB, x86.At(c.regs[a.ptr], int(a.disp)))
 		}
-		c.Lea(8, tmpB, c.anywhere(a, write, bad))
+		c.Lea(8, tmpB, c.checkAnywhere(a, write, bad))
 		c.Lea(8, tmpA, c.base(pc, a.base, first))
 		c.Sub(8, tmpB, tmpA) // how far from the base that is
 		c.Jmp(done)
@@ -103,8 +103,8 @@ func (c *compiler) guess(pc int, a access, write bool) x86.Mem {
 	return m
 }
 
-// bound emits the check of an access whose offset may be too large, or negative.
-func (c *compiler) bound(pc int, a access, write bool) x86.Mem {
+// checkOffset emits the check of an access whose offset may be too large, or negative.
+func (c *compiler) checkOffset(pc int, a access, write bool) x86.Mem {
 	bad := c.accessFault(pc, a, write)
 	last := a.end - int64(a.size)
 	x, off := c.regs[a.ptr], a.disp
@@ -118,22 +118,22 @@ func (c *compiler) bound(pc int, a access, write bool) x86.Mem {
 	case (byIndex || low) && (off == 0 || a.ahead && off > 0 && off <= last): // the low half is the number itself
 		c.Cmp(4, x, imm(last-off))
 		c.Jcc(x86.CondA, bad)
-		return c.place(pc, a)
+		return c.memUnchecked(pc, a)
 	case byIndex:
 		c.Lea(4, tmpB, x86.At(x, int(off)))
 		c.Cmp(4, tmpB, imm(last))
 		c.Jcc(x86.CondA, bad)
-		return c.place(pc, a)
+		return c.memUnchecked(pc, a)
 	}
-	c.offset(a)
+	c.emitOffset(a)
 	c.Cmp(4, tmpB, imm(last))
 	c.Jcc(x86.CondA, bad)
-	return c.behind(pc, a)
+	return c.memAtOffset(pc, a)
 }
 
-// offset emits R11 = the offset of an access behind its base, of which only the
+// emitOffset emits R11 = the offset of an access behind its base, of which only the
 // address is known. It is taken for a number without sign of 24 bits at least.
-func (c *compiler) offset(a access) {
+func (c *compiler) emitOffset(a access) {
 	if a.disp == 0 {
 		c.Mov(4, tmpB, c.regs[a.ptr])
 	} else {
@@ -144,8 +144,8 @@ func (c *compiler) offset(a access) {
 	}
 }
 
-// behind returns where an access goes whose offset is in R11.
-func (c *compiler) behind(pc int, a access) x86.Mem {
+// memAtOffset returns where an access goes whose offset is in R11.
+func (c *compiler) memAtOffset(pc int, a access) x86.Mem {
 	off := int64(0)
 	if a.base.kind == inFrame {
 		off = -StackSize // the offset counts from the stack's first byte
@@ -158,8 +158,8 @@ func (c *compiler) behind(pc int, a access) x86.Mem {
 	return m
 }
 
-// place returns where an access goes that needs no check.
-func (c *compiler) place(pc int, a access) x86.Mem {
+// memUnchecked returns where an access goes that needs no check.
+func (c *compiler) memUnchecked(pc int, a access) x86.Mem {
 	switch {
 	case a.by == byOffset:
 		c.noteContext(a.base, a.off, a.off+int64(a.size))
@@ -175,8 +175,8 @@ func (c *compiler) place(pc int, a access) x86.Mem {
 		return x86.AtIndex(far, c.regs[a.ptr], 1, int(a.disp))
 	}
 	c.noteContext(a.base, 0, int64(c.p.contextSize()))
-	c.offset(a)
-	return c.behind(pc, a)
+	c.emitOffset(a)
+	return c.memAtOffset(pc, a)
 }
 
 // address returns the place that is off bytes behind the base of an access. R9
@@ -258,9 +258,9 @@ func (c *compiler) noteContext(b base, from, to int64) {
 	}
 }
 
-// mayRead notes that an access to an address with that base may go to any part of
+// noteMayRead notes that an access to an address with that base may go to any part of
 // the context.
-func (c *compiler) mayRead(b base) {
+func (c *compiler) noteMayRead(b base) {
 	if c.escapes || b.kind == inContext {
 		c.info.ContextReads = 1<<(c.p.contextSize()/8) - 1
 	}

@@ -46,7 +46,7 @@ func newPlan(p *Program, l Layout) *plan {
 	l.Full = l.Full || a.gaveUp
 	pl := &plan{verifier: a, full: l.Full, inline: make([]bool, len(p.ops)), depth: make([]int, len(p.ops)), weak: map[int32]bool{}, jumpsBack: map[int][]int{}}
 	if l.Full {
-		pl.doubt()
+		pl.forgetFacts()
 	}
 	pl.placeWords()
 	for pc := range p.ops {
@@ -78,8 +78,8 @@ func newPlan(p *Program, l Layout) *plan {
 	}
 }
 
-// doubt forgets what the verifier has proven, apart from which map is meant.
-func (pl *plan) doubt() {
+// forgetFacts forgets what the verifier has proven, apart from which map is meant.
+func (pl *plan) forgetFacts() {
 	for pc := range pl.facts {
 		f := &pl.facts[pc]
 		f.jump, f.test = eitherWay, base{}

@@ -31,8 +31,8 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 	return nil
 }
 
-// ifBad jumps to l when RDX is in the page that could not be read. RAX changes.
-func (c *compiler) ifBad(l x86.Label) {
+// jumpIfBad jumps to l when RDX is in the page that could not be read. RAX changes.
+func (c *compiler) jumpIfBad(l x86.Label) {
 	c.Mov(8, x86.RAX, x86.RDX)
 	c.Shr(8, x86.RAX, imm(pageShift))
 	c.Cmp(8, x86.RAX, x86.At(c.blk, tmpPage))
@@ -56,20 +56,20 @@ func (c *compiler) noteBad(last x86.Mem) {
 
 // guestLoad emits a load from guest memory that resumes at bad when it faults.
 func (c *compiler) guestLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
-	c.mayFault(bad)
+	c.addFixup(bad)
 	c.Movzx(size, dst, o)
 }
 
-// mayFault says that the next instruction resumes at bad when it faults.
-func (c *compiler) mayFault(bad x86.Label) {
+// addFixup says that the next instruction resumes at bad when it faults.
+func (c *compiler) addFixup(bad x86.Label) {
 	c.fixups = append(c.fixups, struct {
 		at     int
 		resume x86.Label
 	}{c.Len(), bad})
 }
 
-// ifOwn jumps to l when RDX is an address of the program's own memory.
-func (c *compiler) ifOwn(l x86.Label) {
+// jumpIfOwn jumps to l when RDX is an address of the program's own memory.
+func (c *compiler) jumpIfOwn(l x86.Label) {
 	c.Mov(8, x86.RAX, x86.RDX)
 	c.Shr(8, x86.RAX, imm(segShift))
 	c.Sub(4, x86.RAX, imm(1))
@@ -95,8 +95,8 @@ func (c *compiler) clearDest() {
 func (c *compiler) copyGuest() x86.Label {
 	return c.routine("copy guest memory", func() {
 		bad, free, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
-		c.ifOwn(ownMem)
-		c.ifBad(free)
+		c.jumpIfOwn(ownMem)
+		c.jumpIfBad(free)
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}
@@ -175,8 +175,8 @@ func (c *compiler) copyString() x86.Label {
 		bad, free, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.Mov(8, x86.RDI, tmp9)
 		c.set(x86.RCX, 0)
-		c.ifOwn(ownMem)
-		c.ifBad(free)
+		c.jumpIfOwn(ownMem)
+		c.jumpIfBad(free)
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}

@@ -147,7 +147,7 @@ func (c *compiler) openRoutine() x86.Label {
 			c.Mov(8, e.Plus(segBase), tmp9)
 			c.Mov(4, e.Plus(segCount), imm(1))
 			c.Mov(8, x86.RCX, x86.RDX)
-			c.limits(e, x86.RCX)
+			c.fillLimits(e, x86.RCX)
 			c.Add(4, x86.At(c.blk, blkOpen), imm(1))
 			c.set(x86.RAX, segPointer(segRecords+int(i), 0, 0))
 			c.Ret()

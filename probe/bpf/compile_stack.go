@@ -103,7 +103,7 @@ func (c *compiler) walkRoutine() x86.Label {
 			again, first := c.NewLabel(), c.NewLabel()
 			c.Mov(4, hops, imm(maxHops))
 			c.Place(again)
-			c.standIn(pc, first, lost)
+			c.resolveTrampoline(pc, first, lost)
 			c.Sub(4, hops, imm(1))
 			c.Jcc(x86.CondNE, again)
 			c.Place(first)
@@ -150,12 +150,12 @@ func (c *compiler) walkRoutine() x86.Label {
 		c.Mov(4, hops, imm(maxHops))
 		c.Place(text)
 		for _, r := range l.Text {
-			c.within(pc, r)
+			c.compareRange(pc, r)
 			c.Jcc(x86.CondB, found)
 		}
 		c.Sub(4, hops, imm(1))
 		c.Jcc(x86.CondS, end)
-		c.standIn(pc, end, lost)
+		c.resolveTrampoline(pc, end, lost)
 		c.Jmp(text)
 		c.Place(found)
 		c.Mov(8, x86.AtIndex(tmp9, x86.RCX, 8, 0), pc)
@@ -170,8 +170,8 @@ func (c *compiler) walkRoutine() x86.Label {
 	})
 }
 
-// within emits the comparison whether r is in the range: below. R10 and R11 change.
-func (c *compiler) within(r reg64, x Range) {
+// compareRange emits the comparison whether r is in the range: below. R10 and R11 change.
+func (c *compiler) compareRange(r reg64, x Range) {
 	c.set(tmpB, x.Start)
 	c.Mov(8, tmpA, r)
 	c.Sub(8, tmpA, tmpB)
@@ -179,27 +179,27 @@ func (c *compiler) within(r reg64, x Range) {
 	c.Cmp(8, tmpA, tmpB)
 }
 
-// standIn emits: pc becomes what the trampoline there stands for. It jumps to none
+// resolveTrampoline emits: pc becomes what the trampoline there stands for. It jumps to none
 // where none is, and to lost where that is not known. RDI, R10 and R11 change.
-func (c *compiler) standIn(pc reg64, none, lost x86.Label) {
+func (c *compiler) resolveTrampoline(pc reg64, none, lost x86.Label) {
 	t := c.layout.Frames.Trampolines
 	head := func(n int) x86.Mem { return x86.At(tmpA, 8*(n-headWords)) }
 	c.Test(4, pc, imm(t.Size-1))
 	c.Jcc(x86.CondNE, none)
-	c.within(pc, t.Near)
+	c.compareRange(pc, t.Near)
 	c.Jcc(x86.CondAE, none)
-	c.mayFault(none)
+	c.addFixup(none)
 	c.Cmp(1, x86.At(pc, t.Jump), imm(x86.JmpOp-256))
 	c.Jcc(x86.CondNE, none)
-	c.mayFault(none)
+	c.addFixup(none)
 	c.Movsx(8, 4, tmpA, x86.At(pc, t.Jump+1))
 	c.Lea(8, tmpA, x86.AtIndex(tmpA, pc, 1, t.Jump+x86.JmpLen))
 	c.set(tmpB, t.Magic)
-	c.mayFault(none)
+	c.addFixup(none)
 	c.Cmp(8, head(0), tmpB)
 	c.Jcc(x86.CondNE, none)
 	c.Mov(8, tmpB, pc)
-	c.mayFault(none)
+	c.addFixup(none)
 	c.Sub(8, tmpB, head(3))
 	c.Test(4, tmpB, imm(t.Size-1))
 	c.Jcc(x86.CondNE, none)

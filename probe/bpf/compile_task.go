@@ -5,9 +5,9 @@ import "github.com/guestprobe/guestprobe/guest/x86"
 // commSize is the length of a task's name in the guest, zeros included.
 const commSize = 16
 
-// knowsTask returns an error for a call that asks for the current task, where that
+// checkTask returns an error for a call that asks for the current task, where that
 // is not known.
-func (c *compiler) knowsTask(pc int, h Helper) error {
+func (c *compiler) checkTask(pc int, h Helper) error {
 	t := c.layout.Task
 	switch {
 	case h != HelperGetPIDTGID && h != HelperGetComm && h != HelperGetTask && h != HelperGetTaskBTF:
@@ -134,7 +134,7 @@ func (c *compiler) task(t *TaskProfile, r reg64, bad x86.Label) {
 	c.set(tmpB, s.Mask)
 	c.And(8, r, tmpB)
 	c.set(tmpB, s.Magic)
-	c.mayFault(bad)
+	c.addFixup(bad)
 	c.Cmp(8, x86.At(r, int(s.MagicOff)), tmpB)
 	c.Jcc(x86.CondNE, bad)
 }
@@ -143,7 +143,7 @@ func (c *compiler) task(t *TaskProfile, r reg64, bad x86.Label) {
 // kernel that says where.
 func (c *compiler) taskLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
 	if c.layout.Task.Stack != nil {
-		c.mayFault(bad)
+		c.addFixup(bad)
 	}
 	c.Movzx(size, dst, o)
 }

@@ -154,9 +154,9 @@ func (m *Map) hashScan(key []byte, h uint32) scan {
 	return r
 }
 
-// relax is called before a try: whoever is met may be on a thread that does not run, because
+// yieldProcessor is called before a try: whoever is met may be on a thread that does not run, because
 // the host has more of them than processors, and then trying alone is of no use.
-func relax(try int) {
+func yieldProcessor(try int) {
 	if try >= hashSpins {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	}
@@ -175,7 +175,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 	}
 	h, mem := hashOf(key), m.area.Bytes
 	for try := range hashTries {
-		relax(try)
+		yieldProcessor(try)
 		r := m.hashScan(key, h)
 		switch {
 		case r.slot >= 0 && flags == UpdateNoExist:
@@ -186,7 +186,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 				continue
 			}
 			m.write(r.slot, val, cpu)
-			m.use(r.slot)
+			m.noteUse(r.slot)
 			store64(mem, at, r.word)
 			return 0
 		case r.busy:
@@ -228,7 +228,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 			}
 		}
 		m.write(r.free, val, cpu)
-		m.use(r.free)
+		m.noteUse(r.free)
 		store64(mem, at, word^slotClaimed^slotLive)
 		return 0
 	}
@@ -262,7 +262,7 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 				if spin == hashTries {
 					return errBusy
 				}
-				relax(spin)
+				yieldProcessor(spin)
 				continue
 			}
 			if (state == slotLive || state == slotUpdating) && m.keyEqual(slot, key) {
@@ -278,7 +278,7 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 func (m *Map) hashDelete(key []byte) int {
 	h, mem := hashOf(key), m.area.Bytes
 	for try := range hashTries {
-		relax(try)
+		yieldProcessor(try)
 		r := m.hashScan(key, h)
 		if r.slot < 0 {
 			if r.busy {
@@ -297,7 +297,7 @@ func (m *Map) hashDelete(key []byte) int {
 // hashRead copies the element in slot, if there is one and it holds still.
 func (m *Map) hashRead(slot int, key []byte, vals [][]byte) bool {
 	for try := range hashLooks {
-		relax(try)
+		yieldProcessor(try)
 		w := load64(m.area.Bytes, m.slotWord(slot))
 		switch w & slotState {
 		case slotLive:

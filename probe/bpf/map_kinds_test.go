@@ -27,7 +27,7 @@ func TestLRU(t *testing.T) {
 					t.Fatalf("%v, step %d: key %d found %v, the model has %v", kind, i, k, ok, model)
 				}
 				if ok {
-					m.use(slot)
+					m.noteUse(slot)
 					touch(k)
 				}
 				continue

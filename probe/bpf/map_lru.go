@@ -12,8 +12,8 @@ const (
 	hdrHand   = 128  // slots looked at so far
 )
 
-// use notes that the element in a slot was used.
-func (m *Map) use(slot int) {
+// noteUse notes that the element in a slot was used.
+func (m *Map) noteUse(slot int) {
 	if lruMaps.has(m.spec.Kind) {
 		store64(m.area.Bytes, m.extra+8*slot, add64(m.area.Bytes, hdrClock, 1))
 	}

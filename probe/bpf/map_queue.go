@@ -13,7 +13,7 @@ const (
 // lock takes the queue, or reports that it could not.
 func (m *Map) lock() bool {
 	for try := range hashTries {
-		relax(try)
+		yieldProcessor(try)
 		if cas64(m.area.Bytes, hdrLock, 0, 1) {
 			return true
 		}
@@ -23,8 +23,8 @@ func (m *Map) lock() bool {
 
 func (m *Map) unlock() { store64(m.area.Bytes, hdrLock, 0) }
 
-// queued returns the place of value i of those in the queue, the next one out first.
-func (m *Map) queued(i uint64) int {
+// queuedSlot returns the place of value i of those in the queue, the next one out first.
+func (m *Map) queuedSlot(i uint64) int {
 	if m.spec.Kind == Stack {
 		i = load64(m.area.Bytes, hdrCount) - 1 - i
 	}
@@ -70,7 +70,7 @@ func (m *Map) takeValue(val []byte, out bool) int {
 		clear(val)
 		return errNoEnt
 	}
-	copy(val, m.valueAt(m.queued(0), 0))
+	copy(val, m.valueAt(m.queuedSlot(0), 0))
 	if out {
 		if m.spec.Kind == Queue {
 			store64(mem, hdrFirst, (load64(mem, hdrFirst)+1)%uint64(m.spec.MaxEntries))
@@ -84,7 +84,7 @@ func (m *Map) takeValue(val []byte, out bool) int {
 func (m *Map) eachQueued(f func(key []byte, vals [][]byte) bool) {
 	vals := m.newValues()
 	for i := uint64(0); i < load64(m.area.Bytes, hdrCount); i++ {
-		readShared(vals[0], m.valueAt(m.queued(i), 0))
+		readShared(vals[0], m.valueAt(m.queuedSlot(i), 0))
 		if !f(nil, vals) {
 			return
 		}

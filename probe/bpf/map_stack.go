@@ -46,7 +46,7 @@ func (m *Map) keepStack(pcs []uint64, flags uint64) (id int, e int) {
 		places = stackWindow
 	}
 	for try := range hashTries {
-		relax(try)
+		yieldProcessor(try)
 		at := m.slotWord(id)
 		have := load64(mem, at)
 		switch {

@@ -58,8 +58,8 @@ func ofBits(val, unk uint64) number {
 	return n
 }
 
-// is returns the number when there is only one.
-func (n *number) is() (uint64, bool) { return n.ulo, n.ulo == n.uhi }
+// single returns the number when there is only one.
+func (n *number) single() (uint64, bool) { return n.ulo, n.ulo == n.uhi }
 
 // tidy lets the parts learn from each other. It returns false when no number is
 // like that.
@@ -229,7 +229,7 @@ func (n number) extended(size int) number {
 	if n.lo >= least && n.hi <= most {
 		return n
 	}
-	if v, ok := n.is(); ok {
+	if v, ok := n.single(); ok {
 		return constant(uint64(int64(v) << unused >> unused))
 	}
 	r := betweenSigned(least, most)

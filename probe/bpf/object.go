@@ -87,7 +87,7 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 			o, err = nil, fmt.Errorf("load object: damaged file: %v", r)
 		}
 	}()
-	b, err = carried(b)
+	b, err = carriedObject(b)
 	if err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}

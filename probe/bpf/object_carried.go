@@ -16,10 +16,10 @@ const machineAt = 18
 // errCarries is the cause when it is not clear which object is meant.
 var errCarries = errors.New("this program carries several object files: extract the one that is meant")
 
-// carried returns the object file in a program of the host, which begins where it has another
+// carriedObject returns the object file in a program of the host, which begins where it has another
 // such header, of the machine bpf: tools that are made with a skeleton of libbpf's
 // (bpftool gen skeleton) have it among their constants. Any other file is returned as it is.
-func carried(b []byte) ([]byte, error) {
+func carriedObject(b []byte) ([]byte, error) {
 	if !isELF(b, elf.EM_X86_64) && !isELF(b, elf.EM_AARCH64) {
 		return b, nil
 	}

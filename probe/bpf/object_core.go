@@ -74,7 +74,7 @@ func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 		switch {
 		case wide && ins.Dst == asm.R10 && ins.Constant == btf.COREBadRelocationSentinel, !wide && ins.IsBuiltinCall():
 			ins.Metadata = in[i].Metadata
-			missing(&ins, fmt.Sprintf("%s: %v", why, relos[k]))
+			replaceMissing(&ins, fmt.Sprintf("%s: %v", why, relos[k]))
 			out = append(out, ins)
 			if wide { // as many slots as there were: jumps count them
 				out = append(out, asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)})

@@ -51,7 +51,7 @@ func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, e
 		return x, nil
 	}
 	if k == nil {
-		return nil, x.undefined(slices.MinFunc(sortedKeys(refs), func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
+		return nil, x.undefinedError(slices.MinFunc(sortedKeys(refs), func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
 	}
 	// Read on its own: the parser of files wants a section for each data section.
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
@@ -115,8 +115,8 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 	return nil
 }
 
-// undefined refuses an extern that nothing is known of.
-func (x *externs) undefined(name string) error {
+// undefinedError refuses an extern that nothing is known of.
+func (x *externs) undefinedError(name string) error {
 	if x.kernel == nil {
 		return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used): attach it to a Linux guest, or give bpf check the kernel by --kernel", x.refs[name].where, name)
 	}
@@ -138,7 +138,7 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 	}
 	t := x.symbols[name]
 	if t == nil {
-		return false, x.undefined(name)
+		return false, x.undefinedError(name)
 	}
 	*ins = ins.WithReference("")
 	_, function := t.(*btf.Func)
@@ -147,7 +147,7 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 		if !ref.weak {
 			return false, fmt.Errorf("%s: it calls %s, a function of the kernel, which cannot be called from outside of it", ref.where, name)
 		}
-		missing(ins, fmt.Sprintf("it calls %s, a function of the kernel", name))
+		replaceMissing(ins, fmt.Sprintf("it calls %s, a function of the kernel", name))
 		return false, nil
 	case !ins.OpCode.IsDWordLoad():
 		return false, fmt.Errorf("%s: %q is not used as an address", ref.where, name)
@@ -178,8 +178,8 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 // missingKey has, in the metadata of an instruction, what is missing for it.
 type missingKey struct{}
 
-// missing replaces an instruction of one slot by one that nothing may come to.
-func missing(ins *asm.Instruction, why string) {
+// replaceMissing replaces an instruction of one slot by one that nothing may come to.
+func replaceMissing(ins *asm.Instruction, why string) {
 	call := asm.BuiltinFunc(missingCall).Call()
 	call.Metadata = ins.Metadata
 	call.Metadata.Set(missingKey{}, why)

@@ -46,15 +46,15 @@ func Places(ps []LoadedProgram, judge func(p *LoadedProgram) (why string, user b
 	for _, user := range []bool{false, true} {
 		for i, p := range ps {
 			if pl.User[i] == user && pl.Why[i] == "" {
-				pl.Why[i] = pl.give(p.Maps(), user)
+				pl.Why[i] = pl.giveMaps(p.Maps(), user)
 			}
 		}
 	}
 	return pl
 }
 
-// give puts the maps of a program into the guest, or says why not.
-func (pl *Placement) give(maps []*Map, user bool) string {
+// giveMaps puts the maps of a program into the guest, or says why not.
+func (pl *Placement) giveMaps(maps []*Map, user bool) string {
 	for _, m := range maps {
 		if of, ok := pl.Maps[m.Spec().Name]; ok && of != user {
 			return fmt.Sprintf("it shares map %q with a program at kernel code, and user code must not reach that", m.Spec().Name)

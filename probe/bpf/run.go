@@ -473,7 +473,7 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 // follow loads from an address that is none of the program's: of the guest's memory, if
 // the program does so, where what cannot be read is 0.
 func (v *VM) follow(o *op, addr uint64) (uint64, FaultCode) {
-	if !v.prog.follows || own(addr) {
+	if !v.prog.follows || isOwn(addr) {
 		return 0, v.badArg(FaultLoad, addr)
 	}
 	if !v.charge(costRead) {
@@ -484,7 +484,7 @@ func (v *VM) follow(o *op, addr uint64) (uint64, FaultCode) {
 		return 0, NoFault
 	}
 	if !v.read(HelperReadKernel, addr, b) {
-		return 0, v.unreadable(addr, addr+uint64(o.size)-1)
+		return 0, v.chargeUnreadable(addr, addr+uint64(o.size)-1)
 	}
 	switch o.code {
 	case opLoads8:

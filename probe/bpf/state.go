@@ -51,13 +51,13 @@ func scalar(n number) value     { return value{num: n} }
 func unknown() value            { return value{num: anyNumber, mixed: true} } // a number or an address
 func constValue(v uint64) value { return value{num: constant(v)} }
 func (v *value) isConst(c int64) bool {
-	n, ok := v.num.is()
+	n, ok := v.num.single()
 	return ok && v.kind == noBase && int64(n) == c
 }
 
 // known returns the number that a value is.
 func (v *value) known() (uint64, bool) {
-	n, ok := v.num.is()
+	n, ok := v.num.single()
 	return n, ok && v.kind == noBase
 }
 
@@ -88,8 +88,8 @@ func (f *frameBytes) set(off int64, n int, to bool) {
 	}
 }
 
-// all puts every byte of the frame into the set.
-func (f *frameBytes) all() {
+// setAll puts every byte of the frame into the set.
+func (f *frameBytes) setAll() {
 	for i := range f {
 		f[i] = ^uint64(0)
 	}
@@ -129,7 +129,7 @@ func (s *state) word(off int64, n int) (value, bool) {
 			}
 			return scalar(part.and(ofSize(n))), true
 		case at <= 0 && -at+int64(w.size) <= int64(n): // one of several that it may be made of
-			if c, ok := w.v.num.is(); ok {
+			if c, ok := w.v.num.single(); ok {
 				bytes |= c << (-8 * at)
 				covered += int(w.size)
 			}
@@ -259,8 +259,8 @@ func (s *state) decideNull(r uint8, isNull bool) {
 	}
 }
 
-// compared says that a function that was called with an address may have compared it with 0.
-func (s *state) compared(b base) {
+// noteCompared says that a function that was called with an address may have compared it with 0.
+func (s *state) noteCompared(b base) {
 	if b.kind == noBase || !b.null {
 		return
 	}

@@ -194,7 +194,7 @@ func (a *verifier) reach(pc int, st *state) {
 		*s = *st
 		a.heads[pc] = s
 		a.live++
-		a.do(pc)
+		a.addHead(pc)
 		return
 	}
 	a.visits[pc]++
@@ -207,12 +207,12 @@ func (a *verifier) reach(pc int, st *state) {
 	})
 	a.escapes = a.escapes || escapes
 	if changed {
-		a.do(pc)
+		a.addHead(pc)
 	}
 }
 
-// do puts a head on the list of those to go on from.
-func (a *verifier) do(pc int) {
+// addHead puts a head on the list of those to go on from.
+func (a *verifier) addHead(pc int) {
 	a.todo[pc] = true
 	a.lowest = min(a.lowest, pc)
 }
@@ -226,7 +226,7 @@ func (a *verifier) block(pc int) {
 		a.work++
 		if a.final {
 			f.reached, f.open = true, len(st.open) > 0
-			a.reads(pc, st)
+			a.warnUnsetReads(pc, st)
 		}
 		next := pc + 1
 		switch {
@@ -271,7 +271,7 @@ func (a *verifier) exit(pc int, st *state) {
 		a.noResult[fn] = true // so what its callers know has changed
 		for pc := range a.heads {
 			if a.heads[pc] != nil {
-				a.do(pc)
+				a.addHead(pc)
 			}
 		}
 	}
@@ -308,12 +308,12 @@ func (a *verifier) callLocal(pc int, st *state) {
 	in.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	a.reach(int(o.off), &in)
 	if st.givesFrame() {
-		st.touched.all()
+		st.touched.setAll()
 	}
 	st.words = nil
 	st.define(def(pc))
 	for r := R1; r <= R5; r++ {
-		st.compared(st.regs[r].base)
+		st.noteCompared(st.regs[r].base)
 	}
 	for r := R0; r <= R5; r++ {
 		st.regs[r] = unknown()
@@ -365,7 +365,7 @@ func (a *verifier) exec(pc int, st *state) {
 // set puts what the operation at pc makes into a register.
 func (a *verifier) set(pc int, st *state, r uint8, v value) {
 	if v.vn == 0 && v.kind != aMap {
-		if _, ok := v.num.is(); !ok {
+		if _, ok := v.num.single(); !ok {
 			st.define(def(pc))
 			v.vn = def(pc)
 		}
@@ -405,12 +405,12 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 		s.unset = false
 		return s
 	case long && kind == opAdd && (d.kind == noBase || s.kind == noBase):
-		return a.moved(pc, sum(d, s))
+		return a.warnMoved(pc, sum(d, s))
 	case long && kind == opSub && s.kind == noBase:
-		if c, ok := s.num.is(); ok {
-			return a.moved(pc, sum(d, constValue(-c)))
+		if c, ok := s.num.single(); ok {
+			return a.warnMoved(pc, sum(d, constValue(-c)))
 		}
-		return a.moved(pc, value{base: d.base, num: d.num.minus(s.num), mixed: d.mixed || s.mixed})
+		return a.warnMoved(pc, value{base: d.base, num: d.num.minus(s.num), mixed: d.mixed || s.mixed})
 	case long && kind == opSub && samePlace(d.base, s.base):
 		return scalar(d.num.minus(s.num)) // how far apart two addresses are
 	}
@@ -429,7 +429,7 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	}
 	v := scalar(n)
 	v.mixed = mixed
-	if c, ok := y.is(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
+	if c, ok := y.single(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
 		if kind == opLsh {
 			c = 1 << (c & 63)
 		}
@@ -446,9 +446,9 @@ func sum(d, s value) value {
 		d, s = s, d
 	}
 	r := value{base: d.base, num: d.num.plus(s.num), mixed: d.mixed || s.mixed}
-	if c, ok := s.num.is(); ok {
+	if c, ok := s.num.single(); ok {
 		r.vn, r.delta, r.from = d.vn, d.delta+int64(c), d.from
-	} else if c, ok := d.num.is(); ok {
+	} else if c, ok := d.num.single(); ok {
 		r.vn, r.delta, r.from = s.vn, s.delta+int64(c), s.from
 	}
 	return r
@@ -467,7 +467,7 @@ func combine(kind opc, long bool, x, y number) number {
 	if f := numberOps[kind]; f != nil {
 		return f(x, y)
 	}
-	c, isConst := y.is()
+	c, isConst := y.single()
 	switch kind {
 	case opMov:
 		return y

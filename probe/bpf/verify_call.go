@@ -70,7 +70,7 @@ func (a *verifier) call(pc int, st *state) {
 		v := st.regs[r]
 		f.known[r].v, f.known[r].ok = v.known()
 		if kinds := kind.kinds(); kinds != 0 {
-			if c, ok := v.num.is(); v.kind == aMap && ok && c == 0 && kinds.has(a.p.maps[v.m].spec.Kind) {
+			if c, ok := v.num.single(); v.kind == aMap && ok && c == 0 && kinds.has(a.p.maps[v.m].spec.Kind) {
 				f.m, m = int(v.m), a.p.maps[v.m]
 			} else if v.kind != noBase || ok {
 				a.warn(pc, "argument %d of %s is not a map of the right kind", i+1, h.Name)
@@ -88,8 +88,8 @@ func (a *verifier) call(pc int, st *state) {
 			}
 		case funcArg: // which may write into this frame
 			st.words = nil
-			st.written.all()
-			st.touched.all()
+			st.written.setAll()
+			st.touched.setAll()
 		case inArg, outArg:
 			n := st.regs[r+1].number()
 			if n.ulo > maxRead {
@@ -103,7 +103,7 @@ func (a *verifier) call(pc int, st *state) {
 		case wordArg:
 			f.args[r] = a.region(pc, st, r, constant(8), true)
 		case recordArg:
-			if c, ok := v.num.is(); v.kind == inRecord && !v.null && ok && c == 0 {
+			if c, ok := v.num.single(); v.kind == inRecord && !v.null && ok && c == 0 {
 				f.record = v.id
 			} else if v.kind == inRecord && v.null {
 				a.warn(pc, "argument %d of %s may be 0: the record was not checked", i+1, h.Name)
@@ -141,11 +141,11 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 	if most > maxRead || most == 0 {
 		if write {
 			st.words = nil
-			st.touched.all()
+			st.touched.setAll()
 		}
 		return access{base: v.base, ptr: r}
 	}
-	size, exact := n.is()
+	size, exact := n.single()
 	look := a.classify // without the bytes being there, where there are none to access
 	if exact {
 		look = a.access
@@ -161,14 +161,14 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 	switch {
 	case write && acc.class == generic:
 		st.words = nil
-		st.touched.all()
+		st.touched.setAll()
 	case write && exactly:
 		st.written.set(acc.off, acc.size, true)
 		st.touched.set(acc.off, acc.size, true)
 		st.forget(acc.off, acc.off+int64(acc.size))
 	case write && v.kind == inFrame:
 		st.words = nil
-		st.touched.all()
+		st.touched.setAll()
 	case !write && exact:
 		a.checkWritten(pc, st, &v, acc)
 	}
@@ -188,7 +188,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
 		if key := f.args[R2]; !m.hashed() && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
 			if k, ok := st.word(key.off, 4); ok {
-				if c, ok := k.num.is(); ok {
+				if c, ok := k.num.single(); ok {
 					f.key = int64(c)
 				}
 			}

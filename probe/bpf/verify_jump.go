@@ -29,7 +29,7 @@ func (a *verifier) branch(pc int, st *state) bool {
 // isNullCheck reports whether a jump compares an address that may be 0 with 0.
 func isNullCheck(st *state, o *op) bool {
 	d := &st.regs[o.dst]
-	c, ok := d.num.is()
+	c, ok := d.num.single()
 	return (o.code == opJeq+form64K || o.code == opJne+form64K) && o.imm == 0 && d.null && ok && c == 0
 }
 
@@ -138,11 +138,11 @@ func order(kind opc, holds bool, x, y *number) bool {
 // without takes the number that y is, if there is only one, off the ends of what x
 // may be. It returns false when nothing is left.
 func (n *number) without(y *number) bool {
-	c, ok := y.is()
+	c, ok := y.single()
 	if !ok {
 		return true
 	}
-	if v, one := n.is(); one {
+	if v, one := n.single(); one {
 		return v != c
 	}
 	if n.ulo == c {
@@ -162,7 +162,7 @@ func (n *number) without(y *number) bool {
 
 // orderBits is order for the test of bits.
 func orderBits(holds bool, x, y *number) bool {
-	c, ok := y.is()
+	c, ok := y.single()
 	switch {
 	case !ok:
 		return true

@@ -104,7 +104,7 @@ func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write 
 		acc.class = guessed
 	}
 	acc.ahead = v.num.lo >= 0
-	if c, ok := v.num.is(); ok {
+	if c, ok := v.num.single(); ok {
 		acc.by, acc.off = byOffset, int64(c)+off
 		return acc
 	}
@@ -204,7 +204,7 @@ func (a *verifier) overwrite(st *state, acc access, to value, v value) {
 	case acc.class <= guessed: // it may have gone anywhere
 		st.words = nil
 		if to.kind == noBase || to.kind == inFrame {
-			st.touched.all()
+			st.touched.setAll()
 		}
 	case to.kind != inFrame:
 	case acc.by == byOffset:

@@ -38,8 +38,8 @@ func (p *Program) Warnings() []Warning {
 		return []Warning{{Index: 0, Text: fmt.Sprint(*p.slots[0]), What: "the program has more paths than the verifier follows: mistakes in it are not found", Source: p.sourceOf(0)}}
 	}
 	a.confirm()
-	a.unreachable()
-	a.endless()
+	a.warnUnreachable()
+	a.warnEndless()
 	slices.SortStableFunc(a.warnings, func(x, y Warning) int { return x.Index - y.Index })
 	out := slices.Compact(a.warnings)
 	if n := len(out) - maxWarnings; n > 0 {
@@ -115,8 +115,8 @@ func (a *verifier) warnTo(to *[]Warning, pc int, format string, args ...any) {
 	}
 }
 
-// reads warns of registers that an operation reads before anything was put there.
-func (a *verifier) reads(pc int, st *state) {
+// warnUnsetReads warns of registers that an operation reads before anything was put there.
+func (a *verifier) warnUnsetReads(pc int, st *state) {
 	o := &a.p.ops[pc]
 	read := func(r uint8, of string) {
 		if st.regs[r].unset {
@@ -206,7 +206,7 @@ func (a *verifier) warnAligned(pc int, v *value, o *op) {
 
 // frameOffset writes where in the frame something is.
 func frameOffset(n number) string {
-	if c, ok := n.is(); ok {
+	if c, ok := n.single(); ok {
 		return fmt.Sprintf("r10%+d", int64(c))
 	}
 	return fmt.Sprintf("r10%+d to r10%+d", n.lo, n.hi)
@@ -215,8 +215,8 @@ func frameOffset(n number) string {
 // maxMove is how far an address may be from what it counts from, as in Linux's verifier (BPF_MAX_VAR_OFF).
 const maxMove = 1 << 29
 
-// moved warns of an address that is moved further than any object could be long, and returns it.
-func (a *verifier) moved(pc int, v value) value {
+// warnMoved warns of an address that is moved further than any object could be long, and returns it.
+func (a *verifier) warnMoved(pc int, v value) value {
 	if a.final && v.kind != noBase && v.kind != aMap && (v.num.lo > maxMove || v.num.hi < -maxMove) {
 		by := v.num.lo
 		if v.num.hi < 0 {

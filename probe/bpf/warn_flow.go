@@ -29,9 +29,9 @@ func (p *Program) reachable() []bool {
 	return seen
 }
 
-// unreachable warns of instructions that no path of jumps comes to, whatever they
+// warnUnreachable warns of instructions that no path of jumps comes to, whatever they
 // compare.
-func (a *verifier) unreachable() {
+func (a *verifier) warnUnreachable() {
 	seen := a.p.reachable()
 	for pc := 0; pc < len(seen); pc++ {
 		if seen[pc] || a.p.slots[pc] == nil {
@@ -49,8 +49,8 @@ func (a *verifier) unreachable() {
 	}
 }
 
-// endless warns of loops that a program comes to and never leaves: of the first one in each function.
-func (a *verifier) endless() {
+// warnEndless warns of loops that a program comes to and never leaves: of the first one in each function.
+func (a *verifier) warnEndless() {
 	n := len(a.p.ops)
 	to := func(pc int) (next, jump int) { // -1: none
 		o := &a.p.ops[pc]
