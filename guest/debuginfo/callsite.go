@@ -100,7 +100,7 @@ func (i *Info) Call(ret, callee uint64) (c Call, err error) {
 		return l, err
 	}
 	if at, ok := site.origin(); ok {
-		if !i.is(at, f) {
+		if !i.belongsTo(at, f) {
 			return c, errOtherCalled
 		}
 	} else if t := field(site.Entry, dwarf.AttrCallTarget, attrGNUCallTarget); t != nil {
@@ -112,7 +112,7 @@ func (i *Info) Call(ret, callee uint64) (c Call, err error) {
 	} else {
 		return c, errNoCall
 	}
-	if err := i.comesOnce(f); err != nil {
+	if err := i.checkTailCalls(f); err != nil {
 		return c, err
 	}
 	for n := range c.passed {
@@ -138,7 +138,7 @@ func (i *Info) functionAt(addr uint64) (function, error) {
 	if err != nil {
 		return function{}, err
 	}
-	around := c.around(addr)
+	around := c.instancesAround(addr)
 	if len(around) == 0 || around[len(around)-1].inlined {
 		return function{}, errNoCall
 	}
@@ -220,11 +220,11 @@ func field(e *dwarf.Entry, attrs ...dwarf.Attr) *dwarf.Field {
 	return nil
 }
 
-// kin are an entry and those that it is a copy of, or completes.
-func (i *Info) kin(at dwarf.Offset) (out []dwarf.Offset) {
+// originsOf are an entry and those that it is a copy of, or completes.
+func (i *Info) originsOf(at dwarf.Offset) (out []dwarf.Offset) {
 	for range maxLinks {
 		out = append(out, at)
-		e := i.at(at)
+		e := i.entryAt(at)
 		if e == nil {
 			break
 		}
@@ -237,15 +237,15 @@ func (i *Info) kin(at dwarf.Offset) (out []dwarf.Offset) {
 	return out
 }
 
-// is reports whether an entry is of the function, and of no other copy of it.
-func (i *Info) is(at dwarf.Offset, f function) bool {
+// belongsTo reports whether an entry is of the function, and of no other copy of it.
+func (i *Info) belongsTo(at dwarf.Offset, f function) bool {
 	if at == f.at {
 		return true
 	}
-	if all := i.copies(f.unit, at); len(all) > 0 {
+	if all := i.instancesOf(f.unit, at); len(all) > 0 {
 		return len(all) == 1 && all[0].at == f.at
 	}
-	a, b := i.at(at), i.at(f.at)
+	a, b := i.entryAt(at), i.entryAt(f.at)
 	return a != nil && b != nil && i.name(a, nil) == f.name && i.external(a) && i.external(b)
 }
 
@@ -255,15 +255,15 @@ func (i *Info) external(e *dwarf.Entry) bool {
 	return f != nil && f.Val == true
 }
 
-// copies are the functions of a unit with code of their own that an entry is of.
-func (i *Info) copies(n int, at dwarf.Offset) (out []*instance) {
+// instancesOf are the functions of a unit with code of their own that an entry is of.
+func (i *Info) instancesOf(n int, at dwarf.Offset) (out []*instance) {
 	c, err := i.contents(n)
 	if err != nil {
 		return nil
 	}
-	own := i.kin(at)
+	own := i.originsOf(at)
 	name := ""
-	if e := i.at(at); e != nil {
+	if e := i.entryAt(at); e != nil {
 		name = i.name(e, nil)
 	}
 	for k := range c.instances {
@@ -276,13 +276,13 @@ func (i *Info) copies(n int, at dwarf.Offset) (out []*instance) {
 		return out // too many to look at: any of them
 	}
 	return slices.DeleteFunc(out, func(x *instance) bool {
-		return !slices.ContainsFunc(i.kin(x.at), func(of dwarf.Offset) bool { return slices.Contains(own, of) })
+		return !slices.ContainsFunc(i.originsOf(x.at), func(of dwarf.Offset) bool { return slices.Contains(own, of) })
 	})
 }
 
-// comesOnce returns an error where a function may come to itself by tail calls, its own or those of whom it leads to: what it was
+// checkTailCalls returns an error where a function may come to itself by tail calls, its own or those of whom it leads to: what it was
 // entered with then is not what its caller has passed. GDB asks the same (func_verify_no_selftailcall).
-func (i *Info) comesOnce(f function) error {
+func (i *Info) checkTailCalls(f function) error {
 	todo, asked := []function{f}, 0
 	for k := 0; k < len(todo); k++ {
 		sites, err := i.calls(todo[k])
@@ -294,10 +294,10 @@ func (i *Info) comesOnce(f function) error {
 				continue
 			}
 			at, ok := c.origin()
-			if asked++; !ok || asked > maxTailCalls || i.is(at, f) {
+			if asked++; !ok || asked > maxTailCalls || i.belongsTo(at, f) {
 				return errTailCalls
 			}
-			all := i.copies(todo[k].unit, at)
+			all := i.instancesOf(todo[k].unit, at)
 			if len(all) == 0 || len(todo)+len(all) > maxTailFunctions {
 				return errTailCalls // of another unit: who knows
 			}

@@ -31,7 +31,7 @@ func TestCalls(t *testing.T) {
 				if !ok || s.tail() {
 					continue
 				}
-				for _, callee := range i.copies(n, at) {
+				for _, callee := range i.instancesOf(n, at) {
 					call, err := i.Call(s.returns(), callee.entry)
 					if errors.Is(err, errTailCalls) {
 						tails++
@@ -53,7 +53,7 @@ func TestCalls(t *testing.T) {
 					}
 				}
 				for m := range c.instances {
-					if o := &c.instances[m]; !o.inlined && i.name(i.at(at), nil) != o.name {
+					if o := &c.instances[m]; !o.inlined && i.name(i.entryAt(at), nil) != o.name {
 						if _, err := i.Call(s.returns(), o.entry); !errors.Is(err, errOtherCalled) {
 							t.Errorf("%s at %#x is taken for a call of %s: %v", f.name, s.returns(), o.name, err)
 						}

@@ -27,12 +27,12 @@ const ccNoCall = 3
 // Convention says why the parameters of a function are not where the System V ABI has those of its prototype; "" where they are, or
 // where the function is not known.
 func (i *Info) Convention(name string) (why string) {
-	err := i.ask(func(x *names) {
+	err := i.withNames(func(x *names) {
 		at, ok := x.function(name)
 		if !ok {
 			return
 		}
-		e := i.at(at)
+		e := i.entryAt(at)
 		if e == nil {
 			return
 		}
@@ -47,8 +47,8 @@ func (i *Info) Convention(name string) (why string) {
 			return
 		}
 		var p *btf.FuncProto
-		i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
-		if !likeC(of, p) {
+		i.readTypes(x, func(t *typeReader) { p, _ = t.prototype(at) })
+		if !passedLikeC(of, p) {
 			why = of + " passes parameters by rules of its own"
 		}
 	})
@@ -68,13 +68,13 @@ func (i *Info) ownConvention(at dwarf.Offset) string {
 	return ownConventions[lang]
 }
 
-// likeC reports whether a function of a language with rules of its own has its parameters where C has them: of Rust numbers and pointers are.
-func likeC(language string, p *btf.FuncProto) bool {
-	return language == ownConventions[langRust] && p != nil && asInC(p)
+// passedLikeC reports whether a function of a language with rules of its own has its parameters where C has them: of Rust numbers and pointers are.
+func passedLikeC(language string, p *btf.FuncProto) bool {
+	return language == ownConventions[langRust] && p != nil && passedAsInC(p)
 }
 
-// asInC reports whether parameters and result are numbers and pointers, each in one register.
-func asInC(p *btf.FuncProto) bool {
+// passedAsInC reports whether parameters and result are numbers and pointers, each in one register.
+func passedAsInC(p *btf.FuncProto) bool {
 	one := func(t btf.Type) bool {
 		size, ok := types.Size(t)
 		switch types.Strip(t).(type) {

@@ -30,7 +30,7 @@ func (i *Info) Frames(addr uint64) (out []Frame) {
 		return nil
 	}
 	file, line, known := c.line(addr)
-	for _, x := range c.around(addr) {
+	for _, x := range c.instancesAround(addr) {
 		out = append(out, Frame{x.name, file, line, x.inlined})
 		file, line = c.file(x.calledFile), int(x.calledLine)
 	}
@@ -48,9 +48,9 @@ func (c *contents) file(n int64) string {
 	return c.files[n].Name
 }
 
-// around returns the instances that addr is in, the innermost first, up to the function
+// instancesAround returns the instances that addr is in, the innermost first, up to the function
 // that they are inlined into.
-func (c *contents) around(addr uint64) []*instance {
+func (c *contents) instancesAround(addr uint64) []*instance {
 	var out []*instance
 	for n := range c.instances {
 		if within(c.instances[n].ranges, addr) {

@@ -143,12 +143,12 @@ const maxLinks = 8
 
 // attribute returns an attribute of e, or of what e is a copy of.
 func (i *Info) attribute(e *dwarf.Entry, attr dwarf.Attr) *dwarf.Field {
-	f, _ := i.owned(e, attr)
+	f, _ := i.attributeOwner(e, attr)
 	return f
 }
 
-// owned returns the entry with the attribute, too, which may be of another unit.
-func (i *Info) owned(e *dwarf.Entry, attr dwarf.Attr) (*dwarf.Field, *dwarf.Entry) {
+// attributeOwner returns the entry with the attribute, too, which may be of another unit.
+func (i *Info) attributeOwner(e *dwarf.Entry, attr dwarf.Attr) (*dwarf.Field, *dwarf.Entry) {
 	for range maxLinks {
 		if f := e.AttrField(attr); f != nil {
 			return f, e
@@ -157,15 +157,15 @@ func (i *Info) owned(e *dwarf.Entry, attr dwarf.Attr) (*dwarf.Field, *dwarf.Entr
 		if !ok {
 			return nil, nil
 		}
-		if e = i.at(at); e == nil {
+		if e = i.entryAt(at); e == nil {
 			return nil, nil
 		}
 	}
 	return nil, nil
 }
 
-// at returns the entry at an offset, or nil.
-func (i *Info) at(at dwarf.Offset) *dwarf.Entry {
+// entryAt returns the entry at an offset, or nil.
+func (i *Info) entryAt(at dwarf.Offset) *dwarf.Entry {
 	r := i.data.Reader()
 	r.Seek(at)
 	e, err := r.Next()

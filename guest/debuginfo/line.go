@@ -156,7 +156,7 @@ func (i *Info) Places(file string, line int) (out []Place, err error) {
 		}
 		had := map[dwarf.Offset]bool{}
 		for _, addr := range found {
-			if in := c.around(addr); len(in) > 0 && !had[in[0].at] {
+			if in := c.instancesAround(addr); len(in) > 0 && !had[in[0].at] {
 				had[in[0].at] = true
 				out = append(out, Place{addr, i.functionOf(c, in, file, line)})
 			}
@@ -177,11 +177,11 @@ func (i *Info) Places(file string, line int) (out []Place, err error) {
 func (i *Info) functionOf(c *contents, around []*instance, file string, line int) (name string) {
 	last := int64(0)
 	for _, x := range around {
-		e := i.at(x.at)
+		e := i.entryAt(x.at)
 		if e == nil {
 			continue
 		}
-		in, owner := i.owned(e, dwarf.AttrDeclFile)
+		in, owner := i.attributeOwner(e, dwarf.AttrDeclFile)
 		at := i.attribute(e, dwarf.AttrDeclLine)
 		if in == nil || at == nil {
 			continue

@@ -67,7 +67,7 @@ var arithmetic = [...]string{
 	"abs", "and", "div", "minus", "mod", "mul", "neg", "not", "or", "plus", "plus_uconst", "shl", "shr", "shra", "xor", "bra", "eq", "ge", "gt", "le", "lt", "ne", "skip",
 }
 
-func computed(op byte) error {
+func computedError(op byte) error {
 	if n := int(op) - opAbs; n >= 0 && n < len(arithmetic) {
 		return fmt.Errorf("computed at this place (DW_OP_%s)", arithmetic[n])
 	}
@@ -134,7 +134,7 @@ func (x *expression) location() (Location, error) {
 			break
 		}
 		if op == opPiece {
-			x.piece()
+			x.endPiece()
 			continue
 		}
 		x.step(op)
@@ -158,8 +158,8 @@ func (x *expression) location() (Location, error) {
 	return Location{Base: n.base, Reg: n.reg, Offsets: n.off, Memory: !x.value}, nil
 }
 
-// piece ends one part of a value, and begins the next (DWARF 5, 2.6.1.2). Nothing before it: that part is optimized out.
-func (x *expression) piece() {
+// endPiece ends one part of a value, and begins the next (DWARF 5, 2.6.1.2). Nothing before it: that part is optimized out.
+func (x *expression) endPiece() {
 	p := Piece{Size: x.uleb(), Why: errOptimizedOut}
 	if x.err != nil {
 		return
@@ -253,12 +253,12 @@ func (x *expression) step(op byte) {
 		x.push(number{base: BaseCFA, off: []int64{0}})
 	case opDeref, opDerefSize:
 		if op == opDerefSize && x.fixed(1, false) != 8 {
-			x.err = computed(op)
+			x.err = computedError(op)
 			return
 		}
 		n := x.pop()
 		if len(n.off) > maxSteps {
-			x.err = computed(op)
+			x.err = computedError(op)
 			return
 		}
 		n.off = append(slices.Clone(n.off), 0)
@@ -275,7 +275,7 @@ func (x *expression) step(op byte) {
 		case a.isConstant() && op == opPlus:
 			x.push(b.plus(a.off[0]))
 		default:
-			x.err = computed(op)
+			x.err = computedError(op)
 		}
 	case opImplicitValue:
 		b := x.block()
@@ -302,7 +302,7 @@ func (x *expression) step(op byte) {
 		}
 		x.push(number{BaseEntry, reg, []int64{0}})
 	default:
-		x.err = computed(op)
+		x.err = computedError(op)
 	}
 }
 

@@ -55,7 +55,7 @@ func (t *typeReader) parts(r *dies.Reader, of *dwarf.Entry) (out []part) {
 		name, named := e.Val(dwarf.AttrName).(string)
 		switch {
 		case !ok:
-		case e.Tag == dwarf.TagInheritance && placed(e):
+		case e.Tag == dwarf.TagInheritance && isPlaced(e):
 			bases = append(bases, part{e, "", at})
 		case e.Tag != dwarf.TagMember || isStatic(e):
 		case depth > 0 && !named && e.Val(dwarf.AttrArtificial) == true:
@@ -72,8 +72,8 @@ func isStatic(e *dwarf.Entry) bool {
 	return e.Val(dwarf.AttrExternal) == true || e.Val(dwarf.AttrDeclaration) == true
 }
 
-// placed reports whether a base class is at one place in all values. That of a virtual base is in the table of the value's class.
-func placed(e *dwarf.Entry) bool {
+// isPlaced reports whether a base class is at one place in all values. That of a virtual base is in the table of the value's class.
+func isPlaced(e *dwarf.Entry) bool {
 	if virtuality, _ := e.Val(dwarf.AttrVirtuality).(int64); virtuality != 0 {
 		return false
 	}
@@ -84,7 +84,7 @@ func placed(e *dwarf.Entry) bool {
 // member makes one of a part.
 func (p part) member(of btf.Type) btf.Member {
 	m := btf.Member{Name: p.name, Type: of}
-	m.Offset, m.BitfieldSize = place(p.Entry)
+	m.Offset, m.BitfieldSize = placeOf(p.Entry)
 	return m
 }
 
@@ -116,9 +116,9 @@ func (t *typeReader) members(r *dies.Reader, of *dwarf.Entry, path []string, dep
 	return out
 }
 
-// place returns where a member begins, in bits, and how many bits it has, 0 for one that
+// placeOf returns where a member begins, in bits, and how many bits it has, 0 for one that
 // is no bit field (DWARF 5, 5.7.6).
-func place(e *dwarf.Entry) (offset, width btf.Bits) {
+func placeOf(e *dwarf.Entry) (offset, width btf.Bits) {
 	number := func(a dwarf.Attr) int64 {
 		n, _ := e.Val(a).(int64)
 		return n
@@ -143,7 +143,7 @@ func (t *typeReader) memberPointer(e *dwarf.Entry) btf.Type {
 	number := &btf.Int{Name: "ptrdiff_t", Size: 8, Encoding: btf.Signed}
 	at, _ := e.Val(dwarf.AttrType).(dwarf.Offset)
 	for range maxLinks {
-		to := t.at(at)
+		to := t.entryAt(at)
 		if to == nil {
 			break
 		}

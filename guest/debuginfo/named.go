@@ -169,8 +169,8 @@ func (i *Info) note(x *names, e *dwarf.Entry, scope string) {
 	}
 }
 
-// wholly has f read types with all that they lead to.
-func (i *Info) wholly(x *names, f func(*typeReader)) {
+// readTypes has f read types with all that they lead to.
+func (i *Info) readTypes(x *names, f func(*typeReader)) {
 	t := &typeReader{Info: i, left: x.left, whole: x.whole}
 	f(t)
 	t.finish()
@@ -179,9 +179,9 @@ func (i *Info) wholly(x *names, f func(*typeReader)) {
 
 // Named returns the type of the program that C writes with this tag and this name, or nil.
 func (i *Info) Named(tag types.Tag, name string) (t btf.Type) {
-	err := i.ask(func(x *names) {
+	err := i.withNames(func(x *names) {
 		if at, ok := x.tagged[tag][name]; ok {
-			t = i.whole(x, at)
+			t = i.readType(x, at)
 		}
 	})
 	if err != nil {
@@ -190,8 +190,8 @@ func (i *Info) Named(tag types.Tag, name string) (t btf.Type) {
 	return t
 }
 
-// ask has f look at the names; an error says that the file is no more what it was.
-func (i *Info) ask(f func(*names)) (err error) {
+// withNames has f look at the names; an error says that the file is no more what it was.
+func (i *Info) withNames(f func(*names)) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
@@ -199,9 +199,9 @@ func (i *Info) ask(f func(*names)) (err error) {
 	return nil
 }
 
-// whole reads the type of an entry.
-func (i *Info) whole(x *names, at dwarf.Offset) (out btf.Type) {
-	i.wholly(x, func(t *typeReader) { out = t.read(at, nil, 0) })
+// readType reads the type of an entry.
+func (i *Info) readType(x *names, at dwarf.Offset) (out btf.Type) {
+	i.readTypes(x, func(t *typeReader) { out = t.read(at, nil, 0) })
 	return out
 }
 
@@ -215,7 +215,7 @@ func (x *names) function(name string) (at dwarf.Offset, ok bool) {
 
 // Names returns all names with this tag, sorted.
 func (i *Info) Names(tag types.Tag) (out []string) {
-	err := i.ask(func(x *names) {
+	err := i.withNames(func(x *names) {
 		for n := range x.tagged[tag] {
 			out = append(out, n)
 		}
@@ -229,9 +229,9 @@ func (i *Info) Names(tag types.Tag) (out []string) {
 
 // Enumerator returns the value of an enumerator of that name, and its enumeration.
 func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
-	err := i.ask(func(x *names) {
+	err := i.withNames(func(x *names) {
 		if at, known := x.enumerators[name]; known {
-			of, _ = i.whole(x, at).(*btf.Enum)
+			of, _ = i.readType(x, at).(*btf.Enum)
 		}
 	})
 	if err != nil || of == nil {
@@ -246,9 +246,9 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 
 // Func returns the prototype of a function of the program as its source has it, or nil.
 func (i *Info) Func(name string) (p *btf.FuncProto) {
-	err := i.ask(func(x *names) {
+	err := i.withNames(func(x *names) {
 		if at, ok := x.function(name); ok {
-			i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
+			i.readTypes(x, func(t *typeReader) { p, _ = t.prototype(at) })
 		}
 	})
 	if err != nil {
@@ -275,7 +275,7 @@ func (t *typeReader) prototype(at dwarf.Offset) (p *btf.FuncProto, params []dwar
 		return (*btf.Void)(nil)
 	}
 	passed := func(e *dwarf.Entry) btf.Type {
-		if t.byReference(e, &t.left) {
+		if t.isByReference(e, &t.left) {
 			return types.NewIndirect(typeOf(e))
 		}
 		return typeOf(e)

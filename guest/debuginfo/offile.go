@@ -10,20 +10,20 @@ import (
 // maxImports bounds the units that one imports, one after the other.
 const maxImports = 1 << 12
 
-// ofFile finds a variable that is declared outside of functions: where it is, or else that
+// fileVariable finds a variable that is declared outside of functions: where it is, or else that
 // it is somewhere. The unit of link-time optimization has the variables of several files: one of the file of the function
 // around addr comes first.
-func (i *Info) ofFile(n int, addr uint64, name string) (found declared, err error) {
+func (i *Info) fileVariable(n int, addr uint64, name string) (found declared, err error) {
 	var own *dies.Unit // of the function's source
 	if c, err := i.contents(n); err == nil {
-		if around := c.around(addr); len(around) > 0 {
-			all := i.kin(around[0].at)
+		if around := c.instancesAround(addr); len(around) > 0 {
+			all := i.originsOf(around[0].at)
 			own = i.data.UnitOf(all[len(all)-1])
 		}
 	}
 	best := 0
 	consider := func(e *dwarf.Entry) {
-		all := i.kin(e.Offset)
+		all := i.originsOf(e.Offset)
 		rank := 1
 		if i.attribute(e, dwarf.AttrLocation) != nil {
 			rank = 2

@@ -26,11 +26,11 @@ const framePointer, stackPointer = 6, 7
 // register: compilers begin with endbr64, or push %rbp and mov %rsp,%rbp.
 const entryBytes = 4
 
-// passed returns where a parameter of the function d.of is at addr, which debug information has
+// passedLocation returns where a parameter of the function d.of is at addr, which debug information has
 // at one place in the function's frame, l, for all of its code. Compilers that do not optimize
 // write so of parameters which the function's first instructions only put there. Until these
 // have been executed they are where the prototype says.
-func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, []Piece, error) {
+func (i *Info) passedLocation(n int, d declared, addr uint64, l Location) (Location, []Piece, error) {
 	c, err := i.contents(n)
 	inFrame := l.Base == BaseCFA || l.Base == BaseRegister && (l.Reg == framePointer || l.Reg == stackPointer)
 	if err != nil || !inFrame || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
@@ -48,12 +48,12 @@ func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, []P
 	if len(l.Offsets) > 1 && !pointed {
 		return l, nil, errNotYet
 	}
-	e := i.at(d.of.at)
+	e := i.entryAt(d.of.at)
 	if e == nil || e.AttrField(dwarf.AttrAbstractOrigin) != nil {
 		return l, nil, errNotYet // a copy need not have all parameters
 	}
 	p := i.parametersOf(d.of.at)
-	if of := i.ownConvention(d.of.at); of != "" && !likeC(of, p.proto) {
+	if of := i.ownConvention(d.of.at); of != "" && !passedLikeC(of, p.proto) {
 		return l, nil, errNotYet
 	}
 	for k, at := range p.at {
@@ -114,17 +114,17 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 		t.finish()
 	}
 	for k, at := range p.at {
-		if e := i.at(at); e != nil && (i.byReference(e, &t.left) || i.referredTo(e)) {
+		if e := i.entryAt(at); e != nil && (i.isByReference(e, &t.left) || i.referredTo(e)) {
 			p.proto.Params[k].Type = &btf.Pointer{Target: p.proto.Params[k].Type}
 		}
 	}
-	if e := i.at(at); e != nil && i.byReference(e, &t.left) {
+	if e := i.entryAt(at); e != nil && i.isByReference(e, &t.left) {
 		p.proto.Return = &btf.Struct{Size: 32} // as for all in memory, the caller says where
 	}
 	for _, at := range p.at {
-		if e := i.at(at); e != nil {
+		if e := i.entryAt(at); e != nil {
 			f := i.attribute(e, dwarf.AttrLocation)
-			p.lists = p.lists || f == nil || !everywhere(f)
+			p.lists = p.lists || f == nil || !isConstant(f)
 		}
 	}
 	return p
@@ -133,15 +133,15 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 // Of DW_AT_calling_convention of a class (DWARF 5, 7.16): C++ passes and returns it by a pointer, whatever its size.
 const passByReference = 4
 
-// byReference reports whether what e declares has a class for its type that is passed so. Left is how many entries it may look at.
-func (i *Info) byReference(e *dwarf.Entry, left *int) bool {
+// isByReference reports whether what e declares has a class for its type that is passed so. Left is how many entries it may look at.
+func (i *Info) isByReference(e *dwarf.Entry, left *int) bool {
 	for range maxLinks {
 		f := i.attribute(e, dwarf.AttrType)
 		if f == nil {
 			return false
 		}
 		at, _ := f.Val.(dwarf.Offset)
-		if e = i.at(at); e == nil {
+		if e = i.entryAt(at); e == nil {
 			return false
 		}
 		switch e.Tag {
@@ -193,8 +193,8 @@ func (i *Info) hasDestructor(of *dwarf.Entry, left *int) bool {
 	return false
 }
 
-// everywhere reports whether a location is the same in all code.
-func everywhere(f *dwarf.Field) bool {
+// isConstant reports whether a location is the same in all code.
+func isConstant(f *dwarf.Field) bool {
 	_, one := f.Val.([]byte)
 	return one
 }
@@ -218,7 +218,7 @@ func (p *parameters) location(k int, entry bool) (Location, []Piece, error) {
 	switch types.Strip(p.proto.Params[k].Type).(type) {
 	case *btf.Int, *btf.Enum, *btf.Pointer:
 		if ok && size <= 8 && word > 0 && word <= len(argumentRegs) {
-			return inArgument(word), nil, nil
+			return argumentLocation(word), nil, nil
 		}
 	case *btf.Struct, *btf.Union:
 		return p.structure(k, size)
@@ -234,7 +234,7 @@ func (p *parameters) structure(k int, size uint64) (Location, []Piece, error) {
 		if w == 0 || w > len(argumentRegs) {
 			return Location{}, nil, errVector
 		}
-		pieces = append(pieces, Piece{Size: min(8, size-8*uint64(n)), Where: inArgument(w)})
+		pieces = append(pieces, Piece{Size: min(8, size-8*uint64(n)), Where: argumentLocation(w)})
 	}
 	switch len(pieces) {
 	case 0:
@@ -248,8 +248,8 @@ func (p *parameters) structure(k int, size uint64) (Location, []Piece, error) {
 // errVector says why a parameter's value is not known.
 var errVector = errors.New("in a vector register, which is not read")
 
-// inArgument is what the register of an argument holds, by its number from 1.
-func inArgument(n int) Location {
+// argumentLocation is what the register of an argument holds, by its number from 1.
+func argumentLocation(n int) Location {
 	return Location{Base: BaseRegister, Reg: argumentRegs[n-1], Offsets: []int64{0}}
 }
 

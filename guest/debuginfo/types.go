@@ -121,9 +121,9 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 			return &btf.Fwd{Name: name, Kind: kind}
 		}
 		if e.Tag == dwarf.TagUnionType {
-			return t.keep(at, &btf.Union{Name: name, Size: size, Members: t.members(r, e, path, depth)})
+			return t.noteStructure(at, &btf.Union{Name: name, Size: size, Members: t.members(r, e, path, depth)})
 		}
-		return t.keep(at, &btf.Struct{Name: name, Size: size, Members: t.members(r, e, path, depth)})
+		return t.noteStructure(at, &btf.Struct{Name: name, Size: size, Members: t.members(r, e, path, depth)})
 	}
 	return of(path) // as DW_TAG_atomic_type
 }
@@ -151,8 +151,8 @@ func (i *Info) valuesOf(at dwarf.Offset) btf.Type {
 	return out
 }
 
-// keep notes a structure whose members are read later: they may lead to it again.
-func (t *typeReader) keep(at dwarf.Offset, x btf.Type) btf.Type {
+// noteStructure notes a structure whose members are read later: they may lead to it again.
+func (t *typeReader) noteStructure(at dwarf.Offset, x btf.Type) btf.Type {
 	if t.whole != nil {
 		t.whole[at], t.later = x, append(t.later, at)
 	}

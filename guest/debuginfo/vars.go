@@ -45,16 +45,16 @@ func (i *Info) Values(v Variable) (t btf.Type, err error) {
 		t = i.valuesOf(v.typeAt)
 		if to, ok := types.Reference(t); ok {
 			// What a reference leads to was not read for its name alone.
-			t = i.referred(v.typeAt, to)
+			t = i.referredType(v.typeAt, to)
 		}
 	}
 	return t, nil
 }
 
-// referred returns the type that the reference at an offset leads to, with its members.
-func (i *Info) referred(at dwarf.Offset, otherwise btf.Type) btf.Type {
+// referredType returns the type that the reference at an offset leads to, with its members.
+func (i *Info) referredType(at dwarf.Offset, otherwise btf.Type) btf.Type {
 	for range maxLinks {
-		e := i.at(at)
+		e := i.entryAt(at)
 		if e == nil {
 			break
 		}
@@ -125,7 +125,7 @@ func (i *Info) Parameters(addr uint64) (out []Variable, err error) {
 	if err != nil {
 		return nil, err
 	}
-	around := c.around(addr)
+	around := c.instancesAround(addr)
 	k := slices.IndexFunc(around, func(x *instance) bool { return !x.inlined })
 	if k < 0 {
 		return nil, nil
@@ -163,7 +163,7 @@ func (i *Info) Variable(addr uint64, in, name string, path []string) (_ Variable
 		}
 		missing.Have = append(missing.Have, have)
 	}
-	d, err := i.ofFile(n, addr, name)
+	d, err := i.fileVariable(n, addr, name)
 	switch {
 	case err != nil:
 		return Variable{}, err
@@ -183,7 +183,7 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 	if err != nil {
 		return 0, nil, err
 	}
-	around := c.around(addr)
+	around := c.instancesAround(addr)
 	first := slices.IndexFunc(around, func(x *instance) bool { return in != "" && x.name == in })
 	if first < 0 {
 		first = max(0, slices.IndexFunc(around, func(x *instance) bool { return !x.inlined || x.entry != addr }))
@@ -312,7 +312,7 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) (v Variab
 		v.Where, v.Why = constantLocation(f.Val)
 		return v
 	}
-	f, owner := i.owned(d.Entry, dwarf.AttrLocation)
+	f, owner := i.attributeOwner(d.Entry, dwarf.AttrLocation)
 	switch {
 	case f == nil && (d.of == nil || d.Val(dwarf.AttrDeclaration) == true): // extern, in a function too
 		v.Why = ErrElsewhere
@@ -324,8 +324,8 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) (v Variab
 		case v.Why != nil:
 		case v.Where.Base == BaseEntry:
 			v.Why = ErrEntryValue
-		case v.Parameter && everywhere(f) && v.Where.Memory && d.of != nil && !d.of.inlined:
-			v.Where, v.Pieces, v.Why = i.passed(n, d, addr, v.Where)
+		case v.Parameter && isConstant(f) && v.Where.Memory && d.of != nil && !d.of.inlined:
+			v.Where, v.Pieces, v.Why = i.passedLocation(n, d, addr, v.Where)
 		}
 	}
 	return v
@@ -368,15 +368,15 @@ func (i *Info) frameBase(n int, addr uint64) (number, error) {
 	if err != nil {
 		return number{}, err
 	}
-	around := c.around(addr)
+	around := c.instancesAround(addr)
 	if len(around) == 0 {
 		return number{}, errDamaged
 	}
-	e := i.at(around[len(around)-1].at)
+	e := i.entryAt(around[len(around)-1].at)
 	if e == nil {
 		return number{}, errDamaged
 	}
-	f, owner := i.owned(e, dwarf.AttrFrameBase)
+	f, owner := i.attributeOwner(e, dwarf.AttrFrameBase)
 	if f == nil {
 		return number{}, errDamaged
 	}
