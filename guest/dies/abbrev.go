@@ -52,7 +52,7 @@ func (d *Data) table(abbrev []byte, off uint64) (*table, error) {
 		return t, nil
 	}
 	t := &table{}
-	c := at(abbrev, off)
+	c := cursorAt(abbrev, off)
 	for n := 0; ; n++ {
 		code := c.uleb()
 		if c.bad || n == maxAbbreviations {

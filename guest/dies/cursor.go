@@ -14,8 +14,8 @@ type cursor struct {
 	bad bool
 }
 
-// at returns a cursor at an offset of b.
-func at(b []byte, off uint64) *cursor {
+// cursorAt returns a cursor at an offset of b.
+func cursorAt(b []byte, off uint64) *cursor {
 	if off > uint64(len(b)) {
 		return &cursor{bad: true}
 	}

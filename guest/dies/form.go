@@ -177,7 +177,7 @@ func (u *Unit) value(v raw) (any, error) {
 		if v.n > uint64(len(u.sec.strOffsets))/size {
 			return nil, fmt.Errorf("%w: string %d is not in .debug_str_offsets", errDamaged, v.n)
 		}
-		c := at(u.sec.strOffsets, u.strBase+v.n*size)
+		c := cursorAt(u.sec.strOffsets, u.strBase+v.n*size)
 		if off := c.word(u.wide); !c.bad {
 			return text(u.sec.str, off)
 		}
@@ -190,7 +190,7 @@ func (u *Unit) value(v raw) (any, error) {
 
 // text returns the string at an offset of a section.
 func text(b []byte, off uint64) (any, error) {
-	c := at(b, off)
+	c := cursorAt(b, off)
 	if s := c.cstring(); !c.bad {
 		return string(s), nil // a copy: the file may be cut
 	}

@@ -53,7 +53,7 @@ func (u *Unit) ranges(e *dwarf.Entry) (out [][2]uint64, err error) {
 		if index > uint64(len(b))/size || base > uint64(len(b)) {
 			return nil, fmt.Errorf("%w: list %d is not in .debug_rnglists", errDamaged, index)
 		}
-		c := at(b, base+index*size)
+		c := cursorAt(b, base+index*size)
 		off := c.word(u.wide)
 		if c.bad || off > uint64(len(b)) {
 			return nil, fmt.Errorf("%w: list %d is not in .debug_rnglists", errDamaged, index)
@@ -73,7 +73,7 @@ func (u *Unit) ranges(e *dwarf.Entry) (out [][2]uint64, err error) {
 
 // rnglist reads a list of .debug_rnglists.
 func (u *Unit) rnglist(out [][2]uint64, off uint64) ([][2]uint64, error) {
-	c := at(u.sec.rnglists, off)
+	c := cursorAt(u.sec.rnglists, off)
 	base := u.Low
 	var err error
 	indexed := func() uint64 {
@@ -129,7 +129,7 @@ func (u *Unit) addr(c *cursor) uint64 {
 
 // oldRanges reads a list of .debug_ranges (DWARF 4, 2.17.3).
 func (u *Unit) oldRanges(out [][2]uint64, b []byte, off uint64) ([][2]uint64, error) {
-	c := at(b, off)
+	c := cursorAt(b, off)
 	base, highest := u.Low, ^uint64(0)
 	if u.addrSize == 4 {
 		highest = 0xffffffff

@@ -40,8 +40,8 @@ func (r *Reader) cursor() *cursor {
 	return &cursor{b: r.unit.region.info[r.pos:end]}
 }
 
-// passed sets the reader to where a cursor that it gave has come to.
-func (r *Reader) passed(c *cursor) {
+// notePassed sets the reader to where a cursor that it gave has come to.
+func (r *Reader) notePassed(c *cursor) {
 	r.pos = uint64(r.unit.End) - r.unit.region.base - uint64(len(c.b))
 }
 
@@ -55,19 +55,19 @@ func (r *Reader) Next() (*dwarf.Entry, error) {
 	e := &dwarf.Entry{Offset: dwarf.Offset(u.region.base + r.pos)}
 	code := c.uleb()
 	if code == 0 && !c.bad {
-		r.passed(c)
+		r.notePassed(c)
 		return e, nil
 	}
 	a := u.table.find(code)
 	if a == nil {
-		return nil, r.damaged("no abbreviation %d", code)
+		return nil, r.damagedError("no abbreviation %d", code)
 	}
 	e.Tag, e.Children = a.tag, a.children
 	e.Field = make([]dwarf.Field, 0, len(a.attrs))
 	for k := range a.attrs {
 		v := u.raw(c, &a.attrs[k])
 		if c.bad {
-			return nil, r.damaged("an attribute is cut off, or of unknown form %#x", uint64(v.form))
+			return nil, r.damagedError("an attribute is cut off, or of unknown form %#x", uint64(v.form))
 		}
 		value, err := u.value(v)
 		if err != nil {
@@ -76,12 +76,12 @@ func (r *Reader) Next() (*dwarf.Entry, error) {
 		}
 		e.Field = append(e.Field, dwarf.Field{Attr: a.attrs[k].attr, Val: value, Class: v.form.class()})
 	}
-	r.passed(c)
+	r.notePassed(c)
 	return e, nil
 }
 
-// damaged ends the reader.
-func (r *Reader) damaged(format string, args ...any) error {
+// damagedError ends the reader.
+func (r *Reader) damagedError(format string, args ...any) error {
 	at := r.pos
 	r.unit = nil
 	return fmt.Errorf("%w: entry at %#x: %s", errDamaged, at, fmt.Sprintf(format, args...))
@@ -121,7 +121,7 @@ func (r *Reader) Pass(e *dwarf.Entry) (looked int, err error) {
 	c := r.cursor()
 	for depth := 1; depth > 0; looked++ {
 		if c == nil || c.bad || len(c.b) == 0 {
-			return looked, r.damaged("the entries in it do not end")
+			return looked, r.damagedError("the entries in it do not end")
 		}
 		code := c.uleb()
 		if code == 0 {
@@ -130,7 +130,7 @@ func (r *Reader) Pass(e *dwarf.Entry) (looked int, err error) {
 		}
 		a := r.unit.table.find(code)
 		if a == nil {
-			return looked, r.damaged("no abbreviation %d in it", code)
+			return looked, r.damagedError("no abbreviation %d in it", code)
 		}
 		for k := range a.attrs {
 			r.unit.raw(c, &a.attrs[k])
@@ -139,6 +139,6 @@ func (r *Reader) Pass(e *dwarf.Entry) (looked int, err error) {
 			depth++
 		}
 	}
-	r.passed(c)
+	r.notePassed(c)
 	return looked, nil
 }

@@ -35,7 +35,7 @@ func (d *Data) loadSplit() error {
 // loadDwo finds the file with a skeleton's entries, and reads all units in it.
 func (d *Data) loadDwo(s *Unit, byID map[uint64]*Unit, had map[uint64]bool) error {
 	name := s.dwo()
-	missing := &MissingError{What: s.what(), Name: name, Fix: "put it beside the program's file"}
+	missing := &MissingError{What: s.description(), Name: name, Fix: "put it beside the program's file"}
 	if d.file.Path == "" {
 		missing.Fix = "name the program's file, so that this one is looked for beside it"
 		return missing
@@ -49,7 +49,7 @@ func (d *Data) loadDwo(s *Unit, byID map[uint64]*Unit, had map[uint64]bool) erro
 		missing.Lacks = d.packagePath()
 	}
 	dir, _ := s.Entry.Val(dwarf.AttrCompDir).(string)
-	for _, path := range d.beside(name, dir) {
+	for _, path := range d.pathsBeside(name, dir) {
 		missing.Tried = append(missing.Tried, path)
 		f, err := d.openOther(path)
 		switch {
@@ -71,8 +71,8 @@ func (d *Data) loadDwo(s *Unit, byID map[uint64]*Unit, had map[uint64]bool) erro
 	return missing
 }
 
-// what names the unit.
-func (u *Unit) what() string {
+// description names the unit.
+func (u *Unit) description() string {
 	if name, ok := u.Entry.Val(dwarf.AttrName).(string); ok {
 		return "the unit " + name
 	}
@@ -209,7 +209,7 @@ func (d *Data) readPackage(f *File, byID map[uint64]*Unit, had map[uint64]bool) 
 // part is what a unit has of a section of the package.
 type part struct{ off, size uint64 }
 
-func (p part) of(b []byte) ([]byte, error) {
+func (p part) bytesOf(b []byte) ([]byte, error) {
 	if p.off > uint64(len(b)) || p.size > uint64(len(b))-p.off {
 		return nil, fmt.Errorf("%w: a part of %d bytes at %#x of %d", errDamaged, p.size, p.off, len(b))
 	}
@@ -229,7 +229,7 @@ func (d *Data) readPart(row map[uint32]part, info, types []byte, of *sections, b
 			if kind == sectRnglists && len(of.rnglists) == 0 {
 				continue // in version 2 of the index it is a part of .debug_macro
 			}
-			b, err := p.of(*to)
+			b, err := p.bytesOf(*to)
 			if err != nil {
 				return err
 			}
@@ -241,7 +241,7 @@ func (d *Data) readPart(row map[uint32]part, info, types []byte, of *sections, b
 		if !ok || p.size == 0 {
 			continue
 		}
-		b, err := p.of(b)
+		b, err := p.bytesOf(b)
 		if err != nil {
 			return err
 		}
@@ -297,7 +297,7 @@ func readIndex(b []byte) (out []indexRow, err error) {
 		row := map[uint32]part{}
 		for k := range kind {
 			cell := 4 * ((n-1)*columns + uint64(k))
-			row[kind[k]] = part{at(offsets, cell).u32(), at(sizes, cell).u32()}
+			row[kind[k]] = part{cursorAt(offsets, cell).u32(), cursorAt(sizes, cell).u32()}
 		}
 		out = append(out, indexRow{id, row})
 	}

@@ -154,7 +154,7 @@ func (d *Data) supplementPaths(name, id string) (paths []string) {
 	if root, _, ok := strings.Cut(d.file.Path, "/.build-id/"); ok {
 		roots = append([]string{root}, roots...)
 	}
-	paths = d.beside(name, "")
+	paths = d.pathsBeside(name, "")
 	if len(id) > 2 {
 		for _, root := range roots {
 			paths = append(paths, filepath.Join(root, ".build-id", id[:2], id[2:]+".debug"))
@@ -163,9 +163,9 @@ func (d *Data) supplementPaths(name, id string) (paths []string) {
 	return paths
 }
 
-// beside returns where a file is looked for that the program's file names: where the name says, from dir if that is not "",
+// pathsBeside returns where a file is looked for that the program's file names: where the name says, from dir if that is not "",
 // from the folder of the program's file and of what that is a link to, and in these themselves.
-func (d *Data) beside(name, dir string) (paths []string) {
+func (d *Data) pathsBeside(name, dir string) (paths []string) {
 	add := func(path string) {
 		for _, p := range paths {
 			if p == path {

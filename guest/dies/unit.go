@@ -91,7 +91,7 @@ func (d *Data) readHeader(r *region, sec *sections, off uint64, types bool) (u *
 	damaged := func() (*Unit, uint64, error) {
 		return nil, 0, fmt.Errorf("the unit at %#x is damaged", off)
 	}
-	c := at(r.info, off)
+	c := cursorAt(r.info, off)
 	n := c.u32()
 	u = &Unit{data: d, sec: sec, region: r, At: dwarf.Offset(r.base + off), addrSize: 8}
 	if n == 0xffffffff {
@@ -193,7 +193,7 @@ func (u *Unit) readBases() error {
 	if u.Version >= 5 {
 		u.strBase, u.rngBase, u.locBase, u.addrBase = head, head+4, head+4, head
 	}
-	c := at(u.region.info, uint64(u.first)-u.region.base)
+	c := cursorAt(u.region.info, uint64(u.first)-u.region.base)
 	c.b = c.b[:min(uint64(len(c.b)), uint64(u.End-u.first))]
 	code := c.uleb()
 	a := u.table.find(code)
@@ -240,7 +240,7 @@ func (u *Unit) dwo() string {
 func (u *Unit) Address(n uint64) (uint64, error) {
 	b := u.data.main.addr
 	if size := uint64(u.addrSize); n <= uint64(len(b))/size && u.addrBase <= uint64(len(b)) {
-		c := at(b, u.addrBase+n*size)
+		c := cursorAt(b, u.addrBase+n*size)
 		v := c.u64
 		if size == 4 {
 			v = c.u32
