@@ -142,7 +142,7 @@ func Analyze(in Input) *Func {
 		w.push(int(t - in.Addr))
 	}
 	w.follow()
-	w.rest()
+	w.decodeRest()
 	f.collect(w.tables)
 	return f
 }
@@ -221,7 +221,7 @@ func (f *Func) Index(off int) (int, bool) {
 // Branched reports whether a known branch leads to the byte at off.
 func (f *Func) Branched(off int) bool {
 	at := f.in.Addr + uint64(off)
-	_, here := into(f.branches, at, at+1)
+	_, here := firstInto(f.branches, at, at+1)
 	return here || f.in.Known != nil && len(f.in.Known().Targets(at, at+1)) != 0
 }
 
@@ -239,8 +239,8 @@ func (f *Func) Entry() int {
 	return 0
 }
 
-// into returns the first branch of bs whose target is in [lo, hi).
-func into(bs []branch, lo, hi uint64) (branch, bool) {
+// firstInto returns the first branch of bs whose target is in [lo, hi).
+func firstInto(bs []branch, lo, hi uint64) (branch, bool) {
 	i := sort.Search(len(bs), func(i int) bool { return bs[i].to >= lo })
 	if i < len(bs) && bs[i].to < hi {
 		return bs[i], true

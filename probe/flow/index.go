@@ -38,7 +38,7 @@ func NewBuilder(text func(addr uint64) bool) *Builder { return &Builder{text: te
 // Code, Label, AllCode and Read count.
 func (b *Builder) Function(in Input) {
 	if in.AllCode {
-		b.straight(in)
+		b.addStraight(in)
 		return
 	}
 	if len(in.Code) > MaxCode {
@@ -53,7 +53,7 @@ func (b *Builder) Function(in Input) {
 		}
 	}
 	for _, r := range f.refs {
-		b.refer(r)
+		b.addRef(r)
 	}
 	for _, t := range f.tables {
 		if b.text(t.Addr) && len(b.x.tables) < MaxTargets {
@@ -62,9 +62,9 @@ func (b *Builder) Function(in Input) {
 	}
 }
 
-// straight adds where the branches of a function lead that is code from its first byte to
+// addStraight adds where the branches of a function lead that is code from its first byte to
 // its last, in which nothing is referred to as data.
-func (b *Builder) straight(in Input) {
+func (b *Builder) addStraight(in Input) {
 	for at := 0; at < len(in.Code); {
 		i, err := x86.Decode(in.Code[at:])
 		if err != nil {
@@ -93,7 +93,7 @@ func (b *Builder) Gap(addr uint64, code []byte) {
 			}
 		}
 		for _, r := range f.refs {
-			b.refer(r)
+			b.addRef(r)
 		}
 		if n < len(code) {
 			n -= x86.MaxLen // the last instruction may have been cut off
@@ -113,7 +113,7 @@ func (b *Builder) target(to uint64, reached bool) {
 	}
 }
 
-func (b *Builder) refer(r Ref) {
+func (b *Builder) addRef(r Ref) {
 	if len(b.x.refs) == MaxTargets {
 		b.x.full = true
 		return
@@ -124,13 +124,13 @@ func (b *Builder) refer(r Ref) {
 // Index returns what was added. The builder must not be used afterwards.
 func (b *Builder) Index() *Index {
 	x := &b.x
-	x.targets, x.paths = sorted(x.targets), sorted(x.paths)
+	x.targets, x.paths = sortedUnique(x.targets), sortedUnique(x.paths)
 	slices.SortFunc(x.refs, byRef)
 	slices.SortFunc(x.tables, byRef)
 	return x
 }
 
-func sorted(s []uint64) []uint64 {
+func sortedUnique(s []uint64) []uint64 {
 	slices.Sort(s)
 	return slices.Clip(slices.Compact(s))
 }
@@ -157,7 +157,7 @@ func Join(parts []*Index) *Index {
 // join merges lists that are ascending and have each number once: the first, which is by far
 // the longest of a kernel's, with what all others are together.
 func join(lists [][]uint64) []uint64 {
-	a, b := lists[0], sorted(slices.Concat(lists[1:]...))
+	a, b := lists[0], sortedUnique(slices.Concat(lists[1:]...))
 	out := make([]uint64, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		least := min(a[0], b[0])
@@ -174,9 +174,9 @@ func join(lists [][]uint64) []uint64 {
 
 // Targets returns the direct branch targets in [lo, hi), ascending. The slice is
 // the index's own and must not be changed.
-func (x *Index) Targets(lo, hi uint64) []uint64 { return within(x.targets, lo, hi) }
+func (x *Index) Targets(lo, hi uint64) []uint64 { return sliceWithin(x.targets, lo, hi) }
 
-func within(s []uint64, lo, hi uint64) []uint64 {
+func sliceWithin(s []uint64, lo, hi uint64) []uint64 {
 	i, _ := slices.BinarySearch(s, lo)
 	j := i
 	for j < len(s) && s[j] < hi {

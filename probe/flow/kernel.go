@@ -36,7 +36,7 @@ func (f *Func) decodeLine() line {
 		}
 		l.starts[l.bad/64] |= 1 << (l.bad % 64)
 		if f.size <= MaxCode {
-			l.note(f, &i, f.in.Addr+uint64(l.bad))
+			l.noteInst(f, &i, f.in.Addr+uint64(l.bad))
 		}
 		l.bad += int(i.Len)
 	}
@@ -44,8 +44,8 @@ func (f *Func) decodeLine() line {
 	return l
 }
 
-// note collects what the instruction at l.bad means for the rules.
-func (l *line) note(f *Func, i *x86.Inst, at uint64) {
+// noteInst collects what the instruction at l.bad means for the rules.
+func (l *line) noteInst(f *Func, i *x86.Inst, at uint64) {
 	if l.exception < 0 && f.in.Exception != nil && f.in.Exception(at) {
 		l.exception = l.bad
 	}
@@ -109,11 +109,11 @@ func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
 	l := f.line()
 	switch {
 	case !l.begins(off) && l.badErr != nil && off >= l.bad && off < f.size:
-		return Region{}, l.undecodable()
+		return Region{}, l.refuseUndecodable()
 	case !l.begins(off):
 		return Region{}, refuse(ReasonNotBoundary, off, "")
 	case f.size-off < x86.JmpLen:
-		return Region{}, f.tooShort(off)
+		return Region{}, f.refuseTooShort(off)
 	}
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
 	for reg.Len < x86.JmpLen {
@@ -127,12 +127,12 @@ func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
 			if !kernelProbeable(&in) {
 				return Region{}, refuse(ReasonNotProbeable, off, "")
 			}
-			if no := l.function(f.in.Addr, off, r); no != nil {
+			if no := l.checkFunction(f.in.Addr, off, r); no != nil {
 				return Region{}, no
 			}
 		}
 		// First, since then the bytes are not those that run.
-		if what := f.patched(&i); what != "" {
+		if what := f.patchedReason(&i); what != "" {
 			return Region{}, refuse(ReasonPatchedSite, at, what)
 		}
 		if no := kernelDisplaced(&i); no != nil {
@@ -143,17 +143,19 @@ func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
 	return reg, nil
 }
 
-// undecodable is the refusal for the place where decoding ended.
-func (l *line) undecodable() *Refusal { return refuse(ReasonUndecodable, l.bad, l.badErr.Error()) }
+// refuseUndecodable is the refusal for the place where decoding ended.
+func (l *line) refuseUndecodable() *Refusal {
+	return refuse(ReasonUndecodable, l.bad, l.badErr.Error())
+}
 
-// function applies those of the rules that look at the whole function at addr,
+// checkFunction applies those of the rules that look at the whole function at addr,
 // except for the length.
-func (l *line) function(addr uint64, off int, r Rule) *Refusal {
+func (l *line) checkFunction(addr uint64, off int, r Rule) *Refusal {
 	switch {
 	case l.exception >= 0:
 		return refuse(ReasonExceptionEntry, l.exception, "in the function")
 	case l.badErr != nil:
-		return l.undecodable()
+		return l.refuseUndecodable()
 	case r == Kernel && l.farJump >= 0:
 		return refuse(ReasonIndirectJump, l.farJump, "far")
 	case r == Kernel && l.indirect >= 0:
@@ -161,7 +163,7 @@ func (l *line) function(addr uint64, off int, r Rule) *Refusal {
 	}
 	// Up to and including +5, one byte more than the jump takes.
 	at := addr + uint64(off)
-	if b, ok := into(l.branches, at+1, at+x86.JmpLen+1); ok {
+	if b, ok := firstInto(l.branches, at+1, at+x86.JmpLen+1); ok {
 		return refuse(ReasonJumpIntoRegion, b.from, fmt.Sprintf("to +%#x", b.to-addr))
 	}
 	return nil

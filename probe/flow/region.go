@@ -86,20 +86,20 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 	case off < 0 || off >= f.size:
 		return Region{}, refuse(ReasonNotBoundary, off, "")
 	case !ok:
-		return Region{}, f.noInstruction(off)
+		return Region{}, f.refuseNoInstruction(off)
 	case f.size-off < x86.JmpLen:
-		return Region{}, f.tooShort(off)
+		return Region{}, f.refuseTooShort(off)
 	case !f.insts[k].Reached:
-		return Region{}, f.unreached(off)
+		return Region{}, f.refuseUnreached(off)
 	}
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
 	for reg.Len < x86.JmpLen {
 		i := &f.insts[k]
 		// First, since then the bytes are not those that run.
-		if what := f.patched(i); what != "" {
+		if what := f.patchedReason(i); what != "" {
 			return Region{}, refuse(ReasonPatchedSite, i.Off, what)
 		}
-		if no := f.displaced(i, r); no != nil {
+		if no := f.checkDisplaced(i, r); no != nil {
 			return Region{}, no
 		}
 		reg.add(&i.Inst)
@@ -109,28 +109,28 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 		case reg.Call:
 			return Region{}, refuse(ReasonCallInRegion, i.Off, "it would return into the region")
 		case !i.Falls():
-			if no := f.pad(&reg); no != nil {
+			if no := f.addPadding(&reg); no != nil {
 				return Region{}, no
 			}
 		default:
 			if k, ok = f.Index(i.end()); !ok {
-				return Region{}, f.noInstruction(i.end())
+				return Region{}, f.refuseNoInstruction(i.end())
 			}
 		}
 	}
-	if no := f.surroundings(&reg); no != nil {
+	if no := f.checkSurroundings(&reg); no != nil {
 		return Region{}, no
 	}
 	return reg, nil
 }
 
-// tooShort is the refusal for a site at the function's end.
-func (f *Func) tooShort(off int) *Refusal {
+// refuseTooShort is the refusal for a site at the function's end.
+func (f *Func) refuseTooShort(off int) *Refusal {
 	return refuse(ReasonFunctionTooShort, off, fmt.Sprintf("%d bytes up to the next symbol", f.size-off))
 }
 
-// noInstruction is the refusal for a place where none begins.
-func (f *Func) noInstruction(off int) *Refusal {
+// refuseNoInstruction is the refusal for a place where none begins.
+func (f *Func) refuseNoInstruction(off int) *Refusal {
 	switch {
 	case off >= f.size:
 		return refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
@@ -143,8 +143,8 @@ func (f *Func) noInstruction(off int) *Refusal {
 	return refuse(ReasonNotBoundary, off, "")
 }
 
-// unreached is the refusal for what no known path reaches.
-func (f *Func) unreached(off int) *Refusal {
+// refuseUnreached is the refusal for what no known path reaches.
+func (f *Func) refuseUnreached(off int) *Refusal {
 	k, _ := f.Index(off)
 	if what := f.Data(off, int(f.insts[k].Len)); what != "" {
 		return refuse(ReasonData, off, what)
@@ -152,17 +152,17 @@ func (f *Func) unreached(off int) *Refusal {
 	return refuse(ReasonUnreached, off, "")
 }
 
-// pad adds the padding that stands behind the region, up to the jump's length.
+// addPadding adds the padding that stands behind the region, up to the jump's length.
 // It is padding if all of it is, up to where the next symbol begins or a known
 // path goes on, and nothing refers to it.
-func (f *Func) pad(reg *Region) *Refusal {
+func (f *Func) addPadding(reg *Region) *Refusal {
 	start := reg.Off + reg.Len
 	end := start
 	for end < f.size {
 		if f.reachedAt(end) {
 			if reg.Len < x86.JmpLen {
 				at := f.in.Addr + uint64(end)
-				b, ok := into(f.branches, at, at+1)
+				b, ok := firstInto(f.branches, at, at+1)
 				if !ok {
 					b = branch{at, -1}
 				}
@@ -174,7 +174,7 @@ func (f *Func) pad(reg *Region) *Refusal {
 		if err != nil || !isPadding(&i) || f.insideReached(end) {
 			return refuse(ReasonNotPadding, end, "")
 		}
-		if what := f.patched(&Inst{Off: end, Inst: i}); what != "" && reg.Len < x86.JmpLen {
+		if what := f.patchedReason(&Inst{Off: end, Inst: i}); what != "" && reg.Len < x86.JmpLen {
 			return refuse(ReasonPatchedSite, end, what)
 		}
 		if reg.Len < x86.JmpLen {
@@ -184,7 +184,7 @@ func (f *Func) pad(reg *Region) *Refusal {
 	}
 	switch lo := f.in.Addr + uint64(start); {
 	case reg.Len < x86.JmpLen:
-		return f.tooShort(reg.Off)
+		return f.refuseTooShort(reg.Off)
 	case end >= f.size && f.in.Open:
 		return refuse(ReasonNotPadding, end, "what follows is not known")
 	case f.referred(lo, f.in.Addr+uint64(end)):
@@ -213,8 +213,8 @@ func isPadding(i *x86.Inst) bool {
 	return i.Opcode == 0x1f && i.Reg() == 0
 }
 
-// patched returns what the guest rewrites the instruction for, or "".
-func (f *Func) patched(i *Inst) string {
+// patchedReason returns what the guest rewrites the instruction for, or "".
+func (f *Func) patchedReason(i *Inst) string {
 	if f.in.Patched == nil {
 		return ""
 	}
@@ -229,10 +229,10 @@ func trap(i *Inst) *Refusal {
 	return refuse(ReasonTrapInRegion, i.Off, "")
 }
 
-// displaced applies our rules for one displaced instruction: its copy in the
+// checkDisplaced applies our rules for one displaced instruction: its copy in the
 // detour, between other copies, must do exactly what it does in its place, and
 // must not show where it ran.
-func (f *Func) displaced(i *Inst, r Rule) *Refusal {
+func (f *Func) checkDisplaced(i *Inst, r Rule) *Refusal {
 	if f.in.Exception != nil && f.in.Exception(f.in.Addr+uint64(i.Off)) {
 		return refuse(ReasonExceptionEntry, i.Off, "")
 	}
@@ -279,16 +279,16 @@ func lockedBranch(i *Inst) *Refusal {
 	return nil
 }
 
-// surroundings applies those of our rules that look at what is around the
+// checkSurroundings applies those of our rules that look at what is around the
 // region.
-func (f *Func) surroundings(reg *Region) *Refusal {
+func (f *Func) checkSurroundings(reg *Region) *Refusal {
 	// A jump to a computed place may go into an instruction: then the bytes that it
 	// finds are a part of ours.
 	if f.lost >= 0 {
 		return refuse(ReasonIndirectJump, f.lost, "where it leads is not known")
 	}
 	lo, hi := reg.Addr+1, reg.Addr+uint64(reg.Len)
-	if b, ok := into(f.branches, lo, hi); ok {
+	if b, ok := firstInto(f.branches, lo, hi); ok {
 		return f.jumpInto(b)
 	}
 	if f.in.Known != nil {
@@ -299,7 +299,7 @@ func (f *Func) surroundings(reg *Region) *Refusal {
 			return f.jumpInto(branch{t[0], -1})
 		}
 	}
-	if no := f.overlap(reg); no != nil {
+	if no := f.checkOverlap(reg); no != nil {
 		return no
 	}
 	if f.in.Object != nil {
@@ -327,10 +327,10 @@ func (f *Func) surroundings(reg *Region) *Refusal {
 	return nil
 }
 
-// overlap looks at the instructions before the region: one that is the other
+// checkOverlap looks at the instructions before the region: one that is the other
 // half of overlapping code may reach into it, and mov ss right before it would
 // cover the jump instead of the instruction that sets RSP.
-func (f *Func) overlap(reg *Region) *Refusal {
+func (f *Func) checkOverlap(reg *Region) *Refusal {
 	k, _ := f.Index(reg.Off)
 	for k--; k >= 0 && f.insts[k].Off > reg.Off-x86.MaxLen; k-- {
 		switch i := &f.insts[k]; {

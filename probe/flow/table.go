@@ -68,7 +68,7 @@ func (f *Func) leadsTo(a, b int) bool {
 		return false // registers are anything afterwards
 	}
 	at := f.in.Addr + uint64(next.Off)
-	if _, ok := into(f.branches, at, at+1); ok {
+	if _, ok := firstInto(f.branches, at, at+1); ok {
 		return false
 	}
 	return f.in.Known == nil || len(f.in.Known().Targets(at, at+1)) == 0
@@ -107,7 +107,7 @@ type comparison struct {
 	reg  x86.Reg64
 }
 
-func (s *state) fresh() value { s.vns++; return value{vn: s.vns} }
+func (s *state) newValue() value { s.vns++; return value{vn: s.vns} }
 
 // bound notes that the low 32 bits of number vn are below n.
 func (s *state) bound(vn int, n int64) {
@@ -126,7 +126,7 @@ func (s *state) byteOf(v value) int {
 	}
 	n, ok := s.low8[v.vn]
 	if !ok {
-		n = s.fresh().vn
+		n = s.newValue().vn
 		s.low8[v.vn] = n
 	}
 	return n
@@ -139,7 +139,7 @@ func (s *state) set(r x86.Reg64, v value, i *x86.Inst) {
 	case i.Has(x86.PrefixREXW):
 		s.regs[r] = v
 	case i.Has(x86.PrefixOpSize):
-		s.regs[r] = s.fresh()
+		s.regs[r] = s.newValue()
 	default:
 		v.zext, v.addr = true, uint64(uint32(v.addr))
 		v.entries = 0
@@ -150,7 +150,7 @@ func (s *state) set(r x86.Reg64, v value, i *x86.Inst) {
 // forget makes all registers unknown.
 func (s *state) forget() {
 	for r := range s.regs {
-		s.regs[r] = s.fresh()
+		s.regs[r] = s.newValue()
 	}
 	s.cmp.n = 0
 }
@@ -158,7 +158,7 @@ func (s *state) forget() {
 // get returns the value of a register.
 func (s *state) get(r x86.Reg64) value {
 	if r >= numRegs {
-		return s.fresh()
+		return s.newValue()
 	}
 	return s.regs[r]
 }
@@ -182,7 +182,7 @@ func (s *state) step(f *Func, i *Inst) {
 			s.regs[reg].zext = true
 		}
 	case i.Map == x86.Map0F && (op == 0xb6 || op == 0xb7):
-		s.set(reg, s.fresh(), &i.Inst)
+		s.set(reg, s.newValue(), &i.Inst)
 	case i.Map == x86.Map0F:
 		s.forget()
 		return
@@ -196,7 +196,7 @@ func (s *state) step(f *Func, i *Inst) {
 	case op == 0x8d && i.RIPRelative():
 		s.set(reg, s.constant(i.RIPTarget(f.in.Addr+uint64(i.Off))), &i.Inst)
 	case op == 0x8d, op == 0x63:
-		s.set(reg, s.fresh(), &i.Inst)
+		s.set(reg, s.newValue(), &i.Inst)
 	case op >= 0xb8 && op <= 0xbf:
 		s.set(x86.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: the extension bit alone
 	case op == 0xc7 && i.Reg() == 0:
@@ -218,7 +218,7 @@ func (s *state) step(f *Func, i *Inst) {
 		return
 	case (op == 0x81 || op == 0x83) && mod3:
 		arith = true
-		v := s.fresh()
+		v := s.newValue()
 		if i.Reg() == 4 && i.Imm >= 0 && !i.Has(x86.PrefixOpSize) {
 			v.zext = true
 			s.bound(v.vn, i.Imm+1)
@@ -226,10 +226,10 @@ func (s *state) step(f *Func, i *Inst) {
 		s.set(rm, v, &i.Inst)
 	case op < 0x40 && op&7 == 1 && mod3 && op>>3 != 7:
 		arith = true
-		s.set(rm, s.fresh(), &i.Inst)
+		s.set(rm, s.newValue(), &i.Inst)
 	case op < 0x40 && op&7 == 3 && op>>3 != 7:
 		arith = true
-		s.set(reg, s.fresh(), &i.Inst)
+		s.set(reg, s.newValue(), &i.Inst)
 	case op == 0x85, op == 0x39, op == 0x3b:
 		arith = true
 	default:
@@ -243,7 +243,7 @@ func (s *state) step(f *Func, i *Inst) {
 
 // constant is a known value.
 func (s *state) constant(v uint64) value {
-	c := s.fresh()
+	c := s.newValue()
 	c.addr, c.known = v, true
 	return c
 }
@@ -290,7 +290,7 @@ func (s *state) index(r x86.Reg64) int {
 
 // load is the value that i loads: the entry of a table, perhaps.
 func (s *state) load(i *Inst, addr uint64, signed bool) value {
-	v := s.fresh()
+	v := s.newValue()
 	m, ok := i.Mem()
 	size := 8
 	if signed {
@@ -320,7 +320,7 @@ func (s *state) operand(m *x86.Mem, size int) (table uint64, n, entry int) {
 
 // sum adds two values: an entry and its table's address make a target.
 func (s *state) sum(a, b value) value {
-	v := s.fresh()
+	v := s.newValue()
 	for range 2 {
 		if a.entries != 0 && a.size == 4 && !a.added && b.known && b.addr == a.table {
 			v.table, v.entries, v.size, v.added = a.table, a.entries, a.size, true

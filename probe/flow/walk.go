@@ -93,11 +93,11 @@ func goesOn(i *x86.Inst) bool {
 	return i.Falls()
 }
 
-// rest decodes, in straight lines, the bytes that no path has reached: first
+// decodeRest decodes, in straight lines, the bytes that no path has reached: first
 // those behind a reached instruction, and anew behind each byte at which no
 // instruction begins. No instruction of the rest overlaps a reached one. Where
 // all is code, what follows the padding at the beginning counts as reached.
-func (w *walk) rest() {
+func (w *walk) decodeRest() {
 	f := w.f
 	pad := true // nothing but padding since the last reached instruction
 	for off := 0; off < f.size; {
