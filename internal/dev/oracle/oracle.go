@@ -179,6 +179,9 @@ func (o *Oracle) wait() (ws unix.WaitStatus, err error) {
 	}
 }
 
+// maxStops bounds how often the child is resumed for one system call.
+const maxStops = 16
+
 // call has the child make a system call.
 func (o *Oracle) call(nr, a, b uint64, more ...uint64) (uint64, error) {
 	var regs Regs
@@ -193,12 +196,16 @@ func (o *Oracle) call(nr, a, b uint64, more ...uint64) (uint64, error) {
 		}
 	}
 	regs.Rip, regs.Rax, regs.Orig_rax, regs.Eflags = stubAddr+stubCode, nr, ^uint64(0), 0x202
+	regs.Rsp = stubAddr // the last program may have left it where some hosts do not return to user code
 	if err := unix.PtraceSetRegs(o.pid, &regs); err != nil {
 		return 0, err
 	}
 	// A child that was stopped before a system call of the program's stops once
 	// more where that would have ended, with nothing done.
-	for regs.Rip == stubAddr+stubCode {
+	for stops := 0; regs.Rip == stubAddr+stubCode; stops++ {
+		if stops == maxStops {
+			return 0, fmt.Errorf("the child does not execute system call %d", nr)
+		}
 		if err := unix.PtraceSingleStep(o.pid); err != nil {
 			return 0, err
 		}
