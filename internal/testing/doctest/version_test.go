@@ -2,8 +2,10 @@ package doctest
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,8 +14,9 @@ import (
 func TestVersionRecorded(t *testing.T) {
 	const version = "7.8.9+1.gabcdef"
 	dir := t.TempDir()
-	plan := exec.CommandContext(t.Context(), "make", "-n", "build", "VERSION="+version, "BIN="+dir, "PROGRAMS=./cmd/guestprobe")
+	plan := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-n", "build", "VERSION="+version, "BIN="+dir, "PROGRAMS=./cmd/guestprobe")
 	plan.Dir = root
+	plan.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") }) // of the make that runs this
 	command, err := plan.Output()
 	if err != nil {
 		t.Fatalf("%v: %v", plan, err)
