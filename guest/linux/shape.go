@@ -36,7 +36,7 @@ var shapes = map[string]shape{
 	}, "register_kprobe", "notify_die", "what must not be probed"},
 }
 
-// patchableLen returns the length of what stands at a if that is text and a call or jump,
+// patchableLen returns the length of the instruction at a if that is text and a call or jump,
 // or the nop that the kernel writes instead, 0 if not.
 func (k *Kernel) patchableLen(a uint64, long, short byte) int {
 	if a < KernelMap || !k.isText(a) {

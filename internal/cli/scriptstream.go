@@ -356,7 +356,7 @@ func (fs *scriptStream) maps(one *sender, m api.ScriptMaps) error {
 		return nil
 	}
 	if fs.flags.every == 0 {
-		return fmt.Errorf("%w: maps of an interval, which nobody has asked for", remote.ErrProtocol)
+		return fmt.Errorf("%w: maps of an interval, which were not requested", remote.ErrProtocol)
 	}
 	one.rounds = append(one.rounds, states)
 	fs.printRounds()

@@ -92,6 +92,13 @@ func TestErrorsAreRebuilt(t *testing.T) {
 	}
 }
 
+// flush sends what was written: an answer that is aborted before that never begins.
+func flush(w http.ResponseWriter) {
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		panic(err)
+	}
+}
+
 // TestStrangeAnswers has what no daemon of ours says.
 func TestStrangeAnswers(t *testing.T) {
 	for _, tc := range []struct {
@@ -107,12 +114,14 @@ func TestStrangeAnswers(t *testing.T) {
 		{"hangs up in the middle", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, `{"st`)
+			flush(w)
 			panic(http.ErrAbortHandler)
 		}, ErrUnreachable},
 		{"hangs up in a refusal", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			w.WriteHeader(http.StatusConflict)
 			fmt.Fprint(w, `{"err`)
+			flush(w)
 			panic(http.ErrAbortHandler)
 		}, ErrUnreachable},
 	} {

@@ -32,7 +32,7 @@ type Program struct {
 	Segments []Segment
 	Regs     Regs   // RIP says where it begins; selectors are filled in
 	End      uint64 // the run is over when RIP comes here
-	MaxSteps int    // 0 stands for defaultMaxSteps
+	MaxSteps int    // 0 means defaultMaxSteps
 	// Exception is called for each exception of the program, with RIP at the
 	// instruction, or behind it where the processor saves that (int3). It changes
 	// the state to how the program goes on; an error ends the run. nil ends it.

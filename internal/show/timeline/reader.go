@@ -49,7 +49,7 @@ type Reader struct {
 func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(r, 64<<10)} }
 
 // Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
-// there is none ErrCut, and a *lineError about what is none of a trace's lines.
+// there is none ErrCut, and a *lineError for a line that is not a trace's.
 func (r *Reader) Next() (*Record, error) {
 	if r.line == 0 {
 		if form := r.form(); form != "" {

@@ -36,7 +36,7 @@ const (
 	ClockWall     = "wall"
 )
 
-// errClock is for a clock that is none of these.
+// errClock rejects any other clock.
 var errClock = errors.New("it is " + ClockBoot + ", " + ClockRelative + " or " + ClockWall)
 
 // TextOptions are about a trace as text.
