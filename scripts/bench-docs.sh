@@ -8,7 +8,7 @@ go build -buildvcs=auto -trimpath -o bin/ ./cmd/...
 bin/gpdev bench --format json >build/bench.json
 engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | grep -E '^(cpu|Benchmark)')
 insn=$(go test -run '^$' -bench . -benchmem ./guest/x86 | grep -E '^Benchmark')
-event=$(go test -run '^$' -bench . -benchmem ./probe/event ./probe/evbpf ./internal/program | grep -E '^Benchmark')
+event=$(go test -run '^$' -bench . -benchmem ./probe/event ./probe/evbpf ./probe/program | grep -E '^Benchmark')
 bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
 forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/show/timeline | grep -E '^Benchmark')
 page=$(go test -run '^TestFeed$' -v -count 1 ./internal/server/web | sed -n 's/^ *feed_test.go:[0-9]*: //p')

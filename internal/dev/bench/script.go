@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 

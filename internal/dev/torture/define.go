@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/program"
 )
 
 // definitions makes probes of the definition language, whose programs run on the

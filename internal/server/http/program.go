@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 

@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 

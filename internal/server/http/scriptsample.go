@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/command"
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/program"
 )
 
 // exitWatch tells several scripts of the exits of vCPUs.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 

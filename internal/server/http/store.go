@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 

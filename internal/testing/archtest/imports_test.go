@@ -22,6 +22,7 @@ var floors = [][]string{
 	{"probe/remote"},
 	{"probe/event", "probe/script"},
 	{"probe/evbpf"},
+	{"probe/program"},
 
 	{"kvm", "kvm/device"},
 	{"kvm/host", "kvm/snapshot"},
@@ -29,7 +30,7 @@ var floors = [][]string{
 
 	{"internal/testing/archtest", "internal/testing/doctest", "internal/testing/fuzzing", "internal/testing/kerneltest", "internal/testing/kvmtest",
 		"internal/testing/linuxtest", "internal/testing/patience", "internal/testing/probetest", "internal/testing/scripttest"},
-	{"internal/analyze", "internal/command", "internal/inguest", "internal/program"},
+	{"internal/analyze", "internal/command", "internal/inguest"},
 	{"internal/show/chart", "internal/show/testreport", "internal/show/timeline"},
 	{"internal/show/profile", "internal/show/report", "internal/show/top"},
 	{"internal/server/fleet", "internal/server/gdb", "internal/server/jail", "internal/server/metrics", "internal/server/service", "internal/server/web"},
