@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
+	bounds "github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -341,4 +342,41 @@ func TestMapMemory(t *testing.T) {
 			t.Fatalf("round %d: %d bytes are in use", round, n)
 		}
 	}
+}
+
+// TestEndDuringReset ends an object at the moment at which a reset reads the guest's clock. Each stops the world: neither may
+// wait for the other.
+func TestEndDuringReset(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	during := func() {}
+	clock := cfg.Clock
+	cfg.Clock = func() (bpf.Clock, error) { during(); return clock() }
+	rt := newRuntime(t, cfg)
+	o, err := rt.Load(example(t, "count.o"), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &probe.Kprobe{Symbol: "vfs_read"}
+	o.Programs[0].Attach(k, text, false, true, "")
+	if k.Stage == nil {
+		t.Fatal(o.Programs[0].Why)
+	}
+	during = func() {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			o.Settle(0)
+		}()
+		select {
+		case <-ended:
+		case <-bounds.Of(t).Done():
+			t.Error("the end of the object waits for the reset")
+		}
+	}
+	if err := rt.Reset(); err != nil {
+		t.Error(err)
+	}
+	during = func() {}
+	o.Close()
 }

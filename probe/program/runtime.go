@@ -107,8 +107,6 @@ func (rt *Runtime) Save() {
 // Reset puts everything that programs have in the guest's memory back to how
 // it was at first, behind a reset of the guest and before it runs.
 func (rt *Runtime) Reset() error {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
 	for i := range rt.mem {
 		if err := rt.mem[i].moved(); err != nil {
 			return err
@@ -117,10 +115,13 @@ func (rt *Runtime) Reset() error {
 	rt.clockMu.Lock()
 	rt.clockNow = bpf.Clock{}
 	rt.clockMu.Unlock()
+	// Reading the clock stops the world. The end of an object takes mu while it has stopped the world, so mu is not held here.
 	clock, err := rt.clock()
 	if err != nil && !errors.Is(err, errNoClock) {
 		return err
 	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	for b := range rt.staged {
 		b.init(clock)
 	}
