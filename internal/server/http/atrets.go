@@ -7,6 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // atRets makes the probes of a definition of returns that leaves the return address
@@ -51,7 +52,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 	before := len(c.come)
 	for _, x := range exits {
 		d := *def
-		d.Kind, d.Place = event.KindProbe, codePlace(img, x.Addr)
+		d.Kind, d.Place = event.KindProbe, source.CodePlace(img, x.Addr)
 		if err := c.add(i, &attached{spec: spec, def: &d}, check); err != nil {
 			// A pattern leaves the function out: with all its exits.
 			for _, a := range c.come[before:] {

@@ -16,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // maxBacktrace bounds the frames of one backtrace: stacks can lead anywhere.
@@ -352,7 +353,7 @@ func (f *frameLook) variable(names namer, at guest.GVA, v debuginfo.Variable) (s
 
 // bytes returns the n bytes of a variable, and where in memory they are.
 func (f *frameLook) bytes(names namer, at guest.GVA, v debuginfo.Variable, n uint64) (b []byte, addr uint64, err error) {
-	from, err := fetchOf(names.img, at, names.by, v)
+	from, err := source.Fetch(names.img, at, names.by, v)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -422,7 +423,7 @@ func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
 
 // register returns what a register held in the frame.
 func (f *frameLook) register(r event.Reg) (uint64, error) {
-	if n := slices.Index(registers[:], r); n >= 0 {
+	if n := slices.Index(source.Registers[:], r); n >= 0 {
 		if v, ok := f.regs.Get(n); ok {
 			return v, nil
 		}

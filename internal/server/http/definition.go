@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // compile makes the probe of a's definition, not yet registered and without handlers,
@@ -55,7 +56,7 @@ func (st *store) layout(a *attached, again bool) (*event.Layout, error) {
 
 // scope is what the names in definitions can mean; in as variables has it.
 func (st *store) scope(in string) event.Scope {
-	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: variables{st.guest, in}, Names: names{st.guest}}
+	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: source.Variables{Image: st.guest.Image, Info: st.guest.Source, In: in}, Names: names{st.guest}}
 }
 
 // names are what addresses are called in the boot that there is.

@@ -6,6 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // namer names the addresses of stacks, by the guest's names as they are now and, where
@@ -19,7 +20,7 @@ type namer struct {
 func newNamer(g Guest) namer {
 	n := namer{img: g.Image()}
 	if info, err := g.Source(); err == nil {
-		if by, err := slide(info, n.img); err == nil {
+		if by, err := source.Slide(info, n.img); err == nil {
 			n.info, n.by = info, by
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // maxPassedOn bounds how far back what a function has passed on is looked for, that it was passed itself.
@@ -98,7 +99,7 @@ func (e *entered) at(i int, where debuginfo.Location, left int) (uint64, error) 
 		}
 		where = where.With(x)
 	}
-	fetch, err := fetchOf(e.names.img, e.b.frames[i].At(), e.names.by, debuginfo.Variable{Where: where})
+	fetch, err := source.Fetch(e.names.img, e.b.frames[i].At(), e.names.by, debuginfo.Variable{Where: where})
 	if err != nil {
 		return 0, err
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // runningScript is a script that runs for a stream. It belongs to the request's goroutine,
@@ -153,21 +153,11 @@ func (t scriptTarget) functions(pattern string, user, returns bool, left func(er
 				if left != nil {
 					left(err)
 				}
-			} else if !yield(sym, functionPlace(img, sym).String()) {
+			} else if !yield(sym, source.FunctionPlace(img, sym).String()) {
 				return
 			}
 		}
 	}
-}
-
-// functionPlace is how a definition names a function: by its address where several have the
-// name.
-func functionPlace(img guest.View, sym guest.Symbol) event.Place {
-	p := event.Place{Module: event.ModuleOf(img, sym.Addr), Symbol: sym.Name}
-	if _, err := img.Lookup(p.Qualified()); err != nil {
-		return event.Place{Addr: sym.Addr}
-	}
-	return p
 }
 
 // Match implements script.Target: it leaves out what cannot be probed.

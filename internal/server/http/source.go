@@ -1,7 +1,6 @@
 package http
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // readSource reads the debug information of the program: that of the file at path, or
@@ -29,26 +29,13 @@ func readImageSource(img *guest.Image) (*debuginfo.Info, error) {
 	return debuginfo.OpenImage(img.Path, func(name string) ([]byte, error) { return img.SectionData(name, debuginfo.MaxSection) })
 }
 
-// slide returns how far the guest's program is from where its debug information has it.
-func slide(info *debuginfo.Info, img guest.View) (uint64, error) {
-	name, addr, ok := info.Anchor()
-	if !ok {
-		return 0, nil
-	}
-	s, err := img.Lookup(name)
-	if errors.Is(err, guest.ErrSymbolNotFound) {
-		return 0, nil // no Linux
-	}
-	return uint64(s.Addr) - addr, err
-}
-
 // sourceOf returns the debug information of the guest's program, and its slide.
 func sourceOf(g Guest) (*debuginfo.Info, uint64, error) {
 	info, err := g.Source()
 	if err != nil {
 		return nil, 0, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's source is not known", Detail: err.Error()}
 	}
-	by, err := slide(info, g.Image())
+	by, err := source.Slide(info, g.Image())
 	return info, by, err
 }
 
@@ -82,14 +69,14 @@ func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
 		e.Column, e.Command = &at.Column, at.Command
 		return &e
 	}
-	places, err := inSource(info, at)
+	places, err := source.Places(info, at)
 	if err != nil {
 		return event.NoPlace(spec.Def, err.Error())
 	}
 	img := c.st.guest.Image()
 	defs := make([]placed, len(places))
 	for k, p := range places {
-		defs[k] = placed{event.AtPlace(spec.Def, codePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
+		defs[k] = placed{event.AtPlace(spec.Def, source.CodePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
 	}
 	return c.each(i, spec, defs, "of the places where it is, none can be probed")
 }
@@ -104,24 +91,13 @@ func (t scriptTarget) Source(place string) (places []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := inSource(info, at)
+	found, err := source.Places(info, at)
 	img := t.st.guest.Image()
 	for _, p := range found {
 		addr := guest.GVA(p.Addr + by)
 		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: addr}); err == nil {
-			places = append(places, codePlace(img, addr).String())
+			places = append(places, source.CodePlace(img, addr).String())
 		}
 	}
 	return places, err
-}
-
-// codePlace returns how a definition names an address.
-func codePlace(img guest.View, addr guest.GVA) event.Place {
-	if s, ok := img.Find(addr); ok {
-		p := event.Place{Module: event.ModuleOf(img, addr), Symbol: s.Name, Offset: uint64(addr - s.Addr)}
-		if _, err := img.Lookup(p.Qualified()); err == nil { // the name is that of one function
-			return p
-		}
-	}
-	return event.Place{Addr: addr}
 }

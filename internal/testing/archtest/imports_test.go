@@ -22,7 +22,7 @@ var floors = [][]string{
 	{"probe/remote"},
 	{"probe/event", "probe/script"},
 	{"probe/evbpf"},
-	{"probe/program"},
+	{"probe/program", "probe/source"},
 
 	{"kvm", "kvm/device"},
 	{"kvm/host", "kvm/snapshot"},
