@@ -43,6 +43,10 @@ func (v *vcpu) reconcileText() {
 		done = true
 		v.wake.Signal()
 	}()
+	if v.steps != nil { // between two steps
+		v.between = true
+		defer func() { v.between = false }()
+	}
 	v.rest(VCPUParked, func() bool { return done })
 }
 

@@ -261,6 +261,9 @@ func (v *vcpu) serveDebugger() bool {
 		}
 		return v.halting
 	}
+	if v.owesText { // of a step in place, at whose end it was stopped
+		v.reconcileText()
+	}
 	for r.did < r.n && r.err == nil {
 		if m.gate.Load()&(gateStop|gateStep) != 0 { // others have the world stand still between two steps
 			m.mu.Lock()
@@ -281,6 +284,9 @@ func (v *vcpu) serveDebugger() bool {
 			if r.err = v.advance(); r.err == nil {
 				r.did++
 			}
+		}
+		if v.owesText { // before the next instruction, which may be what has changed
+			v.reconcileText()
 		}
 	}
 	m.engine.StoppedBy(v.id) // a hit on the way stops where the step does

@@ -220,7 +220,7 @@ func (v *vcpu) proceed() bool {
 			v.yield()
 			v.m.mu.Lock()
 		}
-		v.rest(activity, func() bool { return v.stop == nil })
+		v.rest(activity, func() bool { return v.stop == nil || v.steps != nil })
 		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.mayRunAlone() || v.steps != nil {
 			return g&gateQuit == 0
 		}
@@ -272,7 +272,7 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || v.mayRunAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between ||
+		if g&gateQuit != 0 || g == 0 && ready() || v.mayRunAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between && ready() ||
 			g&gateStop == 0 && v.between && v.untidy && m.untidied() {
 			break
 		}
