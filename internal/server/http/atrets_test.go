@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -17,7 +18,7 @@ func TestFunctionLeftOutWhole(t *testing.T) {
 		if sym.Kind != guest.SymFunc || sym.User {
 			continue
 		}
-		exits, err := h.s.probes.disas.exits(img, sym)
+		exits, err := probe.NewFunctions(img).Exits(sym)
 		if err != nil || len(exits) < 2 {
 			continue
 		}

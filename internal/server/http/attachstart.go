@@ -17,7 +17,7 @@ func (s *server) attachFlags() error {
 	for _, def := range s.opt.probes {
 		specs = append(specs, api.ProbeSpec{Def: def, Stay: true})
 	}
-	ps, err := s.probes.attach(specs, nil)
+	ps, _, err := s.attach(specs, nil)
 	if err != nil {
 		e := toAPI(err)
 		if e.Index != nil {
@@ -52,12 +52,10 @@ func (s *server) startScripts() error {
 
 // markOrigin says of all probes and scripts of which nothing is said yet whence they are. Nobody is served yet.
 func (s *server) markOrigin(origin string) {
-	for _, a := range s.probes.snapshot() {
-		a.mu.Lock()
-		if a.origin == "" {
-			a.origin = origin
+	for _, a := range s.probes.Probes() {
+		if a.Label() == "" {
+			a.SetLabel(origin)
 		}
-		a.mu.Unlock()
 	}
 	for _, k := range s.scripts.all() {
 		if k.origin == "" {

@@ -38,12 +38,12 @@ func (s *server) getCharts(w http.ResponseWriter, r *http.Request, q values) err
 		label := fmt.Sprintf("%s (stream %d)", cmp.Or(rs.name, "script"), rs.id)
 		add(api.ChartSource{ID: fmt.Sprintf("stream %d", rs.id), Kind: "stream", Label: label}, func() []api.Chart { return rs.charts(ctx) })
 	}
-	for _, obj := range s.probes.objects.drawn() {
-		label := fmt.Sprintf("programs at %s", strings.Join(obj.probes[:min(len(obj.probes), 3)], ", "))
-		if more := len(obj.probes) - 3; more > 0 {
+	for _, obj := range s.probes.ObjectFiles() {
+		label := fmt.Sprintf("programs at %s", strings.Join(obj.Probes[:min(len(obj.Probes), 3)], ", "))
+		if more := len(obj.Probes) - 3; more > 0 {
 			label += fmt.Sprintf(" and %d more", more)
 		}
-		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.maps[0]), Kind: "program", Label: label}, func() []api.Chart { return s.probes.charts(obj.maps) })
+		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.Maps[0]), Kind: "program", Label: label}, func() []api.Chart { return s.mapCharts(obj.Maps) })
 	}
 	if !found {
 		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", of), Detail: "the answer without of lists what has"}
@@ -115,39 +115,11 @@ func numberCharts(numbers map[string]float64) (out []api.Chart) {
 	return out
 }
 
-// drawnObject is an object file whose maps can be drawn.
-type drawnObject struct {
-	maps   []uint64
-	probes []string
-}
-
-// drawn returns the object files with maps, by these.
-func (o *objects) drawn() (out []drawnObject) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	seen := map[*object]bool{}
-	for _, m := range o.sortedMaps() {
-		if m.obj.script != nil || seen[m.obj] {
-			continue
-		}
-		seen[m.obj] = true
-		var d drawnObject
-		for _, m := range m.obj.maps {
-			d.maps = append(d.maps, m.id)
-		}
-		for _, a := range m.obj.probes {
-			d.probes = append(d.probes, a.kprobe.Name)
-		}
-		out = append(out, d)
-	}
-	return out
-}
-
 // charts are those of maps of programs: histograms, and of others with one number for a key these.
-func (st *store) charts(ids []uint64) []api.Chart {
+func (s *server) mapCharts(ids []uint64) []api.Chart {
 	out := []api.Chart{}
 	for _, id := range ids {
-		d, err := st.dumpMap(strconv.FormatUint(id, 10))
+		d, err := s.dumpMap(strconv.FormatUint(id, 10))
 		if err != nil {
 			continue // it went just now
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -23,7 +22,7 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 	var err error
 	switch {
 	case req.Probe != nil && req.Script == nil:
-		out.Probes, err = s.probes.check(*req.Probe)
+		out.Probes, err = s.probes.Check(specOf(req.Probe))
 	case req.Script != nil && req.Probe == nil:
 		var sc *script.Script
 		if sc, err = s.compileScript(r.Context(), req.Script); err == nil {
@@ -43,22 +42,6 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// check does all that attaching a probe does but what the guest sees of it, takes it back, and returns how many
-// probes it would have been.
-func (st *store) check(spec api.ProbeSpec) (int, error) {
-	if err := st.change(); err != nil {
-		return 0, err
-	}
-	defer st.changes.Unlock()
-	c := st.newChange(nil, nil)
-	c.dry = true
-	defer c.undo()
-	if err := c.carryOut(0, spec); err != nil {
-		return 0, err
-	}
-	return len(c.come), nil
-}
-
 // compileScript compiles the script of a request, which ctx ends.
 func (s *server) compileScript(ctx context.Context, req *api.RunScript) (*script.Script, error) {
 	done, err := s.effort.begin(ctx)
@@ -66,12 +49,9 @@ func (s *server) compileScript(ctx context.Context, req *api.RunScript) (*script
 		return nil, err
 	}
 	defer done()
-	_, linux := s.guest.Image().(probe.Kernel)
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{
-		Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, Files: linux, CPUs: len(s.guest.State().VCPUs),
-		Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch,
-		Stop: func() error { return s.effort.stop(ctx) },
-	})
+	o := scriptOptions(req)
+	o.Stop = func() error { return s.effort.stop(ctx) }
+	sc, err := s.probes.CompileScript(req.Script, o)
 	if err != nil {
 		return nil, scriptError(err)
 	}

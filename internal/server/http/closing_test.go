@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // busy keeps the machine busy with so many other processes until the test ends.
@@ -199,7 +200,7 @@ func TestStartAsItStops(t *testing.T) {
 		}
 		opened <- s
 	}()
-	for h.s.probes.count() != 2 && h.ctx.Err() == nil {
+	for len(h.s.probes.Probes()) != 2 && h.ctx.Err() == nil {
 		runtime.Gosched()
 	}
 	h.cancel()
@@ -224,13 +225,13 @@ func TestGoneWithTheDaemon(t *testing.T) {
 	h.attach("p:g/a vfs_read")
 	names := []string{"1", "a", "g/a", "g/", "a*", "g/[ab]"}
 	for _, name := range names {
-		if as, err := h.s.probes.choose([]string{name}); len(as) != 1 || err != nil {
+		if as, err := h.s.probes.Choose(name); len(as) != 1 || err != nil {
 			t.Errorf("%s: %d probes, %v", name, len(as), err)
 		}
 	}
 	h.stop()
 	for _, name := range names {
-		if as, err := h.s.probes.choose([]string{name}); !errors.Is(err, api.ErrClosing) {
+		if as, err := h.s.probes.Choose(name); !errors.Is(err, session.ErrClosed) {
 			t.Errorf("%s behind the end: %d probes, %v", name, len(as), err)
 		}
 	}
@@ -240,15 +241,15 @@ func TestGoneWithTheDaemon(t *testing.T) {
 // answered were attached, and are told with their final counts.
 func TestAttachedAsItStops(t *testing.T) {
 	h := serveFake(t, nil)
-	come, _, err := h.s.probes.apply([]api.ProbeSpec{{Def: "p:a vfs_read"}, {Def: "p:b schedule"}}, nil, nil)
-	if err != nil || len(come) != 2 {
-		t.Fatal(come, err)
+	a, err := h.s.probes.Attach([]session.Spec{{Def: "p:a vfs_read"}, {Def: "p:b schedule"}}, nil)
+	if err != nil || len(a.Probes) != 2 {
+		t.Fatal(a, err)
 	}
 	if !h.g.hit(t, 0, "schedule", 0, nil) {
 		t.Fatal("not hit")
 	}
 	h.stop()
-	ps := h.s.probes.came(come)
+	ps := h.s.probes.Describe(a.Probes)
 	if len(ps) != 2 || ps[0].Name != "kprobes/a" || ps[1].Name != "kprobes/b" || ps[1].Addr == 0 || ps[1].Stats.Hits != 1 || ps[1].Armed {
 		t.Errorf("%+v", ps)
 	}

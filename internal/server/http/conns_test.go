@@ -127,11 +127,11 @@ func TestStreamThatIsNotRead(t *testing.T) {
 	h := serveFake(t, func(o *options) { o.stallTime = 50 * time.Millisecond })
 	h.attach("p:a schedule")
 	c := h.dial("GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	h.until("the subscription", func() bool { return h.s.probes.listeners.Load() == 1 })
+	h.until("the subscription", func() bool { return h.listeners() == 1 })
 	hits := uint64(0)
 	h.until("its end", func() bool {
 		for range 1000 {
-			if h.s.probes.listeners.Load() == 1 {
+			if h.listeners() == 1 {
 				h.g.hit(t, 0, "schedule", 0, nil)
 				hits++
 			}

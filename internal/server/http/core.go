@@ -107,7 +107,7 @@ func (c *Core) Close() {
 	c.arrivals.Close()
 	<-c.served
 	// There is nothing in the guest to take back, and nobody to tell.
-	_ = c.server.probes.close()
+	_ = c.server.probes.Close()
 	_ = c.server.guest.Close(context.Background())
 }
 

@@ -2,6 +2,7 @@ package http
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // Limits of streams of counts.
@@ -30,7 +32,7 @@ const (
 type countStream struct {
 	*stream
 	s     *server
-	only  map[*attached]bool         // nil: all probes, present and future
+	only  map[*session.Probe]bool    // nil: all probes, present and future
 	sent  map[uint64]*countedProbe   // by number: as the client knows them
 	timed map[uint64]*durationCounts // by number, since the last record; nil: the client does not want them
 	watch *timedEvents               // while events are made; nil: not now
@@ -54,11 +56,11 @@ func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error
 	}
 	c := &countStream{s: s, sent: map[uint64]*countedProbe{}}
 	if len(req.Names) > 0 {
-		as, err := s.probes.choose(req.Names)
+		as, err := s.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
-		c.only = make(map[*attached]bool, len(as))
+		c.only = make(map[*session.Probe]bool, len(as))
 		for _, a := range as {
 			c.only[a] = true
 		}
@@ -71,8 +73,8 @@ func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error
 		c.timed = map[uint64]*durationCounts{}
 		defer func() { c.untime() }()
 	}
-	began := s.probes.now()
-	c.put(api.RecordStart, api.Start{Stream: c.id, Epoch: s.probes.since, TimeNS: began, BootNS: s.probes.boot.Load(), Probes: []api.Probe{}})
+	began := s.probes.Now()
+	c.put(api.RecordStart, api.Start{Stream: c.id, Epoch: s.probes.Epoch(), TimeNS: began, BootNS: s.boot.Load(), Probes: []api.Probe{}})
 	if c.run(r, time.Duration(req.IntervalMS)*time.Millisecond) == errSlow {
 		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		c.untime()
@@ -90,11 +92,11 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 		return err
 	}
 	for {
-		changed, gone := c.s.guest.Changed(), c.s.probes.changed()
+		changed, gone := c.s.guest.Changed(), c.s.probes.Changed()
 		if c.s.guest.State().Phase == machine.PhaseClosed {
 			return c.finish(api.EndShutdown)
 		}
-		if len(c.only) > 0 && c.s.probes.noneOf(c.only) {
+		if len(c.only) > 0 && c.s.noneOf(maps.Keys(c.only)) {
 			if err := c.moment(); err != nil { // says that they are gone
 				return err
 			}
@@ -112,7 +114,7 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 		case <-changed:
 		case <-gone:
 		case <-c.asked:
-			c.s.probes.sync() // the durations until now
+			c.s.probes.Sync() // the durations until now
 			if err := c.moment(); err != nil {
 				return err
 			}
@@ -137,7 +139,7 @@ func (c *countStream) moment() error {
 	if c.timed != nil {
 		c.take()
 	}
-	now, guest := c.s.probes.now(), c.s.wireGuest()
+	now, guest := c.s.probes.Now(), c.s.wireGuest()
 	rec := api.Counted{TimeNS: now, Guest: &guest, Probes: []api.ProbeCounts{}}
 	send := func(more bool) error {
 		rec.More = more
@@ -145,7 +147,7 @@ func (c *countStream) moment() error {
 		rec = api.Counted{TimeNS: now, Probes: rec.Probes[:0]}
 		return c.flush()
 	}
-	for p := range c.s.probes.each(c.s.probes.those(c.only), c.s.probes.outline) {
+	for p := range wireOutlines(c.s.probes.Counts(c.s.those(c.only))) {
 		n := api.ProbeCounts{
 			ID: p.ID, Name: p.Name, Kind: p.Kind, Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr,
 			Enabled: p.Enabled, Armed: p.Armed, Optimized: p.Optimized, Runs: p.Runs, Plan: p.Plan,
@@ -185,7 +187,7 @@ func (c *countStream) moment() error {
 
 // timedEvents are the events of return probes of a countStream, made all at a time.
 type timedEvents struct {
-	sub   *event.Subscription
+	sub   *session.Subscription
 	began time.Time    // the turn
 	seen  atomic.Int64 // events in it, whosever they are
 	of    int          // so many probes are to be timed
@@ -203,8 +205,8 @@ func (t *timedEvents) ready() <-chan struct{} {
 // is no such probe.
 func (c *countStream) time() {
 	of := 0
-	for _, a := range c.s.probes.those(c.only) {
-		if a.timed() {
+	for _, a := range c.s.those(c.only) {
+		if a.Timed() {
 			of++
 		}
 	}
@@ -216,15 +218,14 @@ func (c *countStream) time() {
 	if of == 0 {
 		return
 	}
-	c.s.probes.listenReturns(1)
 	c.watch = &timedEvents{began: time.Now(), of: of}
 	t, only := c.watch, c.only
-	t.sub = c.s.probes.hub.Subscribe(func(ev event.Event) bool {
-		a := ev.Source.Owner.(*attached)
+	t.sub = c.s.probes.Subscribe(func(ev event.Event) bool {
+		a := session.ProbeOf(ev)
 		n := t.seen.Add(1)
 		// The first event that is too many is let through, whosever it is, and says so.
-		return n == eventsInTurn+1 || n <= eventsInTurn && a.timed() && (only == nil || only[a])
-	}, event.Queue{Events: 2*eventsInTurn + 1})
+		return n == eventsInTurn+1 || n <= eventsInTurn && a.Timed() && (only == nil || only[a])
+	}, event.Queue{Events: 2*eventsInTurn + 1}, session.ReturnEvents)
 }
 
 // take counts the durations that there are, and ends the events for a while where they are enough.
@@ -237,11 +238,11 @@ func (c *countStream) take() {
 		if !ok {
 			break
 		}
-		a := ev.Source.Owner.(*attached)
-		if !a.timed() || c.only != nil && !c.only[a] {
+		a := session.ProbeOf(ev)
+		if !a.Timed() || c.only != nil && !c.only[a] {
 			continue
 		}
-		d := c.timed[a.id]
+		d := c.timed[a.ID()]
 		if d != nil && d.count >= uint64(c.s.opt.timedAtMost) {
 			continue
 		}
@@ -249,7 +250,7 @@ func (c *countStream) take() {
 		if rec, err := ev.Decode(); err == nil && rec.Moment == event.AtReturn && rec.Duration >= 0 {
 			if d == nil {
 				d = &durationCounts{buckets: map[int]uint64{}}
-				c.timed[a.id] = d
+				c.timed[a.ID()] = d
 			}
 			d.add(uint64(rec.Duration))
 		}
@@ -281,7 +282,6 @@ func (c *countStream) untime() {
 	}
 	c.watch.sub.Close()
 	c.watch, c.again = nil, nil
-	c.s.probes.listenReturns(-1)
 }
 
 // durationCounts counts durations by quarters of powers of two.

@@ -144,7 +144,7 @@ func TestCountsOfDurations(t *testing.T) {
 	}
 	next[api.End](h, s, api.RecordEnd)
 	s.Close()
-	if n := h.s.probes.ofReturns.Load(); n != 0 {
+	if _, n := h.s.probes.Listeners(); n != 0 {
 		t.Errorf("%d listen behind the stream", n)
 	}
 
@@ -162,7 +162,7 @@ func TestCountsOfDurations(t *testing.T) {
 		t.Errorf("moment %+v", m)
 	}
 	next[api.End](h, s, api.RecordEnd)
-	if n := h.s.probes.ofReturns.Load(); n != 0 {
+	if _, n := h.s.probes.Listeners(); n != 0 {
 		t.Errorf("%d listen behind the stream", n)
 	}
 }
@@ -176,7 +176,7 @@ func TestCountsOfDurationsBesideFast(t *testing.T) {
 	h.moment(s)
 	for range 3 * most {
 		h.calls("bench_target", 1, 1)
-		h.s.probes.sync() // that many are seen
+		h.s.probes.Sync() // that many are seen
 	}
 	h.calls("vfs_read", 999, 0, 0, 0)
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,8 +13,10 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 	x86text "github.com/guestprobe/guestprobe/guest/x86/text"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // Disassembler lists functions of images. It remembers what it has found out
@@ -26,7 +29,7 @@ type Disassembler struct {
 }
 
 func (s *server) getDisas(w http.ResponseWriter, _ *http.Request, q values) error {
-	d, err := s.probes.disas.Function(s.guest.Image(), q.text("at"))
+	d, err := s.disas.Function(s.guest.Image(), q.text("at"))
 	if err != nil {
 		return err
 	}
@@ -37,25 +40,22 @@ func (s *server) getDisas(w http.ResponseWriter, _ *http.Request, q values) erro
 		}
 		addSource(&d, info, by)
 	}
-	s.probes.markProbes(&d)
+	s.markProbes(&d)
 	writeJSON(w, http.StatusOK, d)
 	return nil
 }
 
 // markProbes notes the probes that are attached to instructions of d.
-func (st *store) markProbes(d *api.Disas) {
+func (s *server) markProbes(d *api.Disas) {
 	at := map[api.Hex]*api.DisasInst{}
 	for i := range d.Insts {
 		at[d.Insts[i].Addr] = &d.Insts[i]
 	}
-	for _, a := range st.snapshot() {
-		a.mu.Lock()
-		if a.gone || a.watch != nil || a.kprobe == nil || uint64(a.kprobe.Addr)-uint64(d.Addr) >= d.Size {
-			a.mu.Unlock()
-			continue
-		}
-		p := st.wire(a)
-		a.mu.Unlock()
+	as := slices.DeleteFunc(slices.Clone(s.probes.Probes()), func(a *session.Probe) bool {
+		return a.Def().Kind == event.KindWatch || uint64(a.Addr())-uint64(d.Addr) >= d.Size
+	})
+	for _, i := range s.probes.Present(as) {
+		p := wireProbe(&i)
 		x := api.DisasProbe{Name: p.Name, How: "none", Hits: p.Stats.Hits, Region: p.Region}
 		switch {
 		case p.Optimized && p.Runs == api.RunsInGuest:
@@ -160,13 +160,6 @@ func (d *Disassembler) analyze(img guest.View, sym guest.Symbol) *flow.Func {
 	defer d.mu.Unlock()
 	f, _ := d.of(img).Of(sym)
 	return f
-}
-
-// exits returns the instructions that a function is left by.
-func (d *Disassembler) exits(img guest.View, sym guest.Symbol) ([]probe.Exit, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of(img).Exits(sym)
 }
 
 // of returns the functions of img. Callers hold mu.

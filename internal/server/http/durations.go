@@ -1,11 +1,13 @@
 package http
 
 import (
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/server/metrics"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // durations are how long the calls of a return probe's function took, since it was attached.
@@ -25,22 +27,19 @@ var durationBounds = func() (b []time.Duration) {
 
 // gathering reads the events of return probes as long as the daemon serves.
 type gathering struct {
-	st     *store
-	sub    *event.Subscription
+	st     *session.Session
+	sub    *session.Subscription
 	taking sync.Mutex // held from taking an event until it is counted
-	mu     sync.Mutex // guards attached.took
+	mu     sync.Mutex // guards took
+	took   map[*session.Probe]*durations
 }
 
-// timed reports whether the events of a have durations.
-func (a *attached) timed() bool { return a.prog == nil && a.def.Kind == event.KindReturn }
-
 // newGathering has return probes make events; run must follow.
-func (st *store) newGathering() *gathering {
-	st.listenReturns(1)
-	g := &gathering{st: st}
-	g.sub = st.hub.Subscribe(func(ev event.Event) bool { return ev.Source.Owner.(*attached).timed() }, event.Queue{Lose: func(ev event.Event) {
+func newGathering(st *session.Session) *gathering {
+	g := &gathering{st: st, took: map[*session.Probe]*durations{}}
+	g.sub = st.Subscribe(func(ev event.Event) bool { return session.ProbeOf(ev).Timed() }, event.Queue{Lose: func(ev event.Event) {
 		g.count(ev, 0, false)
-	}})
+	}}, session.ReturnEvents)
 	return g
 }
 
@@ -58,7 +57,7 @@ func (g *gathering) run() (end func()) {
 			}
 		}
 	})
-	return func() { close(stop); done.Wait(); g.sub.Close(); g.st.listenReturns(-1) }
+	return func() { close(stop); done.Wait(); g.sub.Close() }
 }
 
 // take counts what has come.
@@ -84,11 +83,13 @@ func (g *gathering) take() {
 func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := ev.Source.Owner.(*attached)
-	if a.took == nil {
-		a.took = &durations{buckets: make([]uint64, len(durationBounds))}
+	a := session.ProbeOf(ev)
+	d := g.took[a]
+	if d == nil {
+		g.forget()
+		d = &durations{buckets: make([]uint64, len(durationBounds))}
+		g.took[a] = d
 	}
-	d := a.took
 	if !known {
 		d.lost++
 		return
@@ -102,32 +103,35 @@ func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 	}
 }
 
+// forget forgets probes that were detached, once they are more than those that are there. Callers hold mu.
+func (g *gathering) forget() {
+	if len(g.took) > 2*len(g.st.Probes())+100 {
+		maps.DeleteFunc(g.took, func(a *session.Probe, _ *durations) bool { return !g.st.Has(a) })
+	}
+}
+
 // scraped returns the durations of all calls that had returned before it was called, by name.
 func (g *gathering) scraped() (out []metrics.Duration) {
-	g.st.sync()
+	g.st.Sync()
 	g.take()
 	byName := map[string]int{} // where it is in out
-	for _, a := range g.st.snapshot() {
-		if !a.timed() {
+	for _, a := range g.st.Probes() {
+		if !a.Timed() {
 			continue
 		}
-		i, known := byName[a.def.Name()]
+		i, known := byName[a.Name()]
 		if !known {
 			i = len(out)
-			byName[a.def.Name()] = i
-			out = append(out, metrics.Duration{Probe: a.def.Name(), Buckets: map[float64]uint64{}})
+			byName[a.Name()] = i
+			out = append(out, metrics.Duration{Probe: a.Name(), Buckets: map[float64]uint64{}})
 			for _, b := range durationBounds {
 				out[i].Buckets[b.Seconds()] = 0
 			}
 		}
 		x := &out[i]
-		a.mu.Lock()
-		if !a.gone {
-			x.Lost += a.counts().Lost
-		}
-		a.mu.Unlock()
+		x.Lost += a.Lost()
 		g.mu.Lock()
-		if d := a.took; d != nil {
+		if d := g.took[a]; d != nil {
 			x.Count += d.count
 			x.Lost += d.lost
 			x.Seconds += d.sum.Seconds()

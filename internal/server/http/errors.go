@@ -14,7 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // statusOf says which HTTP status a code has; 422 is for what the engine
@@ -80,21 +82,14 @@ func toAPI(err error) *api.Error {
 	if errors.As(err, &wire) {
 		return wire
 	}
-	var syntax *event.SyntaxError
-	if errors.As(err, &syntax) {
-		return syntaxToAPI(syntax)
+	if e := session.ErrorOf(err); e.Code != "" {
+		return sessionToAPI(e)
 	}
-	var refused *probe.Error
-	if errors.As(err, &refused) {
-		index := refused.Index
-		return &api.Error{
-			Code: api.Code(refused.Code), Errno: probe.ErrnoName(refused.Errno),
-			Message: refused.Text, Detail: refused.Detail, Index: &index,
-		}
-	}
-	var ambiguous *guest.AmbiguousSymbolError
-	if errors.As(err, &ambiguous) {
-		return &api.Error{Code: api.Code(probe.CodeAmbiguous), Errno: "EADDRNOTAVAIL", Message: err.Error(), Detail: "give one of the addresses instead"}
+	var placed *session.Error
+	if errors.As(err, &placed) && placed.Err != nil { // of the machine: the session says which definition it is about
+		out := *toAPI(placed.Err)
+		out.Index, out.Column, out.Command = cmp.Or(placed.Index, out.Index), cmp.Or(placed.Column, out.Column), cmp.Or(placed.Command, out.Command)
+		return &out
 	}
 	var stop *machine.StopTimeoutError
 	if errors.As(err, &stop) {
@@ -108,7 +103,6 @@ func toAPI(err error) *api.Error {
 		code  api.Code
 		errno string
 	}{
-		{guest.ErrSymbolNotFound, api.Code(probe.CodeSymbolNotFound), "ENOENT"},
 		{machine.ErrNotRunnable, api.CodeGuestState, "EBADFD"},
 		{machine.ErrNotRunning, api.CodeGuestState, "EBADFD"},
 		{machine.ErrNotStopped, api.CodeGuestState, "EBADFD"},
@@ -147,20 +141,25 @@ func insideCure(err error) string {
 	return cure
 }
 
-// syntaxToAPI has the kernel's text and errno in any case, and the engine's reason, in
-// its own words behind the text, where the engine refused the place.
-func syntaxToAPI(e *event.SyntaxError) *api.Error {
-	column := e.Column
+// sessionToAPI turns a refusal of the session into what goes over the wire, with the cures that guestprobe and guestprobed have.
+func sessionToAPI(e *session.Error) *api.Error {
 	out := &api.Error{
-		Code: api.CodeBadDefinition, Errno: probe.ErrnoName(e.Errno), Message: e.Text, Detail: e.Detail,
-		Syntax: string(e.Code), Column: &column, Command: e.Command,
+		Code: api.Code(e.Code), Errno: probe.ErrnoName(e.Errno), Message: e.Text, Detail: e.Detail,
+		Syntax: e.Syntax, Index: e.Index, Column: e.Column, Command: e.Command,
 	}
+	var syntax *event.SyntaxError
 	var refused *probe.Error
-	if errors.As(e.Err, &refused) {
-		out.Code = api.Code(refused.Code)
-		if refused.Code == probe.CodeSymbolNotFound && refused.Detail == "" && e.Code != event.CodeFilePlace {
+	switch {
+	case errors.As(e.Err, &syntax) && errors.As(syntax.Err, &refused):
+		if refused.Code == probe.CodeSymbolNotFound && refused.Detail == "" && syntax.Code != event.CodeFilePlace {
 			out.Detail += "; 'guestprobe symbols GLOB' lists those it has"
 		}
+	case e.Code == session.CodeClosing:
+		return errClosing
+	case e.Code == session.CodeMapNotFound:
+		out.Detail = "'guestprobe map list' lists those there are"
+	case errors.Is(e.Err, program.ErrMapMemory):
+		out.Detail = "detach programs, or start guestprobed with a larger --map-memory"
 	}
 	return out
 }

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -15,14 +15,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // eventStream is one client's view of the events.
 type eventStream struct {
 	*stream
 	s    *server
-	sub  *event.Subscription
-	only map[*attached]bool // nil: all probes, present and future
+	sub  *session.Subscription
+	only map[*session.Probe]bool // nil: all probes, present and future
 
 	// base is what the rings had lost before the stream began, and last what they had
 	// when it ended; before that last is nil.
@@ -36,9 +37,7 @@ type eventStream struct {
 
 	// damaged counts records that make no sense, which count as lost: a hostile guest's.
 	damaged uint64
-	own     *session
-
-	unlisten func() // it wants no more events; may be repeated
+	own     *session.Owner
 
 	profile *profile // what gathers the stacks of a profile; nil: hits are sent
 	gone    uint64   // lost by that
@@ -56,44 +55,42 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request, q values) 
 
 // serveEvents streams hits, or what p makes of them and of samples.
 func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.StreamEvents, p *profile) (err error) {
-	own := &session{}
-	e := &eventStream{s: s, own: own, profile: p, began: s.probes.now(), boot: s.probes.boot.Load()}
+	own := &session.Owner{}
+	e := &eventStream{s: s, own: own, profile: p, began: s.probes.Now(), boot: s.boot.Load()}
 	if p != nil {
-		e.only = map[*attached]bool{} // those of req.Probes, if any
+		e.only = map[*session.Probe]bool{} // those of req.Probes, if any
 	}
 	if len(req.Names) > 0 {
-		chosen, err := s.probes.choose(req.Names)
+		chosen, err := s.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
-		e.only = make(map[*attached]bool, len(chosen))
+		e.only = make(map[*session.Probe]bool, len(chosen))
 		for _, a := range chosen {
 			e.only[a] = true
 		}
 	}
 	// First the subscription, then the probes: their first hit is in it.
-	e.unlisten = func() {}
-	if p == nil || p.hz == 0 { // samples are no events
-		s.probes.listen(1)
-		e.unlisten = sync.OnceFunc(func() { s.probes.listen(-1) })
-		defer e.unlisten()
+	wanted := session.AllEvents
+	if p != nil && p.hz > 0 { // samples are no events
+		wanted = session.NoEvents
 	}
 	filter := e.wants
 	if len(req.Probes) > 0 {
-		filter = func(ev event.Event) bool { return ev.Source.Owner.(*attached).stream == own }
+		filter = func(ev event.Event) bool { return session.ProbeOf(ev).Owner() == own }
 	}
-	e.sub = s.probes.hub.Subscribe(filter, event.Queue{})
+	e.sub = s.probes.Subscribe(filter, event.Queue{}, wanted)
 	defer e.sub.Close()
 	e.base = e.ringLost()
 
 	if len(req.Probes) > 0 {
-		list, err := s.probes.attach(req.Probes, own)
+		list, come, err := s.attach(req.Probes, own)
 		if err != nil {
 			return err
 		}
 		defer s.endSession(own)
 		s.logAttached(slices.Values(list.Probes), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-		e.only, e.base, e.brought = own.only, 0, &list
+		e.only, e.base, e.brought = setOf(come), 0, &list
 	}
 	if e.stream, err = s.openStream(w, r); err != nil {
 		return err
@@ -109,7 +106,7 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 	if errors.Is(err, errSlow) {
 		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		s.endSession(own)
-		s.probes.sync()
+		s.probes.Sync()
 		e.sub.Close() // what is still in the queue is counted as lost
 		e.endSlow(e.lostTotal(), e.finals())
 	}
@@ -119,11 +116,11 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 // putStart sends the first record, an api.Start, a part at a time: it has every probe of
 // the stream in it.
 func (e *eventStream) putStart() error {
-	epoch, err := json.Marshal(e.s.probes.since)
+	epoch, err := json.Marshal(e.s.probes.Epoch())
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
 	}
-	probes := e.s.probes.described(e.s.probes.those(e.only))
+	probes := wireProbes(e.s.probes.Infos(e.s.those(e.only)))
 	var skipped []api.Skipped
 	if e.brought != nil {
 		// Others, or the daemon's end, may have taken them away already.
@@ -167,8 +164,10 @@ func eventsRequest(w http.ResponseWriter, r *http.Request, q values) (req api.St
 
 // endSession detaches the probes that a stream has brought and that are not to
 // stay.
-func (s *server) endSession(own *session) {
-	ps, err := s.probes.detachIf(func(a *attached) bool { return a.stream == own && !a.stay })
+func (s *server) endSession(own *session.Owner) { s.logEnd(s.probes.EndOwner(own)) }
+
+// logEnd logs the end of the probes of a stream.
+func (s *server) logEnd(ps []session.Info, err error) {
 	if err != nil {
 		s.log.Error("detach at the end of a stream", "err", err)
 	}
@@ -196,7 +195,7 @@ func (e *eventStream) run(r *http.Request) error {
 	busy := make(chan struct{}) // always has a value
 	close(busy)
 	for {
-		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
+		changed, gone := e.s.guest.Changed(), e.s.probes.Changed()
 		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
 			return e.finish(reason, code)
 		}
@@ -266,7 +265,7 @@ func (e *eventStream) putStops() error {
 // orphaned reports whether the stream was about certain probes and all of them
 // are gone.
 func (e *eventStream) orphaned() bool {
-	return len(e.only) > 0 && e.s.probes.noneOf(e.only)
+	return len(e.only) > 0 && e.s.noneOf(maps.Keys(e.only))
 }
 
 // finish sends what has happened until now, and the end. The stream's own probes go
@@ -274,8 +273,8 @@ func (e *eventStream) orphaned() bool {
 // events for who else listens only.
 func (e *eventStream) finish(reason string, code *int64) error {
 	e.s.endSession(e.own)
-	e.unlisten()
-	e.s.probes.sync()
+	e.sub.Release()
+	e.s.probes.Sync()
 	e.sub.Stop() // others' probes go on
 	last := e.ringLost()
 	e.last = &last
@@ -323,24 +322,23 @@ func (e *eventStream) lostTotal() uint64 {
 
 func (e *eventStream) ringLost() uint64 {
 	if e.only == nil {
-		return e.s.probes.hub.Counts().Total().Lost
+		return e.s.probes.EventCounts().Total().Lost
 	}
 	n := uint64(0)
 	for a := range e.only {
-		a.mu.Lock()
-		n += a.counts().Lost
-		a.mu.Unlock()
+		n += a.Lost()
 	}
 	return n
 }
 
 func (e *eventStream) wants(ev event.Event) bool {
-	return e.only == nil || e.only[ev.Source.Owner.(*attached)]
+	return e.only == nil || e.only[session.ProbeOf(ev)]
 }
 
 func (e *eventStream) putHit(ev event.Event) {
-	if a := ev.Source.Owner.(*attached); a.prog != nil {
-		e.putProgram(a, ev)
+	a := session.ProbeOf(ev)
+	if a.Object() != nil {
+		e.putProgram(ev)
 		return
 	}
 	rec, err := ev.Decode()
@@ -348,13 +346,12 @@ func (e *eventStream) putHit(ev event.Event) {
 		e.drop(ev, err)
 		return
 	}
-	a := ev.Source.Owner.(*attached)
 	if e.profile != nil {
 		e.profile.hit(a, ev, rec)
 		return
 	}
 	h := api.Hit{
-		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Moment.String(),
+		TimeNS: e.s.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: a.Name(), ID: a.ID(), Stage: rec.Moment.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
@@ -378,7 +375,7 @@ func (e *eventStream) putHit(ev event.Event) {
 
 // deliver puts a hit.
 func (e *eventStream) deliver(h api.Hit) {
-	if boot := e.s.probes.boot.Load(); boot != e.boot && h.TimeNS >= boot {
+	if boot := e.s.boot.Load(); boot != e.boot && h.TimeNS >= boot {
 		e.boot = boot
 		e.put(api.RecordBoot, api.Boot{BootNS: boot})
 	}

@@ -41,14 +41,14 @@ func (h *harness) stream(ctx context.Context, r api.StreamEvents) *remote.Stream
 func (h *harness) gone(n int) {
 	h.Helper()
 	for {
-		changed := h.s.probes.changed()
-		if h.s.probes.count() == n {
+		changed := h.s.probes.Changed()
+		if len(h.s.probes.Probes()) == n {
 			return
 		}
 		select {
 		case <-changed:
 		case <-h.ctx.Done():
-			h.Fatalf("%d probes are left, want %d", h.s.probes.count(), n)
+			h.Fatalf("%d probes are left, want %d", len(h.s.probes.Probes()), n)
 		}
 	}
 }
@@ -153,8 +153,8 @@ func TestSessionProbesComeOut(t *testing.T) {
 	cancel()
 	h.gone(2)
 	var names []string
-	for _, p := range h.s.probes.snapshot() {
-		names = append(names, p.kprobe.Name)
+	for _, p := range h.s.probes.Probes() {
+		names = append(names, p.Name())
 	}
 	if d := cmp.Diff([]string{"kprobes/in", "kprobes/other"}, names); d != "" {
 		t.Errorf("left (-want +got):\n%s", d)
@@ -171,7 +171,7 @@ func TestRefusedSession(t *testing.T) {
 	}
 	h.gone(0)
 	h.identical(true)
-	if n := h.s.probes.listeners.Load(); n != 0 {
+	if n := h.listeners(); n != 0 {
 		t.Errorf("%d listeners are left", n)
 	}
 }

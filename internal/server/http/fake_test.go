@@ -155,6 +155,8 @@ func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
 
+func (g *fakeGuest) Target() probe.Target { return g }
+
 func (g *fakeGuest) Types() event.Types               { return g.types }
 func (g *fakeGuest) Source() (*debuginfo.Info, error) { return readImageSource(g.img) }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // followed is what the daemon does for the definitions of its fleet.
@@ -166,19 +167,13 @@ func (f *followed) attach(d fleet.Definition, specs []api.ProbeSpec) (ids []uint
 		}
 		specs[i].Stay = true
 	}
-	ps, err := f.s.probes.attach(specs, nil)
+	ps, come, err := f.s.attach(specs, nil)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range ps.Probes {
-		ids = append(ids, p.ID)
-	}
-	for _, a := range f.s.probes.snapshot() {
-		if slices.Contains(ids, a.id) {
-			a.mu.Lock()
-			a.origin = api.OriginFleet
-			a.mu.Unlock()
-		}
+	for _, a := range come {
+		ids = append(ids, a.ID())
+		a.SetLabel(api.OriginFleet)
 	}
 	f.s.changed()
 	f.s.logAttached(slices.Values(ps.Probes), "fleet", d.Name)
@@ -195,7 +190,7 @@ func (f *followed) end(b *begun) {
 		b.script.dismiss()
 	}
 	if len(b.probes) > 0 {
-		if _, err := f.s.probes.detachIf(func(a *attached) bool { return slices.Contains(b.probes, a.id) }); err != nil {
+		if _, err := f.s.probes.DetachIf(func(a *session.Probe) bool { return slices.Contains(b.probes, a.ID()) }); err != nil {
 			f.s.log.Error("a definition's probes are not detached", "name", b.def.Name, "err", err)
 		}
 		f.s.changed()
@@ -211,9 +206,9 @@ func (f *followed) definitions() []api.FleetDefinition {
 		case b.err != nil:
 			d.State, d.Error = api.DefinitionRefused, toAPI(b.err)
 		case b.kind == api.KindProbes:
-			for _, a := range f.s.probes.snapshot() {
-				if slices.Contains(b.probes, a.id) {
-					d.Probes = append(d.Probes, a.id)
+			for _, a := range f.s.probes.Probes() {
+				if slices.Contains(b.probes, a.ID()) {
+					d.Probes = append(d.Probes, a.ID())
 				}
 			}
 			if d.Probes == nil {

@@ -3,6 +3,7 @@ package http
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
@@ -64,8 +65,8 @@ func (p *published) take(rs *runningScript, maps []script.MapState, left int, fi
 	if final {
 		return
 	}
-	ps := rs.s.probes.describe(rs.s.probes.those(rs.own.only))
-	for _, x := range append(ps, rs.own.finals()...) {
+	ps := wireInfos(rs.s.probes.Present(slices.Collect(rs.own().Probes())))
+	for _, x := range append(ps, wireInfos(rs.own().Finals())...) {
 		p.maps.Hits, p.maps.Missed = p.maps.Hits+x.Stats.Hits, p.maps.Missed+x.Stats.Missed
 	}
 	if key, _ := json.Marshal(p.maps); !bytes.Equal(key, p.last) || !time.Now().Before(p.again) {

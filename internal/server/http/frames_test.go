@@ -41,7 +41,7 @@ func TestFrames(t *testing.T) {
 		if sym.Kind != guest.SymFunc || sym.User {
 			continue
 		}
-		d, err := h.s.probes.disas.Function(img, fmt.Sprintf("%#x", uint64(sym.Addr)))
+		d, err := h.s.disas.Function(img, fmt.Sprintf("%#x", uint64(sym.Addr)))
 		if err != nil {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // FuzzCreateProbes sends any body to POST /v1/probes. The answer is either the
@@ -34,7 +35,7 @@ func FuzzCreateProbes(f *testing.F) {
 	o := defaultOptions()
 	g := newFakeGuest(f, 1)
 	s := newServer(slog.New(slog.DiscardHandler), o, g, func() uint64 { return 0 })
-	f.Cleanup(func() { s.probes.close() })
+	f.Cleanup(func() { s.probes.Close() })
 	h := s.handler()
 	send := func(method, path, body string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
@@ -63,7 +64,7 @@ func FuzzCreateProbes(f *testing.F) {
 					t.Fatalf("attach %q again: %s", p.Def, w.Body)
 				}
 			}
-			if _, err := s.probes.detachIf(func(*attached) bool { return true }); err != nil {
+			if _, err := s.probes.DetachIf(func(*session.Probe) bool { return true }); err != nil {
 				t.Fatal(err)
 			}
 		case w.Code >= 400 && w.Code < 500 || w.Code == http.StatusNotImplemented:
@@ -77,7 +78,7 @@ func FuzzCreateProbes(f *testing.F) {
 		default:
 			t.Fatalf("status %d: %s", w.Code, w.Body)
 		}
-		if n := s.probes.count(); n != 0 {
+		if n := len(s.probes.Probes()); n != 0 {
 			t.Fatalf("%d probes are left", n)
 		}
 		if text, err := compareText(g); err != nil || !text.Identical {

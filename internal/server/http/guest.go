@@ -21,6 +21,9 @@ type Guest interface {
 	// Engine returns the engine of this guest's probes.
 	Engine() *probe.Engine
 
+	// Target returns the engine's target.
+	Target() probe.Target
+
 	// Image returns the image of the current boot.
 	Image() guest.View
 
@@ -149,9 +152,6 @@ func (g machineGuest) Source() (*debuginfo.Info, error) { return g.source() }
 
 // Stop implements Guest.
 func (g machineGuest) Stop(f func(probe.World) error) error { return g.Target().Stop(f) }
-
-// NoStage implements sharedGuest.
-func (g machineGuest) NoStage(user bool) string { return g.Target().Capabilities(user).NoStage }
 
 // Reset implements Guest.
 func (g machineGuest) Reset(ctx context.Context) error { return g.Machine.Reset(ctx, nil) }

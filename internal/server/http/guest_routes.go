@@ -82,7 +82,7 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 		d.letGo()
 	}
 	if req.VCPU != nil {
-		g, err := s.probes.stepper()
+		g, err := s.stepper()
 		if err == nil {
 			err = g.Continue(*req.VCPU)
 		}
@@ -102,7 +102,7 @@ func (s *server) resume() error { return s.resumeBy(s.guest.Resume) }
 
 func (s *server) resumeBy(resume func() error) error {
 	if s.guest.Phase() == machine.PhaseCreated {
-		s.probes.boot.Store(s.probes.now())
+		s.boot.Store(s.probes.Now())
 	}
 	return resume()
 }
@@ -128,7 +128,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.boots.Add(1)
 	s.restorePending()
-	s.probes.tell() // scripts may be about it
+	s.probes.Notify() // scripts may be about it
 	if !req.Paused && s.free() == nil {
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("reset: %w", err)
@@ -225,7 +225,7 @@ func (s *server) wireGuest() api.Guest {
 		State: string(st.Phase), Boots: int(s.boots.Load()),
 		Image: s.opt.imageName(), SHA256: hex.EncodeToString(id.SHA256[:]), BuildID: id.BuildID, Entry: api.Hex(id.Entry),
 		VCPUs: len(st.VCPUs), Memory: s.opt.memory, Cmdline: s.opt.cmdline, TickUS: s.opt.tick.Microseconds(),
-		Probes: s.probes.count(), Enabled: s.probes.armed(), Checks: st.Checks.Count, LogLinesLost: s.logLost(),
+		Probes: len(s.probes.Probes()), Enabled: s.probes.Armed(), Checks: st.Checks.Count, LogLinesLost: s.logLost(),
 	}
 	if st.Phase == machine.PhaseExited {
 		code := int64(st.ExitCode)

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -209,4 +210,29 @@ func (h *harness) identical(want bool) {
 	if t.Identical != want {
 		h.Errorf("text identical = %v, want %v; ranges %v", t.Identical, want, t.Ranges)
 	}
+}
+
+// listeners returns how many streams want all events.
+func (h *harness) listeners() int64 {
+	all, _ := h.s.probes.Listeners()
+	return all
+}
+
+// kprobe returns the engine's probe with this name.
+func (h *harness) kprobe(name string) (*probe.Kprobe, error) {
+	i, err := h.s.probes.Get(name)
+	return i.Site.Probe, err
+}
+
+// holdChanges keeps all changes of probes waiting until release is called.
+func (h *harness) holdChanges() (release func()) {
+	held, let := make(chan struct{}), make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := h.s.probes.Exclusive(func() error { close(held); <-let; return nil }); err != nil {
+			h.Error(err)
+		}
+	})
+	<-held
+	return func() { close(let); done.Wait() }
 }

@@ -12,12 +12,11 @@ import (
 // stageOf returns where the block and the code of a probe in the guest are.
 func (h *harness) stageOf(name string) (block guest.GVA, n uint64) {
 	h.Helper()
-	st := h.s.probes
-	a, err := st.find(name)
-	if err != nil || a.kprobe.Stage == nil {
-		h.Fatalf("%s: %+v, %v", name, a, err)
+	k, err := h.kprobe(name)
+	if err != nil || k.Stage == nil {
+		h.Fatalf("%s: %+v, %v", name, k, err)
 	}
-	return a.kprobe.Stage.Block, 2*a.kprobe.Stage.Stride + 64
+	return k.Stage.Block, 2*k.Stage.Stride + 64
 }
 
 // TestScribblingGuest has the guest's kernel write over the run blocks, maps and
@@ -97,7 +96,7 @@ func TestScribblingGuest(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			h.s.probes.programs.Poll()
+			h.s.probes.Poll()
 			if ph := m.State().Phase; ph != machine.PhaseRunning {
 				t.Logf("%s, %#x: %s", name, fill, ph)
 			}

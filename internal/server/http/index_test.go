@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -23,7 +22,7 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 	if status, body := h.raw("POST", "/v1/scripts", `{"script":"kprobe:vfs_read { @ = count(); }","detach":"s"}`); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
-	h.s.probes.changes.Lock()
+	release := h.holdChanges()
 	for _, r := range routes() {
 		if r.Method != "GET" || strings.HasSuffix(r.Path, "/events") || strings.HasSuffix(r.Path, "/output") {
 			continue // it ends with its client
@@ -47,7 +46,7 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 	}
 	h.g.hit(t, 0, "vfs_read", 0, nil)
 	next[api.Hit](h, s, api.RecordHit)
-	h.s.probes.changes.Unlock()
+	release()
 }
 
 // TestLongListOfNames asks for the events of 5,000 probes by 300,000 names. To look one
@@ -59,7 +58,7 @@ func TestLongListOfNames(t *testing.T) {
 		for range 20 {
 			begin := time.Now()
 			for range 100 {
-				if _, err := h.s.probes.find("e7"); err != nil {
+				if _, err := h.s.probes.Find("e7"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -89,7 +88,7 @@ func TestLongListOfNames(t *testing.T) {
 func TestChangesThatWaitAreGivenUp(t *testing.T) {
 	h := serveFake(t, nil)
 	st := h.s.probes
-	st.changes.Lock()
+	release := h.holdChanges()
 	ends := make(chan error)
 	const clients = 20
 	for i := range clients {
@@ -99,10 +98,10 @@ func TestChangesThatWaitAreGivenUp(t *testing.T) {
 		}()
 	}
 	h.cancel()
-	for !st.closed.Load() { // it is set before the lock is taken
+	for !st.Closed() { // it is set before the lock is taken
 		_, _ = h.c.Guest(h.ctx)
 	}
-	st.changes.Unlock()
+	release()
 	for range clients {
 		if err := <-ends; err == nil {
 			t.Error("a probe was attached behind the end")
@@ -112,9 +111,10 @@ func TestChangesThatWaitAreGivenUp(t *testing.T) {
 }
 
 func TestIndex(t *testing.T) {
+	const named = 8 // so many an error names
 	h := serveFake(t, nil)
 	var defs []string
-	for i := range 2 * maxNamed {
+	for i := range 2 * named {
 		defs = append(defs, fmt.Sprintf("p:g%02d/same vfs_read", i))
 	}
 	h.attach(append(defs, "p:g00/other vfs_read")...)
@@ -124,7 +124,7 @@ func TestIndex(t *testing.T) {
 		wire.Detail != "say which: g00/same, g01/same, g02/same, g03/same, g04/same, g05/same, g06/same, g07/same and 8 more" {
 		t.Errorf("%+v", wire)
 	}
-	for i := range 2*maxNamed - 1 {
+	for i := range 2*named - 1 {
 		if _, err := h.c.Detach(h.ctx, fmt.Sprintf("g%02d/same", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -137,29 +137,7 @@ func TestIndex(t *testing.T) {
 	if _, err := h.c.DetachAll(h.ctx); err != nil {
 		t.Fatal(err)
 	}
-	x := &h.s.probes.index
-	if len(x.byID)+len(x.byName)+len(x.snapshot()) > 0 {
-		t.Errorf("left: %v %v", x.byID, x.byName)
-	}
-}
-
-// BenchmarkIndex brings 500 probes to 100,000 others and takes them away. The index's
-// lock, which whoever looks up a probe waits for, is held for parts of that time only.
-func BenchmarkIndex(b *testing.B) {
-	var x index
-	x.init()
-	probes := func(n int) []*attached {
-		as := make([]*attached, n)
-		for i := range as {
-			def := &event.Def{Group: fmt.Sprintf("g%d", i%7), Event: fmt.Sprintf("e%d", i)}
-			as[i] = &attached{id: uint64(len(x.snapshot()) + i), def: def}
-		}
-		return as
-	}
-	x.add(probes(100_000))
-	more := probes(atOnce)
-	for b.Loop() {
-		x.add(more)
-		x.remove(more)
+	if left := h.s.probes.Probes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

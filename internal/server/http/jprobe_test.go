@@ -121,7 +121,7 @@ func TestJprobeRefused(t *testing.T) {
 			t.Errorf("%s: a jprobe inside a function: %+v", def, ps)
 		}
 	}
-	if n := h.s.probes.count(); n != 0 {
+	if n := len(h.s.probes.Probes()); n != 0 {
 		t.Errorf("%d probes are attached", n)
 	}
 }

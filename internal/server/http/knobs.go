@@ -11,7 +11,7 @@ import (
 )
 
 func (s *server) getKnobs(w http.ResponseWriter, r *http.Request) error {
-	on := s.probes.armed()
+	on := s.probes.Armed()
 	writeJSON(w, http.StatusOK, api.Knobs{Enabled: &on})
 	return nil
 }
@@ -24,7 +24,7 @@ func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
 	if k.Enabled == nil {
 		return badValue("enabled is missing")
 	}
-	if err := s.probes.setArmed(*k.Enabled); err != nil {
+	if err := s.probes.SetArmed(*k.Enabled); err != nil {
 		return err
 	}
 	if err := s.kept("done"); err != nil {
@@ -65,7 +65,7 @@ func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
 // getKernelProfile answers in the format of tracefs' kprobe_profile.
 func (s *server) getKernelProfile(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, func(b *bufio.Writer) error {
-		for p := range s.probes.described(s.probes.snapshot()) {
+		for p := range wireProbes(s.probes.Infos(s.probes.Probes())) {
 			_, event, _ := strings.Cut(p.Name, "/")
 			fmt.Fprintf(b, "  %-44s %15d %15d\n", event, p.Stats.Hits, p.Stats.Missed)
 		}

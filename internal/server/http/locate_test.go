@@ -123,7 +123,7 @@ func TestLocatedAgain(t *testing.T) {
 			t.Errorf("boot %d: %+v, %v", boot, p.Stats, err)
 		}
 	}
-	if keys := len(h.s.probes.snapshot()); keys != 2 {
+	if keys := len(h.s.probes.Probes()); keys != 2 {
 		t.Errorf("%d probes", keys)
 	}
 	if _, err := h.c.DetachAll(h.ctx); err != nil {

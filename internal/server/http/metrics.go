@@ -22,7 +22,7 @@ func (s *server) newMetrics() http.Handler {
 	src := metrics.Source{
 		Version: api.Build().Version,
 		Guest:   s.wireGuest,
-		Probes:  func() iter.Seq[api.Probe] { return s.probes.counted(s.probes.snapshot()) },
+		Probes:  func() iter.Seq[api.Probe] { return wireOutlines(s.probes.Outlines(s.probes.Probes())) },
 		Events:  s.eventCounts,
 		Streams: s.streams.count,
 		Scripts: s.scriptMetrics,
@@ -31,7 +31,7 @@ func (s *server) newMetrics() http.Handler {
 		src.States = append(src.States, string(p))
 	}
 	if s.opt.metricsDurations {
-		s.calls = s.probes.newGathering()
+		s.calls = newGathering(s.probes)
 		src.Durations = s.calls.scraped
 	}
 	return metrics.Handler(src)
@@ -120,7 +120,7 @@ func (s *server) serveMetrics(l net.Listener) (end func()) {
 
 // eventCounts are the events of all probes.
 func (s *server) eventCounts() api.EventCounts {
-	hub := s.probes.hub.Counts()
+	hub := s.probes.EventCounts()
 	total := hub.Total()
 	return api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}
 }

@@ -138,16 +138,16 @@ func TestMetricsNames(t *testing.T) {
 func TestMetricsDurationsLost(t *testing.T) {
 	h := serveMetricsFake(t)
 	h.attach("r:b schedule")
-	a, err := h.s.probes.find("b")
+	a, err := h.s.probes.Find("b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	const behind, damaged = 9000, 3 // the first are more than a queue takes
 	put := func(n int) {
 		for range n {
-			a.source.Put(0, 0, []byte("no record"))
+			a.Source().Put(0, 0, []byte("no record"))
 		}
-		h.s.probes.sync()
+		h.s.probes.Sync()
 	}
 	h.s.calls.taking.Lock()
 	put(behind)

@@ -3,7 +3,6 @@ package http
 import (
 	"net/http"
 
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -37,12 +36,4 @@ func (s *server) putOptimization(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return s.getOptimization(w, r)
-}
-
-// wireOptimization fills in what the jump of a probe's site displaces, or why it has none.
-func wireOptimization(p *api.Probe, i probe.Info) {
-	p.Region = i.Region
-	if u := i.Unoptimized; u.Reason != "" {
-		p.Unoptimized = &api.Unoptimized{Reason: u.Reason, Meaning: u.Meaning(), Detail: u.Detail}
-	}
 }

@@ -15,7 +15,7 @@ import (
 // getPlaces lists where a script may have probes. A kernel has tens of thousands of
 // functions: the answer is written as they are found.
 func (s *server) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
-	listed, err := script.List(q.text("match"), scriptTarget{s.probes})
+	listed, err := script.List(q.text("match"), s.probes.Target())
 	if err != nil {
 		return scriptError(err)
 	}
@@ -59,7 +59,7 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 			if l.Data || l.Pattern == "" {
 				continue
 			}
-			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
+			for sym, name := range s.probes.Functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
 				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
 					return
 				}

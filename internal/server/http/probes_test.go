@@ -210,7 +210,7 @@ func TestResetKeepsProbes(t *testing.T) {
 func TestProbesOfAStoppingDaemon(t *testing.T) {
 	h := serveFake(t, nil)
 	name := h.attach("p:mine vfs_read")[0].Name
-	if err := h.s.probes.close(); err != nil {
+	if err := h.s.probes.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, get := h.c.Probe(h.ctx, name)

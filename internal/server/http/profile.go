@@ -18,6 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // Limits of profiles.
@@ -30,6 +31,8 @@ const (
 	// profileHeart is how often a profile reports its progress, more often at first, and looks up the names of new
 	// stacks: before a reset replaces the guest that they are of.
 	profileHeart = time.Second
+	// nameTime bounds the wait of a reset for the names of stacks.
+	nameTime = 2 * time.Second
 )
 
 // profile gathers stacks and how often each was seen: of samples, or of hits of probes.
@@ -96,12 +99,12 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	}
 	of := map[string]string{}
 	if len(req.Names) > 0 {
-		as, err := s.probes.choose(req.Names)
+		as, err := s.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
 		for _, a := range as {
-			req.Probes = append(req.Probes, twin(a, of))
+			req.Probes = append(req.Probes, twin(a, s.probes.SpecOf(a), of))
 		}
 	}
 	p := &profile{s: s, hz: req.Hz, of: of, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
@@ -123,17 +126,17 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 const maxTwin = 60
 
 // twin asks for a probe at the place of a, whose hits have stacks, and notes in of whose it is.
-func twin(a *attached, of map[string]string) api.ProbeSpec {
-	def := *a.def
-	def.Group, def.Event = "profile", a.def.Group+"_"+a.def.Event
-	if name, taken := of[def.Name()]; len(def.Event) > maxTwin || taken && name != a.def.Name() {
+func twin(a *session.Probe, spec session.Spec, of map[string]string) api.ProbeSpec {
+	def := *a.Def()
+	def.Group, def.Event = "profile", a.Def().Group+"_"+a.Def().Event
+	if name, taken := of[def.Name()]; len(def.Event) > maxTwin || taken && name != a.Name() {
 		def.Event = fmt.Sprintf("p%d", len(of)) // those of two names have a _ between them
 	}
-	of[def.Name()] = a.def.Name()
-	if a.spec.Filter == "" {
+	of[def.Name()] = a.Name()
+	if spec.Filter == "" {
 		def.Args = nil // only a filter needs them
 	}
-	return api.ProbeSpec{Def: def.String(), Stack: true, Space: a.spec.Space, Filter: a.spec.Filter, Emulate: a.spec.Emulate}
+	return api.ProbeSpec{Def: def.String(), Stack: true, Space: api.Hex(spec.Space), Filter: spec.Filter, Emulate: spec.Emulate}
 }
 
 // probe is the name of the probe whose hits are counted at the one with this name.
@@ -176,7 +179,7 @@ func (p *profile) toName() <-chan chan struct{} {
 }
 
 // nameAll has the stacks of all profiles named that have come until now: the guest, which stands still, is to become
-// another one, with other names. A client that does not read keeps it waiting for syncTime at most.
+// another one, with other names. A client that does not read keeps it waiting for nameTime at most.
 func (s *server) nameAll() {
 	s.profiles.mu.Lock()
 	ps := slices.Collect(maps.Keys(s.profiles.open))
@@ -184,8 +187,8 @@ func (s *server) nameAll() {
 	if len(ps) == 0 {
 		return
 	}
-	s.probes.sync()
-	late := time.NewTimer(syncTime)
+	s.probes.Sync()
+	late := time.NewTimer(nameTime)
 	defer late.Stop()
 	for _, p := range ps {
 		named := make(chan struct{})
@@ -225,7 +228,7 @@ func (p *profile) sample(c *probe.Context) {
 }
 
 // hit counts a hit of a probe.
-func (p *profile) hit(a *attached, ev event.Event, rec *event.Record) {
+func (p *profile) hit(a *session.Probe, ev event.Event, rec *event.Record) {
 	if ev.CPU >= len(p.cpus) || rec.Moment == event.AtPost {
 		return
 	}
@@ -237,7 +240,7 @@ func (p *profile) hit(a *attached, ev event.Event, rec *event.Record) {
 		t.pcs[0] = rec.Addr
 		pcs = t.pcs[:1+copy(t.pcs[1:], pcs)]
 	}
-	x := p.count(t, pcs, rec.HasTask, rec.PID, []byte(rec.Comm), a.def.Name())
+	x := p.count(t, pcs, rec.HasTask, rec.PID, []byte(rec.Comm), a.Name())
 	if x == nil {
 		return
 	}
@@ -249,7 +252,7 @@ func (p *profile) hit(a *attached, ev event.Event, rec *event.Record) {
 // count returns the count of a stack, nil where there is no room for it. Precondition: t.mu held.
 func (p *profile) count(t *stackCounts, pcs []guest.GVA, task bool, pid int32, comm []byte, name string) *stackCount {
 	t.total++
-	boot := p.s.probes.boot.Load()
+	boot := p.s.boot.Load()
 	t.key.Reset()
 	b := t.key.AvailableBuffer()
 	b = binary.LittleEndian.AppendUint64(b, uint64(boot))
@@ -298,7 +301,7 @@ func (p *profile) name() (counted, lost uint64) {
 	if len(fresh) == 0 {
 		return counted, lost
 	}
-	names, boot := newNamer(p.s.guest), p.s.probes.boot.Load()
+	names, boot := newNamer(p.s.guest), p.s.boot.Load()
 	for _, x := range fresh {
 		if x.boot == boot {
 			x.frames = names.frames(x.pcs, true)
@@ -367,7 +370,7 @@ func (e *eventStream) progress() {
 
 // finals are the final counts of the stream's own probes, under the names that its records have.
 func (e *eventStream) finals() []api.Probe {
-	ps := e.own.finals()
+	ps := wireInfos(e.own.Finals())
 	if e.profile != nil {
 		for i := range ps {
 			ps[i].Name = e.profile.probe(ps[i].Name)

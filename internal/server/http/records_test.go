@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -68,7 +69,7 @@ func TestRecordsOfTheGuest(t *testing.T) {
 		early := 0
 		for range 30 {
 			hit := next[api.Hit](h, s, api.RecordHit)
-			made := int64(binary.LittleEndian.Uint64(hit.Data)) - h.s.probes.epoch
+			made := h.s.probes.TimeOf(event.Event{Time: int64(binary.LittleEndian.Uint64(hit.Data))})
 			if made > hit.TimeNS {
 				t.Errorf("made at %d, taken out at %d", made, hit.TimeNS)
 			}

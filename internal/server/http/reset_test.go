@@ -62,13 +62,11 @@ func (h *harness) await(name, what string, ok func(api.Probe) bool) api.Probe {
 
 // inGuest returns how many hits of a probe took no exit.
 func (h *harness) inGuest(name string) uint64 {
-	st := h.s.probes
-	a, err := st.find(name)
+	i, err := h.s.probes.Get(name)
 	if err != nil {
 		h.Fatal(err)
 	}
-	s, _, _ := st.engine.Stats(a.kprobe)
-	return s.InGuest
+	return i.Stats.InGuest
 }
 
 // TestResetOfOptimized resets a guest with programs and definitions that run in

@@ -122,7 +122,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			writeError(w, refused)
 			return
 		}
-		if s.probes.closed.Load() {
+		if s.probes.Closed() {
 			writeError(w, errClosing)
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // TestBadRequests sends what a client should not, and wants the same: one clear
@@ -79,7 +80,7 @@ func TestBadRequests(t *testing.T) {
 		{"many", "DELETE", "/v1/probes?probe=taken&probe=nope", "", 404, "probe_not_found", `"nope"`},
 		{"pattern of nothing", "DELETE", "/v1/probes?probe=x*", "", 404, "probe_not_found", `"x*"`},
 		{"no pattern", "GET", "/v1/probes?probe=%5Ba", "", 400, "bad_value", "not closed"},
-		{"patterns", "GET", "/v1/probes?probe=t*" + manyGlobs(maxGlobs), "", 429, "too_many", "64 patterns"},
+		{"patterns", "GET", "/v1/probes?probe=t*" + manyGlobs(session.MaxGlobs), "", 429, "too_many", "64 patterns"},
 		{"patch nobody", "PATCH", "/v1/probes", `{"names":["taken","nope"],"enabled":false}`, 404, "probe_not_found", `"nope"`},
 		{"inside an instruction", "POST", "/v1/probes", `{"def":"p:x vfs_read+1"}`, 422, "not_boundary", ""},
 		{"outside text", "POST", "/v1/probes", `{"def":"p:x vfs_bytes_read"}`, 422, "not_text", ""},

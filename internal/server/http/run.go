@@ -183,7 +183,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
 	s.monitor, s.manager, s.logLevel, s.reopenLog, s.state, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, kept, env.Args, hangups
-	defer s.probes.close()
+	defer s.probes.Close()
 	if snap != nil {
 		if err := s.attachSnapshot(ctx, snap); err != nil {
 			return err

@@ -20,7 +20,7 @@ func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	d := api.Daemon{
-		PID: s.pid, Started: s.probes.since, UptimeMS: time.Since(s.probes.since).Milliseconds(),
+		PID: s.pid, Started: s.probes.Epoch(), UptimeMS: time.Since(s.probes.Epoch()).Milliseconds(),
 		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(), NotRestored: s.state.waiting(),
 	}
 	var err error
@@ -31,9 +31,9 @@ func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d.Streams = s.streams.count()
-	for _, a := range s.probes.snapshot() {
+	for _, a := range s.probes.Probes() {
 		d.Probes++
-		if !a.stay {
+		if !a.Stays() {
 			d.Session++
 		}
 	}

@@ -48,7 +48,7 @@ func TestDaemonCountsItself(t *testing.T) {
 		t.Errorf("a stream is open: %d descriptors and %d goroutines, before it %d and %d", during.Descriptors, during.Goroutines, before.Descriptors, before.Goroutines)
 	}
 	// The stream is taken off the list before its probes are.
-	gone := h.s.probes.changed()
+	gone := h.s.probes.Changed()
 	s.Close()
 	other.Close()
 	<-gone

@@ -62,7 +62,7 @@ func (m *sampler) every(period time.Duration, fs ...func(*probe.Context)) {
 
 // run calls f on the thread of a vCPU.
 func (m *sampler) run(cpu int, state probe.State, f func(*probe.Context)) {
-	if !m.stopped.Load() && !m.s.probes.engine.Sample(cpu, state, f) {
+	if !m.stopped.Load() && !m.s.guest.Engine().Sample(cpu, state, f) {
 		m.missed.Add(1)
 	}
 }

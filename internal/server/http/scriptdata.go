@@ -42,7 +42,7 @@ func (rs *runningScript) lookAtMaps() {
 	if now.Sub(rs.mapsAt) < mapsShare*rs.taking {
 		return
 	}
-	rs.s.probes.programs.Poll()
+	rs.s.probes.Poll()
 	rs.putMaps(api.ScriptMaps{})
 	rs.mapsAt, rs.taking = now, time.Since(now)
 }
@@ -59,7 +59,7 @@ func (rs *runningScript) putMaps(m api.ScriptMaps) {
 
 // putStates sends maps in records that are not too long for their readers.
 func (rs *runningScript) putStates(m api.ScriptMaps, maps []script.MapState) {
-	m.TimeNS = rs.s.probes.now()
+	m.TimeNS = rs.s.probes.Now()
 	send := func(part []script.MapState, more bool) {
 		if rs.gone != nil {
 			return

@@ -157,7 +157,7 @@ func (s *server) startKept(ctx context.Context, req *api.RunScript, who peer, pu
 	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
 	rs.stream = s.newStream(k.log)
 	if publish != nil {
-		k.origin, rs.fleet = api.OriginFleet, &published{scriptLog: k.log, rs: rs, to: publish(s.probes.since)}
+		k.origin, rs.fleet = api.OriginFleet, &published{scriptLog: k.log, rs: rs, to: publish(s.probes.Epoch())}
 		rs.w = rs.fleet
 	}
 	rs.ending, rs.look, rs.over = k.log.mark, make(chan func()), k.done
@@ -179,7 +179,7 @@ func (k *keptScript) live() {
 		if v := recover(); v != nil {
 			k.s.log.Error("panic in a script", "name", k.req.Detach, "panic", v, "stack", string(debug.Stack()))
 			k.close()
-			k.ended = api.End{Reason: api.EndShutdown, Probes: k.own.finals()}
+			k.ended = api.End{Reason: api.EndShutdown, Probes: wireInfos(k.own().Finals())}
 			k.end(k.ended.Reason, nil, k.ended.Probes)
 		}
 		k.fleet.finish()
@@ -207,13 +207,13 @@ func (k *keptScript) info() api.ScriptInfo {
 		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Origin: k.origin, Attached: k.begin.Attached,
 		Written: k.written.Load(), Lost: k.dropped.Load(),
 	}
-	ps := k.s.probes.describe(k.s.probes.those(k.own.only))
+	ps := wireInfos(k.s.probes.Present(slices.Collect(k.own().Probes())))
 	select {
 	case <-k.done:
 		i.Ended, i.Code = k.ended.Reason, k.ended.Code
 		ps = k.ended.Probes
 	default:
-		ps = append(ps, k.own.finals()...)
+		ps = append(ps, wireInfos(k.own().Finals())...)
 	}
 	for _, p := range ps {
 		i.Hits += p.Stats.Hits
@@ -239,7 +239,7 @@ func (rs *runningScript) looked(ctx context.Context, f func(*script.Printer)) bo
 	select {
 	case rs.look <- func() {
 		defer close(done)
-		rs.s.probes.programs.Poll()
+		rs.s.probes.Poll()
 		f(rs.printer)
 	}:
 		<-done

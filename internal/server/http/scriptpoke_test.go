@@ -69,7 +69,7 @@ func TestScriptSetReg(t *testing.T) {
 		{`uprobe:user_hot { setreg("ax", 5); @ = count(); }`, "bench_target", []api.Hex{7, 5}, 12},
 	} {
 		for _, optimized := range []bool{false, true} {
-			if err := h.s.probes.engine.SetOptimization(optimized); err != nil {
+			if err := h.s.guest.Engine().SetOptimization(optimized); err != nil {
 				t.Fatal(err)
 			}
 			plain := h.calls(c.fn, c.args...)
@@ -78,7 +78,12 @@ func TestScriptSetReg(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ps = h.s.probes.settle(ps)
+				if err := h.s.guest.Engine().Optimize(); err != nil {
+					t.Fatal(err)
+				}
+				if ps, err = h.c.Probes(h.ctx); err != nil {
+					t.Fatal(err)
+				}
 				plans[fmt.Sprint(ps[0].Plan, " ", ps[0].Optimized)] = true
 				if ps[0].Runs != api.RunsOnHost || !strings.Contains(ps[0].OnHost, "only the engine may") {
 					t.Errorf("%s runs %s: %s", c.script, ps[0].Runs, ps[0].OnHost)

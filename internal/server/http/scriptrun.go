@@ -12,6 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // run prints what the script writes until there is a reason to stop, with a heartbeat for
@@ -41,7 +42,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	tick := time.NewTimer(time.Hour)
 	defer tick.Stop()
 	for {
-		changed, gone := rs.s.guest.Changed(), rs.s.probes.changed()
+		changed, gone := rs.s.guest.Changed(), rs.s.probes.Changed()
 		select { // however much there is to print
 		case <-rs.asked:
 			rs.guestEvents() // before it was asked
@@ -57,7 +58,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if reason, code, ended := rs.guestEvents(); ended {
 			return rs.finishUnlessExit(reason, code)
 		}
-		if rs.script.Probes > 0 && rs.s.probes.noneOf(rs.own.only) {
+		if rs.script.Probes > 0 && rs.s.noneOf(rs.own().Probes()) {
 			return rs.finish(api.EndDetached, nil)
 		}
 		if rs.script.Attached() == len(rs.script.Begin)+len(rs.script.End) {
@@ -73,7 +74,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		}
 		tick.Reset(rs.tick(next))
 		select {
-		case <-rs.records.ready:
+		case <-rs.loaded.Ready():
 		case <-tick.C:
 		case <-looks:
 			rs.lookAtMaps()
@@ -99,7 +100,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 // stopsVCPU reports whether it is the script that has stopped a vCPU.
 func (rs *runningScript) stopsVCPU(by any) bool {
 	p, ok := by.(*program.Program)
-	return ok && slices.Contains(rs.obj.Programs, p)
+	return ok && slices.Contains(rs.loaded.Object().Programs(), p)
 }
 
 // guestLife is what a script has seen of the guest's life.
@@ -112,7 +113,7 @@ type guestLife struct {
 // guestLife is what there is to be seen of it.
 func (s *server) guestLife() guestLife {
 	_, _, ended := guestEnd(s.guest.State())
-	return guestLife{boots: s.boots.Load(), boot: s.probes.boot.Load(), ended: ended}
+	return guestLife{boots: s.boots.Load(), boot: s.boot.Load(), ended: ended}
 }
 
 // guestEvents runs what is for what has happened to the guest since the last look, and says
@@ -139,7 +140,7 @@ func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
 	case reason == api.EndGuestCrash:
 		rs.warn(rs.runAll(events[script.EventCrash]))
 	}
-	rs.s.probes.programs.Poll()
+	rs.s.probes.Poll()
 	again := reason != api.EndShutdown && len(events[script.EventReset])+len(events[script.EventStart]) > 0
 	return reason, code, over && !again
 }
@@ -151,7 +152,7 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 	for i, v := range rs.script.Intervals {
 		if !next[i].After(now) {
 			rs.warn(rs.runAll([]string{v.Program}))
-			rs.s.probes.programs.Poll()
+			rs.s.probes.Poll()
 			if next[i] = next[i].Add(v.Period); next[i].Before(now) {
 				next[i] = now.Add(v.Period)
 			}
@@ -163,21 +164,21 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 
 // print gives the next records to the printer.
 func (rs *runningScript) print() error {
-	records, after := rs.records.take()
+	records, after := rs.loaded.Take()
 	for i, r := range records {
 		next := after
 		if i+1 < len(records) {
-			next = records[i+1].data
+			next = records[i+1].Data
 		}
-		rs.time = r.time
-		if err := rs.printer.Record(r.data, next); err != nil {
+		rs.time = r.Time
+		if err := rs.printer.Record(r.Data, next); err != nil {
 			if rs.damaged++; rs.damaged == 1 {
 				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
 			}
 			continue
 		}
 		rs.read++
-		if status, ok := rs.script.Exit(r.data); ok && rs.status == 0 { // one that is not 0 stays
+		if status, ok := rs.script.Exit(r.Data); ok && rs.status == 0 { // one that is not 0 stays
 			rs.exit, rs.status = true, status
 		}
 	}
@@ -186,10 +187,7 @@ func (rs *runningScript) print() error {
 
 // printAll gives the printer the records that are there by now.
 func (rs *runningScript) printAll() error {
-	rs.records.mu.Lock()
-	rounds := len(rs.records.queue)/maxTaken + 1
-	rs.records.mu.Unlock()
-	for ; rounds > 0 && rs.gone == nil; rounds-- {
+	for rounds := rs.loaded.Waiting()/session.MaxTaken + 1; rounds > 0 && rs.gone == nil; rounds-- {
 		_ = rs.print() // rs.gone
 	}
 	return rs.gone
@@ -197,7 +195,7 @@ func (rs *runningScript) printAll() error {
 
 // printInterval prints all maps and clears them, behind the records that are there.
 func (rs *runningScript) printInterval() {
-	rs.s.probes.programs.Poll()
+	rs.s.probes.Poll()
 	_ = rs.printAll() // run finds out what is wrong
 	if rs.data {
 		rs.takeMaps()
@@ -209,7 +207,7 @@ func (rs *runningScript) printInterval() {
 	}
 	if rs.gone == nil {
 		if rs.gone = rs.send(); rs.gone == nil {
-			rs.put(api.RecordInterval, api.Interval{TimeNS: rs.s.probes.now()})
+			rs.put(api.RecordInterval, api.Interval{TimeNS: rs.s.probes.Now()})
 		}
 	}
 }
@@ -236,9 +234,7 @@ func (rs *runningScript) warn(texts []string) {
 
 // lostTotal is how many records were lost.
 func (rs *runningScript) lostTotal() uint64 {
-	rs.records.mu.Lock()
-	defer rs.records.mu.Unlock()
-	return rs.records.lost + rs.damaged
+	return rs.loaded.Lost() + rs.damaged
 }
 
 // send sends what was printed.
@@ -277,7 +273,7 @@ const scriptWait = time.Second
 
 // finishUnlessExit is finish, for that reason, unless the script has called exit before.
 func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
-	rs.s.probes.programs.Poll()
+	rs.s.probes.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -291,7 +287,7 @@ func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
 // finish stops the probes, waits for what runs in the guest yet, takes the probes away, runs what is for the end,
 // and prints what there is: behind that nothing adds to the maps.
 func (rs *runningScript) finish(reason string, code *int64) error {
-	if err := rs.switchProbes(false); err != nil && !rs.s.probes.closed.Load() {
+	if err := rs.loaded.Disable(); err != nil && !rs.s.probes.Closed() {
 		rs.s.log.Error("stop the probes of a script", "err", err)
 	}
 	rs.samples.end()
@@ -299,9 +295,9 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if rs.s.guest.State().Phase != machine.PhaseRunning {
 		wait = 0 // nothing goes on
 	}
-	rs.obj.Settle(wait)
-	rs.s.endSession(rs.own) // calls that are under way return to return probes that are switched off, too
-	rs.s.probes.programs.Poll()
+	rs.loaded.Settle(wait)
+	rs.s.endSession(rs.own()) // calls that are under way return to return probes that are switched off, too
+	rs.s.probes.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -312,7 +308,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		rs.ending()
 	}
 	rs.warn(rs.runAll(rs.script.End))
-	rs.s.probes.programs.Poll()
+	rs.s.probes.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -329,7 +325,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	}
 	rs.warn(rs.printer.Problems(true))
 	rs.warn(rs.samples.lost())
-	programs := rs.obj.Programs
+	programs := rs.loaded.Object().Programs()
 	if rs.samples != nil {
 		programs = append(slices.Clip(programs), rs.samples.programs...)
 	}
@@ -344,7 +340,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.send(); err != nil {
 		return err
 	}
-	rs.ended = api.End{Reason: reason, Code: code, Probes: rs.own.finals()}
+	rs.ended = api.End{Reason: reason, Code: code, Probes: wireInfos(rs.own().Finals())}
 	if rs.script.Strict() {
 		rs.ended.Strict = rs.notSeen(full)
 	}

@@ -69,7 +69,7 @@ func (m *sampling) begin(rs *runningScript) {
 		return
 	}
 	load := func(name string) *program.Program {
-		p := rs.obj.Sample(name)
+		p := rs.loaded.Sample(name)
 		m.programs = append(m.programs, p)
 		return p
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // Times of the server.
@@ -34,7 +35,8 @@ type server struct {
 	opt      options
 	guest    Guest
 	access   access
-	probes   *store
+	probes   *session.Session
+	disas    Disassembler
 	streams  streams
 	scripts  scripts
 	profiles profiles
@@ -53,6 +55,7 @@ type server struct {
 	pid      int
 
 	boots    atomic.Int64
+	boot     atomic.Int64                      // when the guest began to run from its start, on the clock of events
 	debugger atomic.Pointer[debugged]          // the one that is at work, or nil
 	last     atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
 	saved    *snapshot.Snapshot                // not nil: what the guest is, which does not run
@@ -84,8 +87,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 	}
 	s.limits.Store(o.limits())
 	s.conns = s.newConns(nil)
-	s.probes = newStore(log, g, o.maps)
-	g.OnModules(s.probes.locateModules)
+	s.probes = session.New(g, s.sessionOptions())
 	s.effort = newEffort(o.ownMemory())
 	s.boots.Store(1)
 	s.metrics = s.newMetrics()
@@ -202,7 +204,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 // restore takes all probes out for good and proves that nothing is left of
 // them.
 func (s *server) restore() error {
-	if err := withoutChanged(s.probes.close()); err != nil {
+	if err := withoutChanged(s.probes.Close()); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
 	t, err := compareText(s.guest)

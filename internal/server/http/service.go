@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/service"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // statusEvery is how often it is looked whether the state that a service manager is told has changed.
@@ -20,7 +21,7 @@ const statusEvery = time.Second
 
 // status is the daemon's state in a line.
 func (s *server) status() string {
-	line := fmt.Sprintf("guest %s, %s", s.guest.State().Phase, command.Plural(s.probes.count(), "probe"))
+	line := fmt.Sprintf("guest %s, %s", s.guest.State().Phase, command.Plural(len(s.probes.Probes()), "probe"))
 	if n := len(s.scripts.all()); n > 0 {
 		line += ", " + command.Plural(n, "script")
 	}
@@ -79,7 +80,7 @@ func (s *server) tellManager(ctx context.Context, path string) {
 func (s *server) tellEnd() {
 	status := "stopping"
 	if s.state != nil {
-		if err := s.writeState(); err != nil && !errors.Is(err, errClosing) {
+		if err := s.writeState(); err != nil && !errors.Is(err, session.ErrClosed) {
 			s.log.Error("what clients have attached cannot be kept", "err", err)
 			status = "stopping; what clients have attached cannot be kept: " + err.Error()
 		}

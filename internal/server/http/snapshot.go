@@ -54,7 +54,7 @@ func (s *server) saveGuest(w http.ResponseWriter, r *http.Request) error {
 }
 
 // save takes a snapshot, with what is attached.
-func (s *server) save() (*snapshot.Snapshot, error) {
+func (s *server) save() (snap *snapshot.Snapshot, err error) {
 	if s.saved != nil {
 		return s.saved, nil
 	}
@@ -64,10 +64,15 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
-	if err := s.probes.change(); err != nil {
-		return nil, err
-	}
-	defer s.probes.changes.Unlock()
+	err = s.probes.Exclusive(func() error {
+		snap, err = s.saveWith(g)
+		return err
+	})
+	return snap, err
+}
+
+// saveWith is save, while no change is made.
+func (s *server) saveWith(g savedGuest) (*snapshot.Snapshot, error) {
 	on := s.attachments(func(origin string) bool { return origin == api.OriginFleet })
 	defer on.release()
 	snap, err := g.Save(on.values)

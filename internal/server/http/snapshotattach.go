@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // attachments are what is on a guest from outside, as a snapshot has it.
@@ -22,7 +24,7 @@ type attachments struct {
 
 // heldMaps are the maps of an object that is held, and where what is in them belongs.
 type heldMaps struct {
-	obj *object
+	obj *session.Object
 	to  func() *[]savedMap
 }
 
@@ -48,56 +50,50 @@ type savedMap struct {
 // attachments describes what is on the guest, but for what is in its maps, and holds the objects with maps until
 // release, all but what has the origin without, if that is one. Callers hold changes.
 func (s *server) attachments(without func(origin string) bool) *attachments {
-	on := &attachments{Disarmed: !s.probes.armed()}
+	on := &attachments{Disarmed: !s.probes.Armed()}
 	left := func(format string, args ...any) { on.LeftOut = append(on.LeftOut, fmt.Sprintf(format, args...)) }
-	objects := map[*object]int{}
-	sessions := map[*session]bool{}
-	for _, a := range s.probes.snapshot() {
-		enabled := !a.kprobe.Disabled
-		if a.watch != nil {
-			info, _ := s.probes.engine.WatchInfo(a.watch)
-			enabled = !info.Disabled
-		}
+	objects := map[*session.Object]int{}
+	owners := map[*session.Owner]bool{}
+	for _, a := range s.probes.Probes() {
+		spec, obj := s.probes.SpecOf(a), a.Object()
 		switch {
-		case without(a.origin):
-		case a.object != nil && a.object.script != nil:
+		case without(a.Label()):
+		case obj != nil && obj.Script() != nil:
 			// The script is what is saved.
-		case a.object != nil && a.object.request != nil:
-			i, known := objects[a.object]
+		case obj != nil && obj.Spec() != nil:
+			i, known := objects[obj]
 			if !known {
-				if !a.object.hold() {
+				if !obj.Hold() {
 					continue
 				}
 				i = len(on.Objects)
-				objects[a.object] = i
-				on.Objects = append(on.Objects, savedObject{Attach: *a.object.request, Probes: map[string]bool{}})
-				on.held = append(on.held, heldMaps{a.object, func() *[]savedMap { return &on.Objects[i].Maps }})
+				objects[obj] = i
+				on.Objects = append(on.Objects, savedObject{Attach: wireObject(obj.Spec()), Probes: map[string]bool{}})
+				on.held = append(on.held, heldMaps{obj, func() *[]savedMap { return &on.Objects[i].Maps }})
 			}
-			on.Objects[i].Probes[a.def.Name()] = enabled
-		case a.stream != nil && !a.stay:
-			left("probe %s, which is of the client that traces it", a.def.Name())
+			on.Objects[i].Probes[a.Name()] = !spec.Disabled
+		case a.Owner() != nil && !a.Stays():
+			left("probe %s, which is of the client that traces it", a.Name())
 		default:
-			spec := a.spec
-			spec.Def, spec.Disabled, spec.Stay = a.def.String(), !enabled, true
-			on.Probes = append(on.Probes, spec)
+			on.Probes = append(on.Probes, wireSpec(&spec))
 		}
 	}
 	for _, k := range s.scripts.all() {
-		sessions[k.own] = true
+		owners[k.own()] = true
 		if without(k.origin) {
 			continue
 		}
-		if !k.obj.hold() {
+		if !k.loaded.Object().Hold() {
 			left("script %s, which has ended", k.req.Detach)
 			continue
 		}
 		i := len(on.Scripts)
 		on.Scripts = append(on.Scripts, savedScript{Run: k.req})
-		on.held = append(on.held, heldMaps{k.obj, func() *[]savedMap { return &on.Scripts[i].Maps }})
+		on.held = append(on.held, heldMaps{k.loaded.Object(), func() *[]savedMap { return &on.Scripts[i].Maps }})
 	}
-	for _, a := range s.probes.snapshot() {
-		if a.object != nil && a.object.script != nil && !sessions[a.stream] {
-			sessions[a.stream] = true
+	for _, a := range s.probes.Probes() {
+		if obj := a.Object(); obj != nil && obj.Script() != nil && !owners[a.Owner()] {
+			owners[a.Owner()] = true
 			left("a script that prints to the client that has started it")
 		}
 	}
@@ -114,12 +110,12 @@ func (on *attachments) values() {
 // release lets the objects end.
 func (on *attachments) release() {
 	for _, h := range on.held {
-		h.obj.use.RUnlock()
+		h.obj.Release()
 	}
 }
 
 // saveMaps returns what is in the maps of an object.
-func saveMaps(o *object) (out []savedMap) {
+func saveMaps(o *session.Object) (out []savedMap) {
 	for name, m := range o.Maps() {
 		sm := savedMap{Name: name}
 		m.Each(func(key []byte, vals [][]byte) bool {
@@ -138,7 +134,7 @@ func saveMaps(o *object) (out []savedMap) {
 }
 
 // fillMaps puts back what was in the maps of an object, in the place of what is there; what cannot be is told.
-func (s *server) fillMaps(of string, o *object, maps []savedMap) {
+func (s *server) fillMaps(of string, o *session.Object, maps []savedMap) {
 	for _, sm := range maps {
 		m := o.Maps()[sm.Name]
 		if m == nil {
@@ -164,19 +160,19 @@ func (s *server) attachAll(on *attachments) *attachments {
 		s.log.Warn("what was attached before cannot be again", "what", what, "err", err)
 	}
 	if on.Disarmed {
-		if err := s.probes.setArmed(false); err != nil {
+		if err := s.probes.SetArmed(false); err != nil {
 			cannot("the knob", err)
 		}
 	}
 	// A daemon that restores a snapshot may have brought what its --state has, too.
 	there := map[string]bool{}
-	for _, a := range s.probes.snapshot() {
-		there[a.def.String()] = true
+	for _, a := range s.probes.Probes() {
+		there[a.Def().String()] = true
 	}
 	probes := slices.DeleteFunc(on.Probes, func(spec api.ProbeSpec) bool { return there[spec.Def] })
-	if _, err := s.probes.attach(probes, nil); err != nil {
+	if _, err := s.probes.Attach(probeSpecs(probes), nil); err != nil {
 		for _, spec := range probes { // one by one, then: the others can be
-			if _, err := s.probes.attach([]api.ProbeSpec{spec}, nil); err != nil {
+			if _, err := s.probes.Attach([]session.Spec{specOf(&spec)}, nil); err != nil {
 				cannot(spec.Def, err)
 				left.Probes = append(left.Probes, spec)
 			}
@@ -184,12 +180,12 @@ func (s *server) attachAll(on *attachments) *attachments {
 	}
 	for i := range on.Objects {
 		o := &on.Objects[i]
-		if _, err := s.probes.attachObject(o.Attach); err != nil {
+		if a, err := s.probes.AttachObject(objectSpec(&o.Attach)); err != nil {
 			cannot("programs "+o.Attach.Section, err)
 			left.Objects = append(left.Objects, *o)
-			continue
+		} else {
+			s.restoreObject(o, a.Probes)
 		}
-		s.restoreObject(o)
 	}
 	for i := range on.Scripts {
 		sc := &on.Scripts[i]
@@ -204,33 +200,31 @@ func (s *server) attachAll(on *attachments) *attachments {
 			left.Scripts = append(left.Scripts, *sc)
 			continue
 		}
-		s.fillMaps(sc.Run.Detach, k.obj, sc.Maps)
+		s.fillMaps(sc.Run.Detach, k.loaded.Object(), sc.Maps)
 	}
 	return left
 }
 
-// restoreObject makes the probes and maps of an object, which is the last that was attached, what they were.
-func (s *server) restoreObject(o *savedObject) {
-	st := s.probes
-	as := st.snapshot()
-	obj := as[len(as)-1].object
-	if err := st.change(); err != nil {
-		return
-	}
-	defer st.changes.Unlock()
-	var drop, off []*attached
+// restoreObject makes the probes and maps of an object, which was just attached, what they were.
+func (s *server) restoreObject(o *savedObject, as []*session.Probe) {
+	var off []string
+	drop := map[*session.Probe]bool{}
 	for _, a := range as {
-		switch enabled, there := o.Probes[a.def.Name()]; {
-		case a.object != obj:
+		switch enabled, there := o.Probes[a.Name()]; {
 		case !there:
-			drop = append(drop, a)
+			drop[a] = true
 		case !enabled:
-			off = append(off, a)
+			off = append(off, strconv.FormatUint(a.ID(), 10))
 		}
 	}
-	s.fillMaps(o.Attach.Section, obj, o.Maps)
-	_, err := st.enable(off, false)
-	if _, gone := st.remove(drop); err != nil || gone != nil {
+	if len(as) > 0 {
+		s.fillMaps(o.Attach.Section, as[0].Object(), o.Maps)
+	}
+	var err error
+	if len(off) > 0 {
+		_, err = s.probes.SetEnabled(false, off...)
+	}
+	if _, gone := s.probes.DetachIf(func(a *session.Probe) bool { return drop[a] }); err != nil || gone != nil {
 		s.log.Warn("programs of the snapshot", "err", errors.Join(err, gone))
 	}
 }

@@ -2,12 +2,9 @@ package http
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
-	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/source"
 )
@@ -55,49 +52,4 @@ func AddSource(d *api.Disas, img *guest.Image) error {
 		addSource(d, info, 0)
 	}
 	return err
-}
-
-// source makes probes of the places of the code that a place in the source stands for, but
-// for those that cannot be probed.
-func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
-	if strings.HasPrefix(strings.TrimSpace(spec.Def), "r") {
-		return event.NoPlace(spec.Def, "a place in the source has no return: write r FUNCTION")
-	}
-	info, by, err := sourceOf(c.st.guest)
-	if err != nil {
-		e, at := *toAPI(err), event.NoPlace(spec.Def, "")
-		e.Column, e.Command = &at.Column, at.Command
-		return &e
-	}
-	places, err := source.Places(info, at)
-	if err != nil {
-		return event.NoPlace(spec.Def, err.Error())
-	}
-	img := c.st.guest.Image()
-	defs := make([]placed, len(places))
-	for k, p := range places {
-		defs[k] = placed{event.AtPlace(spec.Def, source.CodePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
-	}
-	return c.each(i, spec, defs, "of the places where it is, none can be probed")
-}
-
-// Source implements script.Target.
-func (t scriptTarget) Source(place string) (places []string, err error) {
-	at, ok := event.InSource("p " + place)
-	if !ok {
-		return nil, fmt.Errorf("%s: want FILE:LINE, or inline:FUNCTION", place)
-	}
-	info, by, err := sourceOf(t.st.guest)
-	if err != nil {
-		return nil, err
-	}
-	found, err := source.Places(info, at)
-	img := t.st.guest.Image()
-	for _, p := range found {
-		addr := guest.GVA(p.Addr + by)
-		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: addr}); err == nil {
-			places = append(places, source.CodePlace(img, addr).String())
-		}
-	}
-	return places, err
 }

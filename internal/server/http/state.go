@@ -16,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
 // maxState bounds what is kept of clients' attachments, in bytes: their objects are in it.
@@ -193,7 +194,7 @@ func (s *server) keepState() {
 	for {
 		select {
 		case <-s.state.dirt:
-			if err := s.writeState(); err != nil && !errors.Is(err, errClosing) {
+			if err := s.writeState(); err != nil && !errors.Is(err, session.ErrClosed) {
 				s.log.Error("what clients have attached cannot be kept", "err", err)
 			}
 		case <-s.stop:
@@ -224,7 +225,7 @@ func (s *server) keep() error {
 		k.turn.Unlock()
 	}
 	k.mu.Unlock()
-	if err == nil || errors.Is(err, errClosing) {
+	if err == nil || errors.Is(err, session.ErrClosed) {
 		return nil // the daemon writes it at its end
 	}
 	s.log.Error("what clients have attached cannot be kept", "err", err)
@@ -257,12 +258,14 @@ func (s *server) writeState() error {
 // writeStateLocked is writeState. The caller has the state's mu.
 func (s *server) writeStateLocked() error {
 	k := s.state
-	if err := s.probes.change(); err != nil {
+	var on *attachments
+	if err := s.probes.Exclusive(func() error {
+		on = s.attachments(ofOthers)
+		on.release()
+		return nil
+	}); err != nil {
 		return err
 	}
-	on := s.attachments(ofOthers)
-	on.release()
-	s.probes.changes.Unlock()
 	on.LeftOut = nil // it is of clients who are told that it ends
 	f := stateFile{Version: stateVersion, attachments: *on}
 	if len(k.pending.words()) > 0 {
@@ -302,7 +305,7 @@ func (s *server) restoreState() error {
 	s.state.pending = *pending
 	s.state.mu.Unlock()
 	s.markOrigin(api.OriginRestored)
-	s.log.Info("what clients had attached is restored", "probes", s.probes.count(), "scripts", len(s.scripts.all()), "not", len(pending.words()))
+	s.log.Info("what clients had attached is restored", "probes", len(s.probes.Probes()), "scripts", len(s.scripts.all()), "not", len(pending.words()))
 	return nil
 }
 
@@ -337,12 +340,10 @@ func ofOthers(origin string) bool { return origin == api.OriginStart || origin =
 // tellLost says at the end what of clients goes with the daemon for good, and returns how much that is.
 func (s *server) tellLost() int {
 	var lost []string
-	for _, a := range s.probes.snapshot() {
-		a.mu.Lock()
-		if !ofOthers(a.origin) && a.stay && (a.object == nil || a.object.script == nil) {
-			lost = append(lost, a.def.Name())
+	for _, a := range s.probes.Probes() {
+		if !ofOthers(a.Label()) && a.Stays() && (a.Object() == nil || a.Object().Script() == nil) {
+			lost = append(lost, a.Name())
 		}
-		a.mu.Unlock()
 	}
 	for _, k := range s.scripts.all() {
 		if !ofOthers(k.origin) {

@@ -31,8 +31,8 @@ type stepping interface {
 }
 
 // stepper returns the guest as one whose vCPUs can be stopped.
-func (st *store) stepper() (stepping, error) {
-	g, ok := st.guest.(stepping)
+func (s *server) stepper() (stepping, error) {
+	g, ok := s.guest.(stepping)
 	if !ok {
 		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the vCPUs of this guest cannot be stopped one by one"}
 	}
@@ -44,7 +44,7 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	g, err := s.probes.stepper()
+	g, err := s.stepper()
 	if err != nil {
 		return err
 	}

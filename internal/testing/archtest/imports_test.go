@@ -23,6 +23,7 @@ var floors = [][]string{
 	{"probe/event", "probe/script"},
 	{"probe/evbpf"},
 	{"probe/program", "probe/source"},
+	{"probe/session"},
 
 	{"kvm", "kvm/device"},
 	{"kvm/host", "kvm/snapshot"},

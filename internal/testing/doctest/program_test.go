@@ -2,6 +2,7 @@ package doctest
 
 import (
 	"bytes"
+	"fmt"
 	"go/format"
 	"os"
 	"os/exec"
@@ -44,14 +45,25 @@ func outside(t *testing.T, files map[string]string) (dir string) {
 	return dir
 }
 
-// TestFirstProgram builds the program that docs/handlers.md begins with as a
-// module of its own, and runs it on the guest that it is shown with.
+// TestFirstProgram builds the programs of docs/handlers.md as modules of their own, and runs each on the guest that it is shown with.
 func TestFirstProgram(t *testing.T) {
-	all := blocks(t, "docs/handlers.md")
-	program, session := all[0], all[1]
-	if program.info != "go" || !strings.HasPrefix(program.text, "package main\n") || session.info != "console" {
-		t.Fatalf("%s does not begin with a program and a session: %q, %q", program.doc, program.info, session.info)
+	all, programs := blocks(t, "docs/handlers.md"), 0
+	for i, b := range all {
+		if b.info == "go" && strings.HasPrefix(b.text, "package main\n") {
+			if i+1 == len(all) || all[i+1].info != "console" {
+				t.Fatalf("%s:%d: no session follows the program", b.doc, b.line)
+			}
+			t.Run(fmt.Sprint(b.line), func(t *testing.T) { runProgram(t, b, all[i+1]) })
+			programs++
+		}
 	}
+	if all[0].info != "go" || programs != 2 {
+		t.Errorf("%d programs, and the first block is %q", programs, all[0].info)
+	}
+}
+
+// runProgram builds a program as a module of its own, and runs it as its session ends.
+func runProgram(t *testing.T, program, session block) {
 	if clean, err := format.Source([]byte(program.text)); err != nil || string(clean) != program.text {
 		t.Errorf("%s:%d: the program is not formatted: %v", program.doc, program.line, err)
 	}
@@ -63,12 +75,11 @@ func TestFirstProgram(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	kvmtest.Require(t)
-	lines := strings.Split(strings.TrimSpace(session.text), "\n")
-	run := lines[len(lines)-6:]
-	args, ok := strings.CutPrefix(run[0], "$ go run . ")
+	_, run, ok := strings.Cut(session.text, "$ go run . ")
 	if !ok {
-		t.Fatalf("%s:%d: the session does not end in a run with 5 lines: %q", session.doc, session.line, run)
+		t.Fatalf("%s:%d: the session does not run the program", session.doc, session.line)
 	}
+	args, shown, _ := strings.Cut(strings.TrimSpace(run), "\n")
 	elf, err := filepath.Abs(filepath.Join(root, "guest/builtin/builtin.elf"))
 	if err != nil {
 		t.Fatal(err)
@@ -80,8 +91,8 @@ func TestFirstProgram(t *testing.T) {
 		t.Fatalf("%v: %s", err, out.String())
 	}
 	number := regexp.MustCompile(`\d+`)
-	shown := func(s string) string { return number.ReplaceAllString(strings.TrimSpace(s), "#") }
-	if got, want := shown(out.String()), shown(strings.Join(run[1:], "\n")); got != want {
+	like := func(s string) string { return number.ReplaceAllString(strings.TrimSpace(s), "#") }
+	if got, want := like(out.String()), like(shown); got != want {
 		t.Errorf("the program said\n%s\nwhere the document has\n%s", got, want)
 	}
 }

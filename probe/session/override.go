@@ -1,45 +1,27 @@
-package http
+package session
 
 import (
 	"math"
 	"math/rand/v2"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // injector makes a probed function return without running, in some of the calls. Its
 // handler takes no lock: each hit has a number, and by that and the seed alone it is chosen
 // or not.
 type injector struct {
-	spec     api.Override // with all that was left out
-	below    uint64       // a hit is chosen when its random number, of 53 bits, is below
+	spec     Override // with all that was left out
+	below    uint64   // a hit is chosen when its random number, of 53 bits, is below
 	seen     atomic.Uint64
 	left     atomic.Int64 // negative: no limit
 	injected atomic.Uint64
 }
 
-// overrideValues refuses an override that is out of bounds or was not allowed.
-func overrideValues(spec api.ProbeSpec, refuse func(message, detail string) error) error {
-	o := spec.Override
-	switch {
-	case o == nil && spec.Unsafe:
-		return badValue("unsafe allows an override: override is missing")
-	case o == nil:
-		return nil
-	case o.Probability != nil && !(*o.Probability >= 0 && *o.Probability <= 100):
-		return badValue("probability is %v: 0 to 100 percent", *o.Probability)
-	case o.Times != nil && *o.Times < -1:
-		return badValue("times is %d: -1 for no limit, or how many", *o.Times)
-	case !spec.Unsafe:
-		return refuse("an override changes what the guest does", "allow it with --unsafe")
-	}
-	return nil
-}
-
-// newInjector makes what does what o asks for.
-func newInjector(o api.Override) *injector {
+// newInjector makes the injector of an override.
+func newInjector(o Override) *injector {
 	all, none := 100.0, int64(-1)
 	if o.Probability == nil {
 		o.Probability = &all
@@ -59,13 +41,13 @@ func newInjector(o api.Override) *injector {
 }
 
 // override makes a's function return, at the hits that its injector chooses.
-func (st *store) override(a *attached) error {
+func (st *Session) override(a *Probe) error {
 	if a.spec.Override == nil {
 		return nil
 	}
 	if _, _, entry, err := st.engine.Resolve(a.kprobe); err == nil && !entry {
-		return &api.Error{
-			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "a function can return early only at its entry",
+		return &Error{
+			Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "a function can return early only at its entry",
 			Detail: "probe the function itself: p FUNCTION", Column: new(int), Command: defText(a.spec),
 		}
 	}
@@ -76,8 +58,8 @@ func (st *store) override(a *attached) error {
 	return nil
 }
 
-// hit is the pre handler. A call whose return address cannot be read runs, and is none of
-// those that the limit is about.
+// hit is the pre handler. A call whose return address cannot be read runs, and does not
+// count for the limit.
 func (in *injector) hit(c *probe.Context) int {
 	if !in.choose(in.seen.Add(1)) {
 		return 0
@@ -91,7 +73,7 @@ func (in *injector) hit(c *probe.Context) int {
 	return 1
 }
 
-// choose reports whether hit n, from 1, is one, but for the limit. The order is that of
+// choose reports whether hit n, from 1, is one, the limit aside. The order is that of
 // lib/fault-inject.c.
 func (in *injector) choose(n uint64) bool {
 	if n <= in.spec.After || (n-in.spec.After)%in.spec.Interval != 0 {
@@ -121,10 +103,11 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// wire is what a listing says.
-func (in *injector) wire() *api.ProbeOverride {
+// state returns the override, with the values that were chosen, and how many calls it has made return.
+func (in *injector) state() (*Override, uint64) {
 	if in == nil {
-		return nil
+		return nil, 0
 	}
-	return &api.ProbeOverride{Override: in.spec, Injected: in.injected.Load()}
+	o := in.spec
+	return &o, in.injected.Load()
 }

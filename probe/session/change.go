@@ -1,96 +1,123 @@
-package http
+package session
 
 import (
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // change is what one request does to the probes: definitions and deletions, in their
 // order, each of which sees what those before it have done. All of it happens or
 // nothing; store.changes is held from its beginning to its end.
 type change struct {
-	st  *store
-	own *session // the stream that it is for, or nil
-	obj *object  // whose programs' places it is about, or nil
-	dry bool     // nothing comes of it: what registering would refuse is refused at once
+	st  *Session
+	own *Owner  // the stream that it is for, or nil
+	obj *Object // whose programs' places it is about, or nil
+	dry bool    // nothing comes of it: what registering would refuse is refused at once
 
-	come    []*attached       // probes that are new
-	command map[*attached]int // of those: which command each is of
+	come    []*Probe       // probes that are new
+	command map[*Probe]int // of those: which command each is of
 
 	// Those by name, as the index has the others, as far as a deletion has asked for it.
-	named map[string][]*attached
+	named map[string][]*Probe
 	known int // how many of come are in named
 
-	leave   []*attached // probes that go
-	leaving map[*attached]bool
+	leave   []*Probe // probes that go
+	leaving map[*Probe]bool
 
-	skipped []api.Skipped
+	skipped []Skipped
 }
 
 // newChange returns a change that has done nothing yet. Callers hold changes.
-func (st *store) newChange(own *session, obj *object) *change {
-	return &change{st: st, own: own, obj: obj, command: map[*attached]int{}, named: map[string][]*attached{}, leaving: map[*attached]bool{}}
+func (st *Session) newChange(own *Owner, obj *Object) *change {
+	return &change{st: st, own: own, obj: obj, command: map[*Probe]int{}, named: map[string][]*Probe{}, leaving: map[*Probe]bool{}}
 }
 
-// attach carries out commands, for a stream where own is not nil.
-func (st *store) attach(specs []api.ProbeSpec, own *session) (api.ProbeList, error) {
-	come, list, err := st.apply(specs, own, nil)
-	list.Probes = st.came(come)
-	return list, err
+// Attached is the result of Attach.
+type Attached struct {
+	Probes   []*Probe  // that were attached, by number
+	Detached []Info    // that deletions have detached, in their final state
+	Skipped  []Skipped // places that a pattern has left out
 }
 
-// apply is attach, but for the description of the probes that come: there may be tens of
-// thousands. Where obj is not nil, specs are the places of its programs.
-func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (come []*attached, list api.ProbeList, err error) {
-	if slices.ContainsFunc(specs, func(s api.ProbeSpec) bool { return s.Stack }) {
-		_, _ = st.guest.Source() // takes a second, which the first hit should not
+// Skipped is a definition for one of the functions that a pattern matches, and why that was left out.
+type Skipped struct {
+	Def string
+	Err *Error
+}
+
+// Attach attaches the probes of definitions, and detaches those that deletions name, in their order: all of it, or nothing. With an
+// owner, which must be a new one, the probes without Spec.Stay are the owner's; owner may be nil. The Index of an *Error says which definition was refused. An error beside
+// attached probes says that the code of a detached probe could not be restored.
+func (st *Session) Attach(specs []Spec, owner *Owner) (Attached, error) {
+	return st.apply(specs, owner, nil)
+}
+
+// Check does all that Attach does for one definition except what the guest sees of it, and returns how many probes it would be.
+func (st *Session) Check(spec Spec) (int, error) {
+	if err := st.change(); err != nil {
+		return 0, err
+	}
+	defer st.changes.Unlock()
+	c := st.newChange(nil, nil)
+	c.dry = true
+	defer c.undo()
+	if err := c.carryOut(0, spec); err != nil {
+		return 0, err
+	}
+	return len(c.come), nil
+}
+
+// apply is Attach. Where obj is not nil, specs are the places of its programs.
+func (st *Session) apply(specs []Spec, own *Owner, obj *Object) (list Attached, err error) {
+	if slices.ContainsFunc(specs, func(s Spec) bool { return s.Stack }) {
+		_, _ = st.source() // takes a second, which the first hit should not
 	}
 	if err := st.change(); err != nil {
-		return nil, list, err
+		return list, err
 	}
 	defer st.changes.Unlock()
 	c := st.newChange(own, obj)
 	for i, spec := range specs {
 		err := c.carryOut(i, spec)
 		if st.closed.Load() {
-			err = errClosing
+			err = ErrClosed
 		}
 		if err != nil {
 			c.undo()
-			return nil, list, atIndex(err, i)
+			return list, atIndex(err, i)
 		}
 	}
 	if err := c.register(); err != nil {
 		c.undo()
-		return nil, list, err
+		return list, err
 	}
 	if obj != nil {
 		st.objects.add(obj, c.come)
 	}
 	if own != nil {
-		own.only = make(map[*attached]bool, len(c.come))
+		own.only = make(map[*Probe]bool, len(c.come))
 		for _, a := range c.come {
 			own.only[a] = true
 		}
 	}
 	st.index.add(c.come)
-	list.Skipped = c.skipped
+	list.Probes, list.Skipped = c.come, c.skipped
 	if len(c.leave) > 0 {
 		list.Detached, err = st.remove(c.leave)
 	}
-	return c.come, list, err
+	return list, err
 }
 
-// carryOut carries out one command, but for what the guest sees of it.
-func (c *change) carryOut(i int, spec api.ProbeSpec) error {
+// carryOut carries out one command, except on the guest.
+func (c *change) carryOut(i int, spec Spec) error {
 	switch {
 	case spec.Def != "" && event.IsBlank(spec.Def):
 		return nil
@@ -101,14 +128,14 @@ func (c *change) carryOut(i int, spec api.ProbeSpec) error {
 		return c.glob(i, spec, pattern)
 	}
 	if at, ok := event.InSource(spec.Def); ok && c.obj == nil {
-		return c.source(i, spec, at)
+		return c.inSource(i, spec, at)
 	}
 	return c.define(i, spec, "", false)
 }
 
-// glob makes probes of the functions that a pattern stands for, but for those that cannot
+// glob makes probes of the functions that a pattern stands for, except functions that cannot
 // be probed.
-func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
+func (c *change) glob(i int, spec Spec, pattern string) error {
 	if err := guest.CheckGlob(pattern); err != nil {
 		return event.NoPlace(spec.Def, err.Error())
 	}
@@ -130,9 +157,9 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 // function that it is about there, "" for the one that the code is of.
 type placed struct{ def, in string }
 
-// each makes probes of the definitions that one stands for, but for those that cannot be;
+// each makes probes of the definitions that one stands for, except those that cannot be attached;
 // none says that this was all of them.
-func (c *change) each(i int, spec api.ProbeSpec, defs []placed, none string) error {
+func (c *change) each(i int, spec Spec, defs []placed, none string) error {
 	var first error
 	before := len(c.come)
 	for _, x := range defs {
@@ -140,19 +167,19 @@ func (c *change) each(i int, spec api.ProbeSpec, defs []placed, none string) err
 		of.Def = x.def
 		err := c.define(i, of, x.in, true)
 		if c.st.closed.Load() {
-			return errClosing
+			return ErrClosed
 		}
 		if err == nil {
 			continue
 		}
-		e := toAPI(err)
+		e := ErrorOf(err)
 		switch {
-		case spec.Strict || e.Code == api.CodeTooMany || e.Code == api.CodeInternal:
+		case spec.Strict || e.Code == CodeTooMany || e.Code == "":
 			return err
 		case first == nil:
 			first = err
 		}
-		c.skipped = append(c.skipped, api.Skipped{Def: of.Def, Error: *e})
+		c.skipped = append(c.skipped, Skipped{Def: of.Def, Err: e})
 	}
 	if len(c.come) > before {
 		return nil
@@ -160,28 +187,28 @@ func (c *change) each(i int, spec api.ProbeSpec, defs []placed, none string) err
 	if first == nil {
 		_, first = event.ParseIn(spec.Def, c.st.scope("")) // there is no such symbol
 	}
-	e := *toAPI(first)
+	e := *ErrorOf(first)
 	e.Detail = strings.TrimPrefix(e.Detail+"; "+none, "; ")
 	return &e
 }
 
 // define makes the probe of a definition, or its probes. Where check is set what
 // registering it would refuse is refused at once.
-func (c *change) define(i int, spec api.ProbeSpec, in string, check bool) error {
+func (c *change) define(i int, spec Spec, in string, check bool) error {
 	if spec.AtRets {
 		return c.atRets(i, spec, check)
 	}
-	return c.add(i, &attached{spec: spec, in: in}, check)
+	return c.add(i, &Probe{spec: spec, in: in}, check)
 }
 
 // add makes a the probe of its definition.
-func (c *change) add(i int, a *attached, check bool) error {
-	if len(c.st.snapshot())+len(c.come) >= maxProbes {
-		return &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
+func (c *change) add(i int, a *Probe, check bool) error {
+	if len(c.st.snapshot())+len(c.come) >= MaxProbes {
+		return &Error{Code: CodeTooMany, Errno: syscall.ENOSPC, Text: fmt.Sprintf("more than %d probes", MaxProbes)}
 	}
-	a.stream, a.stay = c.own, c.own == nil || a.spec.Stay
+	a.owner, a.stay = c.own, c.own == nil || a.spec.Stay
 	if c.obj != nil {
-		a.object, a.prog = c.obj, c.obj.Programs[i]
+		a.object, a.prog = c.obj, c.obj.loaded.Programs[i]
 	}
 	err := c.st.compile(a)
 	if err == nil && (check || c.dry) {
@@ -204,7 +231,7 @@ func (c *change) add(i int, a *attached, check bool) error {
 }
 
 // called returns the probes of a name, of before and those that are new.
-func (c *change) called(name string) []*attached {
+func (c *change) called(name string) []*Probe {
 	for ; c.known < len(c.come); c.known++ {
 		a := c.come[c.known]
 		for _, n := range a.names() {
@@ -216,7 +243,7 @@ func (c *change) called(name string) []*attached {
 
 // deletion takes away what a deletion matches: probes that stay, and those that come
 // with the same request.
-func (c *change) deletion(spec api.ProbeSpec) error {
+func (c *change) deletion(spec Spec) error {
 	x, err := event.ParseDeletion(spec.Def)
 	if err != nil {
 		return err
@@ -247,8 +274,8 @@ func (c *change) deletion(spec api.ProbeSpec) error {
 		c.leave, c.leaving[a] = append(c.leave, a), true
 	}
 	if !found {
-		e := *toAPI(x.NoMatch())
-		e.Code = api.CodeProbeNotFound
+		e := *ErrorOf(x.NoMatch())
+		e.Code = CodeProbeNotFound
 		return &e
 	}
 	return nil
@@ -257,14 +284,14 @@ func (c *change) deletion(spec api.ProbeSpec) error {
 // register puts the new probes on the guest.
 func (c *change) register() error {
 	st := c.st
-	c.come = slices.DeleteFunc(c.come, func(a *attached) bool { _, ok := c.command[a]; return !ok })
+	c.come = slices.DeleteFunc(c.come, func(a *Probe) bool { _, ok := c.command[a]; return !ok })
 	firstID := st.lastID
 	for _, a := range c.come { // the number is there before the first hit can be
 		st.lastID++
 		a.id = st.lastID
 	}
-	// Debug registers are few: those of watches that go are free for those that come.
-	var watches []*attached
+	// Debug registers are few: the registers of watches that go are free for new ones.
+	var watches []*Probe
 	for _, a := range c.leave {
 		if a.watch != nil {
 			watches = append(watches, a)
@@ -277,7 +304,7 @@ func (c *change) register() error {
 	if err != nil {
 		_, undo := st.enable(asleep, true)
 		err = errors.Join(err, undo)
-		st.lastID = firstID // nobody has seen the others
+		st.lastID = firstID // the other numbers were not seen
 		var refused *probe.Error
 		if errors.As(err, &refused) && refused.Index < len(c.come) {
 			a := c.come[refused.Index]
@@ -296,15 +323,15 @@ func (c *change) undo() {
 	for _, a := range c.leave {
 		// They were together before.
 		if err := c.st.events.join(a); err != nil {
-			panic("BUG: a probe is no more one of its event: " + err.Error())
+			panic("BUG: a probe does not fit its event again: " + err.Error())
 		}
 	}
 }
 
 // discard forgets a probe that is not registered.
-func (st *store) discard(a *attached) {
+func (st *Session) discard(a *Probe) {
 	st.events.part(a)
-	st.dropPrograms([]*attached{a})
+	st.dropPrograms([]*Probe{a})
 	if a.source != nil {
 		a.source.Close()
 	}

@@ -1,4 +1,4 @@
-package http
+package session
 
 import (
 	"slices"
@@ -7,29 +7,29 @@ import (
 )
 
 // index finds the attached probes. Its lock is held for moments only, however many
-// probes there are and however many of them come or go: who looks one up never waits for
+// probes there are and however many of them come or go: a lookup never waits for
 // a change. Changes are made by one goroutine at a time.
 type index struct {
 	mu     sync.Mutex
-	byID   map[uint64]*attached
-	byName map[string][]*attached // by all that attached.names has, each list by number
-	gone   chan struct{}          // closed and replaced when probes go
+	byID   map[uint64]*Probe
+	byName map[string][]*Probe // by all that attached.names has, each list by number
+	gone   chan struct{}       // closed and replaced when probes go
 
 	// all has them by number. What it points to is never changed, so that a listing is
 	// of one moment without the lock.
-	all atomic.Pointer[[]*attached]
+	all atomic.Pointer[[]*Probe]
 }
 
 func (x *index) init() {
-	x.byID, x.byName, x.gone = map[uint64]*attached{}, map[string][]*attached{}, make(chan struct{})
-	x.all.Store(new([]*attached))
+	x.byID, x.byName, x.gone = map[uint64]*Probe{}, map[string][]*Probe{}, make(chan struct{})
+	x.all.Store(new([]*Probe))
 }
 
 // atOnce bounds how many probes come or go while the lock is held once.
 const atOnce = 500
 
 // add makes probes known, whose numbers are above all others.
-func (x *index) add(as []*attached) {
+func (x *index) add(as []*Probe) {
 	for part := range slices.Chunk(as, atOnce) {
 		x.mu.Lock()
 		for _, a := range part {
@@ -45,15 +45,15 @@ func (x *index) add(as []*attached) {
 }
 
 // remove forgets probes.
-func (x *index) remove(as []*attached) {
-	going, names := make(map[*attached]bool, len(as)), map[string]bool{}
+func (x *index) remove(as []*Probe) {
+	going, names := make(map[*Probe]bool, len(as)), map[string]bool{}
 	for _, a := range as {
 		going[a] = true
 		for _, name := range a.names() {
 			names[name] = true
 		}
 	}
-	isGoing := func(a *attached) bool { return going[a] }
+	isGoing := func(a *Probe) bool { return going[a] }
 	all := slices.DeleteFunc(slices.Clone(x.snapshot()), isGoing)
 	x.all.Store(&all)
 	for name := range names {
@@ -90,7 +90,7 @@ func (x *index) tellLocked() {
 }
 
 // snapshot returns the probes by number. It is not to be changed.
-func (x *index) snapshot() []*attached { return *x.all.Load() }
+func (x *index) snapshot() []*Probe { return *x.all.Load() }
 
 // changed returns a channel that is closed when probes have gone.
 func (x *index) changed() <-chan struct{} {
@@ -100,21 +100,21 @@ func (x *index) changed() <-chan struct{} {
 }
 
 // called returns the probes of a name, by number. It is not to be changed.
-func (x *index) called(name string) []*attached {
+func (x *index) called(name string) []*Probe {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.byName[name]
 }
 
 // number returns the probe of a number, or nil.
-func (x *index) number(id uint64) *attached {
+func (x *index) number(id uint64) *Probe {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.byID[id]
 }
 
 // has reports whether a is attached.
-func (x *index) has(a *attached) bool {
+func (x *index) has(a *Probe) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.byID[a.id] == a

@@ -1,4 +1,4 @@
-package http
+package session
 
 import (
 	"fmt"
@@ -7,28 +7,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// isJprobe reports whether a jprobe is asked for. The definition language has no
-// letter for it: it is a p definition with one of these options.
-func isJprobe(spec api.ProbeSpec) bool { return spec.Args != 0 || spec.Mirror != "" }
-
-// jprobeValues refuses options of jprobes that are out of bounds or do not fit together. What they say about the
-// guest is checked by the engine.
-func jprobeValues(spec api.ProbeSpec) error {
-	switch {
-	case spec.Args < 0 || spec.Args > api.MaxArgs:
-		return badValue("args is %d: 0 to %d", spec.Args, api.MaxArgs)
-	case spec.MirrorStack < 0 || spec.MirrorStack > probe.MaxJprobeStack:
-		return badValue("mirrorStack is %d: 0 to %d", spec.MirrorStack, probe.MaxJprobeStack)
-	case spec.Mirror == "" && (spec.MirrorStack != 0 || spec.MirrorEnd != ""):
-		return badValue("mirrorStack and mirrorEnd are about a mirror: mirror is missing")
-	}
-	return nil
-}
-
-// withArgs returns def with the function's first n arguments behind its own,
+// withArgs returns def with the function's first n arguments after its own,
 // except those that it has already.
 func withArgs(def *event.Def, n int, scope event.Scope) (*event.Def, error) {
 	var more strings.Builder
@@ -60,7 +41,7 @@ func withArgs(def *event.Def, n int, scope event.Scope) (*event.Def, error) {
 
 // handleJprobe makes a the jprobe of its definition. Its records are from the
 // function's entry, before the mirror.
-func (st *store) handleJprobe(a *attached, where probe.Kprobe) {
+func (st *Session) handleJprobe(a *Probe, where probe.Kprobe) {
 	j := &probe.Jprobe{
 		Kprobe: where, Mirror: a.spec.Mirror, End: a.spec.MirrorEnd, StackSize: a.spec.MirrorStack,
 		Entry: func(*probe.Context, probe.Args) {}, // Filter has recorded them

@@ -1,14 +1,13 @@
-package http
+package session
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
-	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // former is what a probe had counted when its filter was changed, summed up over all
@@ -20,22 +19,22 @@ type former struct {
 	rejected uint64
 }
 
-// refilter gives probes another filter, all or none; "" and, as in the kernel, "0" are
-// none. What is on the guest for a probe is replaced by the same with the new filter, in a
-// guest that stands still: no hit is without a filter, or without a probe. Callers hold
-// changes, and the server's resetMu.
-func (st *store) refilter(as []*attached, filter string) (err error) {
+// refilter gives probes another filter, all of them or no probe; "" and, as in the kernel, "0" remove
+// it. The probe on the guest is replaced by the same with the new filter, while the
+// guest is paused: no hit is without a filter, or without a probe. Callers hold
+// changes.
+func (st *Session) refilter(as []*Probe, filter string) (err error) {
 	if filter = strings.TrimSpace(filter); filter == "0" {
 		filter = ""
 	}
-	var changed, fresh []*attached
+	var changed, fresh []*Probe
 	defer func() { st.abandon(fresh) }() // those that are of no use
 	for _, a := range as {
-		switch p := st.describe([]*attached{a}); {
+		switch p := st.Present([]*Probe{a}); {
 		case a.prog != nil:
-			return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: a.def.Name() + " is a program of an object, which has no filter"}
-		case len(p) == 0 || p[0].Gone || p[0].Changed:
-			return &api.Error{Code: api.CodeUnavailable, Errno: "ENOENT", Message: a.def.Name() + ": the code that it was on is not there any more"}
+			return &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: a.def.Name() + " is a program of an object, which has no filter"}
+		case len(p) == 0 || p[0].Gone || p[0].Site.Changed:
+			return &Error{Code: CodeUnavailable, Errno: syscall.ENOENT, Text: a.def.Name() + ": the code that it was on is not there any more"}
 		case a.spec.Filter != filter:
 			b, err := st.again(a, filter)
 			if err != nil {
@@ -47,13 +46,13 @@ func (st *store) refilter(as []*attached, filter string) (err error) {
 	if len(changed) == 0 {
 		return nil
 	}
-	resume, err := st.still()
+	resume, err := st.hold()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, resume()) }()
 	for _, a := range changed {
-		a.mu.Lock() // what nobody sees: that it is not registered
+		a.mu.Lock() // so that it is not seen unregistered
 	}
 	defer func() {
 		for _, a := range changed {
@@ -84,10 +83,10 @@ func (st *store) refilter(as []*attached, filter string) (err error) {
 	return refused
 }
 
-// again makes what is on the guest for a once more, with this filter and not registered
-// yet. Its events are those of a.
-func (st *store) again(a *attached, filter string) (*attached, error) {
-	b := &attached{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a)}
+// again makes the probe on the guest for a once more, with this filter and not registered
+// yet. Its events are events of a.
+func (st *Session) again(a *Probe, filter string) (*Probe, error) {
+	b := &Probe{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a)}
 	b.spec.Filter = filter
 	if a.watch != nil {
 		info, _ := st.engine.WatchInfo(a.watch)
@@ -97,27 +96,27 @@ func (st *store) again(a *attached, filter string) (*attached, error) {
 	}
 	st.place(b)
 	if err := st.define(b); err != nil {
-		st.abandon([]*attached{b})
+		st.abandon([]*Probe{b})
 		return nil, err
 	}
 	return b, nil
 }
 
 // abandon gives back what again has made.
-func (st *store) abandon(bs []*attached) {
+func (st *Session) abandon(bs []*Probe) {
 	st.dropPrograms(bs)
 	for _, b := range bs {
 		b.source.Close()
 	}
 }
 
-// replace puts what is registered in fresh in the place of what was in as, and keeps what
-// that has counted.
-func (st *store) replace(as, fresh []*attached) {
-	old := make([]*attached, len(as))
+// replace puts the registered probes of fresh in the place of the former ones of as, and keeps their
+// counts.
+func (st *Session) replace(as, fresh []*Probe) {
+	old := make([]*Probe, len(as))
 	for i, a := range as {
 		b := fresh[i]
-		old[i] = &attached{id: a.id, spec: a.spec, def: a.def, source: a.source, probe: a.probe, kprobe: a.kprobe, watch: a.watch, program: a.program, onHost: a.onHost}
+		old[i] = &Probe{id: a.id, spec: a.spec, def: a.def, source: a.source, probe: a.probe, kprobe: a.kprobe, watch: a.watch, program: a.program, onHost: a.onHost}
 		a.spec, a.source, a.probe, a.kprobe, a.watch, a.program, a.onHost = b.spec, b.source, b.probe, b.kprobe, b.watch, b.program, b.onHost
 	}
 	st.dropPrograms(old)
@@ -139,22 +138,13 @@ func (st *store) replace(as, fresh []*attached) {
 		}
 		o.source.Close()
 	}
-	st.sync()
+	st.Sync()
 }
 
-// still has the guest stand still, if it runs, and returns what has it go on.
-func (st *store) still() (resume func() error, err error) {
-	if st.guest.State().Phase != machine.PhaseRunning {
-		return func() error { return nil }, nil
+// hold pauses the guest, and returns what resumes it.
+func (st *Session) hold() (resume func() error, err error) {
+	if st.opt.Hold == nil {
+		return nil, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "filters cannot be changed: the guest cannot be held (Options.Hold)"}
 	}
-	var late *machine.StopTimeoutError
-	if err := st.guest.Pause(); errors.As(err, &late) {
-		return nil, errors.Join(err, st.guest.Resume())
-	}
-	return func() error {
-		if st.guest.State().Phase != machine.PhasePaused {
-			return nil // it has ended
-		}
-		return st.guest.Resume()
-	}, nil
+	return st.opt.Hold()
 }

@@ -1,4 +1,4 @@
-package http
+package session
 
 import (
 	"cmp"
@@ -6,19 +6,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// maxGlobs bounds how many patterns with wildcards one request may have: each is held
-// against the names of all probes.
-const maxGlobs = 64
+// MaxGlobs bounds the patterns with wildcards of one call: each is compared with the names of all probes.
+const MaxGlobs = 64
 
 // names returns all that a can be called by, besides its number: GROUP/EVENT, EVENT, and
 // with all others of the group GROUP/.
-func (a *attached) names() [3]string {
+func (a *Probe) names() [3]string {
 	return [3]string{a.def.Name(), a.def.Event, a.def.Group + "/"}
 }
 
@@ -29,21 +28,21 @@ type events map[eventKey]*event.Probes
 // eventKey is the identity of an event. What streams have brought and take with them is
 // apart from all else: two streams may bring the same definition.
 type eventKey struct {
-	of      *session // nil: its probes stay
-	name    string   // GROUP/EVENT
-	program bool     // it is of an object's program
+	of      *Owner // nil: its probes stay
+	name    string // GROUP/EVENT
+	program bool   // it is of an object's program
 }
 
-func (a *attached) event() eventKey {
+func (a *Probe) event() eventKey {
 	k := eventKey{name: a.def.Name(), program: a.prog != nil}
 	if !a.stay {
-		k.of = a.stream
+		k.of = a.owner
 	}
 	return k
 }
 
 // join makes a one more probe of its event, by the kernel's rules.
-func (v events) join(a *attached) error {
+func (v events) join(a *Probe) error {
 	k := a.event()
 	other := k
 	other.program = !k.program
@@ -63,7 +62,7 @@ func (v events) join(a *attached) error {
 }
 
 // part is the end of what join has begun; it may be called without it.
-func (v events) part(a *attached) {
+func (v events) part(a *Probe) {
 	if a.def == nil {
 		return
 	}
@@ -77,33 +76,33 @@ func (v events) part(a *attached) {
 
 // eventExists refuses a definition that cannot be of the event that has its name.
 func eventExists(def *event.Def, err error) error {
-	e := *toAPI(err)
-	e.Code, e.Detail = api.CodeNameTaken, fmt.Sprintf("the event is %s; detach its probes first, or choose another name", def.Name())
+	e := *ErrorOf(err)
+	e.Code, e.Detail = CodeNameTaken, fmt.Sprintf("the event is %s; detach its probes first, or choose another name", def.Name())
 	if def.AutoName {
 		e.Detail = fmt.Sprintf("the event is %s; the name was made from the place: choose one, as in p:NAME %s", def.Name(), def.Place)
 	}
 	return &e
 }
 
-// called returns the probes that a client calls name: one by its number, those of
+// called returns the probes that a client calls name: one by its number, the probes of
 // GROUP/EVENT, of EVENT where only one group has it, or all of GROUP/. Probes of
 // streams are meant where no other has the name. Once the daemon stops nothing is found,
 // and the answer is that, not that there never was such a probe.
-func (st *store) called(name string) ([]*attached, error) {
+func (st *Session) called(name string) ([]*Probe, error) {
 	if st.closed.Load() {
-		return nil, errClosing
+		return nil, ErrClosed
 	}
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
 		if a := st.index.number(id); a != nil {
-			return []*attached{a}, nil
+			return []*Probe{a}, nil
 		}
 	}
 	found := st.index.called(name)
-	if slices.ContainsFunc(found, func(a *attached) bool { return a.stay }) {
-		found = slices.DeleteFunc(slices.Clone(found), func(a *attached) bool { return !a.stay })
+	if slices.ContainsFunc(found, func(a *Probe) bool { return a.stay }) {
+		found = slices.DeleteFunc(slices.Clone(found), func(a *Probe) bool { return !a.stay })
 	}
 	if len(found) == 0 {
-		return nil, st.noProbe(name)
+		return nil, st.NotFound(name)
 	}
 	if !strings.Contains(name, "/") {
 		var names []string
@@ -118,8 +117,7 @@ func (st *store) called(name string) ([]*attached, error) {
 	return found, nil
 }
 
-// find is called for what is about a single probe.
-func (st *store) find(name string) (*attached, error) {
+func (st *Session) Find(name string) (*Probe, error) {
 	as, err := st.called(name)
 	if err != nil {
 		return nil, err
@@ -143,30 +141,30 @@ func ambiguous(name string, which []string) error {
 	if n > maxNamed {
 		which, more = which[:maxNamed], fmt.Sprintf(" and %d more", n-maxNamed)
 	}
-	return &api.Error{
-		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d probes are called %q", n, name),
+	return &Error{
+		Code: CodeAmbiguousName, Errno: syscall.EADDRNOTAVAIL, Text: fmt.Sprintf("%d probes are called %q", n, name),
 		Detail: "say which: " + strings.Join(which, ", ") + more,
 	}
 }
 
 // noProbe says that there is no probe of that name, or, where they have all gone with the
 // daemon's end, that.
-func (st *store) noProbe(name string) error {
+func (st *Session) NotFound(name string) error {
 	if st.closed.Load() {
-		return errClosing
+		return ErrClosed
 	}
-	return &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
+	return &Error{Code: CodeProbeNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("no probe %q is attached", name)}
 }
 
 // choose returns the probes of these names, each once and by number; of no names, all.
 // A name is what called takes, or a pattern (guest.Glob) of GROUP/EVENT, or without a
 // slash of EVENT. Each must mean some probe.
-func (st *store) choose(names []string) ([]*attached, error) {
+func (st *Session) Choose(names ...string) ([]*Probe, error) {
 	all := st.snapshot()
 	if len(names) == 0 {
 		return all, nil
 	}
-	chosen, seen := map[*attached]bool{}, map[string]bool{}
+	chosen, seen := map[*Probe]bool{}, map[string]bool{}
 	globs := 0
 	for _, name := range names {
 		if seen[name] {
@@ -183,8 +181,8 @@ func (st *store) choose(names []string) ([]*attached, error) {
 			}
 			continue
 		}
-		if globs++; globs > maxGlobs {
-			return nil, &api.Error{Code: api.CodeTooMany, Errno: "E2BIG", Message: fmt.Sprintf("more than %d patterns", maxGlobs)}
+		if globs++; globs > MaxGlobs {
+			return nil, &Error{Code: CodeTooMany, Errno: syscall.E2BIG, Text: fmt.Sprintf("more than %d patterns", MaxGlobs)}
 		}
 		if err := guest.CheckGlob(name); err != nil {
 			return nil, badValue("%v", err)
@@ -200,13 +198,13 @@ func (st *store) choose(names []string) ([]*attached, error) {
 			}
 		}
 		if !found {
-			return nil, st.noProbe(name)
+			return nil, st.NotFound(name)
 		}
 	}
-	out := make([]*attached, 0, len(chosen))
+	out := make([]*Probe, 0, len(chosen))
 	for a := range chosen {
 		out = append(out, a)
 	}
-	slices.SortFunc(out, func(a, b *attached) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(out, func(a, b *Probe) int { return cmp.Compare(a.id, b.id) })
 	return out, nil
 }

@@ -1,4 +1,4 @@
-package http
+package session
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ type profiled interface {
 }
 
 // lacks returns why nothing is known of a guest's tasks that a name of scripts or a helper of programs is about, and
-// what would provide it; "" where it is known. What is not known is 0 or "" in every hit.
-func (st *store) lacks(what script.TaskPart) (why, cure string) {
+// how to provide it; "" where it is known. Unknown values are 0 or "" in every hit.
+func (st *Session) lacks(what script.TaskPart) (why, cure string) {
 	if !st.programs.KnowsTasks() {
 		err := guest.ErrSymbolNotFound
 		if p, ok := st.guest.Image().(profiled); ok {
@@ -54,12 +54,12 @@ func (st *store) lacks(what script.TaskPart) (why, cure string) {
 // needsBTF is what a Linux kernel must be built with.
 const needsBTF = "a kernel with CONFIG_DEBUG_INFO_BTF and CONFIG_KALLSYMS_ALL says where they are"
 
-// tasks are those of a Linux guest, or nil.
-func (st *store) tasks() *linux.Tasks {
-	if l, ok := st.guest.(linuxGuest); ok && l.kernel() != nil {
-		return l.kernel().reader()
+// tasks returns how the tasks of a Linux guest are read, or nil.
+func (st *Session) tasks() *linux.Tasks {
+	if st.opt.Tasks == nil {
+		return nil
 	}
-	return nil
+	return st.opt.Tasks()
 }
 
 // Lacks implements script.Target.
@@ -72,7 +72,7 @@ var taskHelpers = map[bpf.Helper]script.TaskPart{
 }
 
 // helperLacks says what a helper of a program lacks in this guest, as program.LoadOptions wants it.
-func (st *store) helperLacks(h bpf.Helper) string {
+func (st *Session) helperLacks(h bpf.Helper) string {
 	part, ok := taskHelpers[h]
 	if !ok {
 		return ""

@@ -1,22 +1,20 @@
-package http
+package session
 
 import (
 	"slices"
-	"strings"
+	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // compile makes the probe of a's definition, not yet registered and without handlers,
-// in the order of the kernel's checks: what can be said of the text with the names of
-// the image, then that it can be of its event, then what else the image knows. What is
-// our own comes behind the text. a.def may be there already: see atRets. Callers hold
+// in the order of the kernel's checks: the text with the names of the image, then whether the event
+// can have it, then everything else that the image knows. Our own checks come after the text. a.def may be there already: see atRets. Callers hold
 // changes.
-func (st *store) compile(a *attached) error {
+func (st *Session) compile(a *Probe) error {
 	spec := a.spec
 	def, err := a.def, error(nil)
 	if def == nil {
@@ -47,7 +45,7 @@ func (st *store) compile(a *attached) error {
 }
 
 // layout resolves a's definition; again is event.Options.Again.
-func (st *store) layout(a *attached, again bool) (*event.Layout, error) {
+func (st *Session) layout(a *Probe, again bool) (*event.Layout, error) {
 	_, moves := st.guest.Image().(probe.Kernel)
 	return event.Compile(a.def, st.scope(a.in), event.Options{
 		Tasks: st.programs.KnowsTasks(), Regs: a.spec.Regs || a.spec.Post, Stack: a.spec.Stack, Moves: moves, Again: again,
@@ -55,8 +53,8 @@ func (st *store) layout(a *attached, again bool) (*event.Layout, error) {
 }
 
 // scope is what the names in definitions can mean; in as variables has it.
-func (st *store) scope(in string) event.Scope {
-	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: source.Variables{Image: st.guest.Image, Info: st.guest.Source, In: in}, Names: names{st.guest}}
+func (st *Session) scope(in string) event.Scope {
+	return event.Scope{Symbols: st.guest.Image(), Types: st.types(), Variables: source.Variables{Image: st.guest.Image, Info: st.source, In: in}, Names: names{st.guest}}
 }
 
 // names are what addresses are called in the boot that there is.
@@ -65,17 +63,17 @@ type names struct{ guest Guest }
 // Find implements event.Names.
 func (n names) Find(addr guest.GVA) (guest.Symbol, bool) { return n.guest.Image().Find(addr) }
 
-// locateModules makes the programs of definitions anew that have addresses of modules, which may
+// locateModules makes the programs of definitions again that have addresses of modules, which may
 // be others since a module has come or gone. Any thread but a vCPU's. A change that is under way is not
-// waited for: it may be a reset, which waits for whoever calls this.
-func (st *store) locateModules() {
+// waited for: it may be a reset, which waits for the caller.
+func (st *Session) locateModules() {
 	ofModule := func(l *event.Layout) bool { return l.OfModule }
-	if !slices.ContainsFunc(st.snapshot(), func(a *attached) bool { return a.source != nil && ofModule(a.source.Layout) }) {
+	if !slices.ContainsFunc(st.snapshot(), func(a *Probe) bool { return a.source != nil && ofModule(a.source.Layout) }) {
 		return
 	}
 	locate := func() {
 		defer st.changes.Unlock()
-		_ = st.guest.Stop(func(probe.World) error { // an error: it does not run
+		_ = st.guest.Target().Stop(func(probe.World) error { // an error: it does not run
 			st.locateAgain(ofModule)
 			return nil
 		})
@@ -91,9 +89,9 @@ func (st *store) locateModules() {
 	}()
 }
 
-// locateAgain makes the programs of definitions anew whose layouts are asked for: their addresses may
+// locateAgain makes the programs of definitions again whose layouts are asked for: their addresses may
 // be others. No vCPU runs. Callers hold changes.
-func (st *store) locateAgain(wanted func(*event.Layout) bool) {
+func (st *Session) locateAgain(wanted func(*event.Layout) bool) {
 	for _, a := range st.snapshot() {
 		if a.source == nil || a.program == nil || !wanted(a.source.Layout) {
 			continue
@@ -112,8 +110,8 @@ func (st *store) locateAgain(wanted func(*event.Layout) bool) {
 	}
 }
 
-// place makes what is registered for a.
-func (st *store) place(a *attached) {
+// place makes the engine's probe of a.
+func (st *Session) place(a *Probe) {
 	p := a.def.Place
 	where := probe.Kprobe{Name: a.def.Name(), Symbol: p.Qualified(), Offset: p.Offset, Addr: p.Addr, Disabled: a.spec.Disabled, Space: guest.GPA(a.spec.Space)}
 	switch {
@@ -122,7 +120,7 @@ func (st *store) place(a *attached) {
 	case a.def.Kind == event.KindReturn:
 		r := &probe.Kretprobe{Kprobe: where, MaxActive: a.def.MaxActive}
 		a.probe, a.kprobe = r, &r.Kprobe
-	case isJprobe(a.spec):
+	case a.spec.isJprobe():
 		st.handleJprobe(a, where)
 	default:
 		a.kprobe = &where
@@ -132,7 +130,7 @@ func (st *store) place(a *attached) {
 
 // define makes the program of a's definition and filter the handlers of a, on the host
 // and, where that can be, in the guest. Callers hold changes.
-func (st *store) define(a *attached) error {
+func (st *Session) define(a *Probe) error {
 	var filter *event.Filter
 	var err error
 	if a.spec.Filter != "" {
@@ -142,7 +140,7 @@ func (st *store) define(a *attached) error {
 	}
 	d, err := st.programs.Define(a.source.Layout, filter, a.source)
 	if err != nil {
-		return &api.Error{Code: api.CodeUnavailable, Errno: "E2BIG", Message: "the definition and its filter are too long: " + err.Error(), Column: new(int), Command: defText(a.spec)}
+		return &Error{Code: CodeUnavailable, Errno: syscall.E2BIG, Text: "the definition and its filter are too long: " + err.Error(), Column: new(int), Command: defText(a.spec)}
 	}
 	a.program = d
 	if a.watch != nil {
@@ -178,7 +176,7 @@ func (st *store) define(a *attached) error {
 		a.onHost = "it was asked for"
 	case a.injector != nil:
 		a.onHost = "its function returns without running, which only the engine may do"
-	case isJprobe(a.spec):
+	case a.spec.isJprobe():
 		a.onHost = "a jprobe takes an exit"
 	case a.spec.Stop != "":
 		a.onHost = "it stops the vCPU, which takes an exit"
@@ -202,7 +200,3 @@ func (st *store) define(a *attached) error {
 	}
 	return nil
 }
-
-// defText is a definition as error messages show it, its tokens one blank
-// apart.
-func defText(spec api.ProbeSpec) string { return strings.Join(strings.Fields(spec.Def), " ") }

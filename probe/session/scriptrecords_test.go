@@ -1,4 +1,4 @@
-package http
+package session
 
 import (
 	"encoding/binary"
@@ -8,7 +8,8 @@ import (
 // TestScriptRecords: what waits is taken in its order and not all at once, with the record behind it, and makes room
 // for what comes.
 func TestScriptRecords(t *testing.T) {
-	q := scriptRecords{ready: make(chan struct{}, 1)}
+	s := Script{records: scriptRecords{ready: make(chan struct{}, 1)}}
+	q := &s.records
 	big := make([]byte, 1024)
 	put := func(n int) (taken int) {
 		for i := range n {
@@ -26,12 +27,12 @@ func TestScriptRecords(t *testing.T) {
 	seen := uint32(0)
 	for seen < room {
 		<-q.ready // it says so as long as there is something
-		records, next := q.take()
-		if len(records) != min(maxTaken, room-int(seen)) {
+		records, next := s.Take()
+		if len(records) != min(MaxTaken, room-int(seen)) {
 			t.Fatalf("%d at once behind %d", len(records), seen)
 		}
 		for _, r := range records {
-			if n := binary.LittleEndian.Uint32(r.data); n != seen {
+			if n := binary.LittleEndian.Uint32(r.Data); n != seen {
 				t.Fatalf("record %d in the place of %d", n, seen)
 			}
 			seen++
@@ -40,7 +41,7 @@ func TestScriptRecords(t *testing.T) {
 			t.Fatalf("behind %d: %v", seen, next)
 		}
 	}
-	if records, next := q.take(); len(records) != 0 || next != nil || q.bytes != 0 || len(q.ready) != 0 {
+	if records, next := s.Take(); len(records) != 0 || next != nil || q.bytes != 0 || len(q.ready) != 0 {
 		t.Fatalf("%d records, %d bytes, %d signals are left", len(records), q.bytes, len(q.ready))
 	}
 	if n := put(room); n != room {

@@ -1,0 +1,29 @@
+package session
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// BenchmarkIndex brings 500 probes to 100,000 others and takes them away. The index's
+// lock, which whoever looks up a probe waits for, is held for parts of that time only.
+func BenchmarkIndex(b *testing.B) {
+	var x index
+	x.init()
+	probes := func(n int) []*Probe {
+		as := make([]*Probe, n)
+		for i := range as {
+			def := &event.Def{Group: fmt.Sprintf("g%d", i%7), Event: fmt.Sprintf("e%d", i)}
+			as[i] = &Probe{id: uint64(len(x.snapshot()) + i), def: def}
+		}
+		return as
+	}
+	x.add(probes(100_000))
+	more := probes(atOnce)
+	for b.Loop() {
+		x.add(more)
+		x.remove(more)
+	}
+}

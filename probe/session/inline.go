@@ -1,0 +1,68 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/source"
+)
+
+// inSource makes probes of the places of the code that a place in the source stands for, except
+// places that cannot be probed.
+func (c *change) inSource(i int, spec Spec, at event.SourcePlace) error {
+	if strings.HasPrefix(strings.TrimSpace(spec.Def), "r") {
+		return event.NoPlace(spec.Def, "a place in the source has no return: write r FUNCTION")
+	}
+	info, by, err := c.st.debugInfo()
+	if err != nil {
+		e, at := *ErrorOf(err), event.NoPlace(spec.Def, "")
+		e.Column, e.Command = &at.Column, at.Command
+		return &e
+	}
+	places, err := source.Places(info, at)
+	if err != nil {
+		return event.NoPlace(spec.Def, err.Error())
+	}
+	img := c.st.guest.Image()
+	defs := make([]placed, len(places))
+	for k, p := range places {
+		defs[k] = placed{event.AtPlace(spec.Def, source.CodePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
+	}
+	return c.each(i, spec, defs, "of the places where it is, none can be probed")
+}
+
+// Source implements script.Target.
+func (t scriptTarget) Source(place string) (places []string, err error) {
+	at, ok := event.InSource("p " + place)
+	if !ok {
+		return nil, fmt.Errorf("%s: want FILE:LINE, or inline:FUNCTION", place)
+	}
+	info, by, err := t.st.debugInfo()
+	if err != nil {
+		return nil, err
+	}
+	found, err := source.Places(info, at)
+	img := t.st.guest.Image()
+	for _, p := range found {
+		addr := guest.GVA(p.Addr + by)
+		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: addr}); err == nil {
+			places = append(places, source.CodePlace(img, addr).String())
+		}
+	}
+	return places, err
+}
+
+// debugInfo returns the debug information of the guest's program, and its slide.
+func (st *Session) debugInfo() (*debuginfo.Info, uint64, error) {
+	info, err := st.source()
+	if err != nil {
+		return nil, 0, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the guest's source is not known", Detail: err.Error(), Err: err}
+	}
+	by, err := source.Slide(info, st.guest.Image())
+	return info, by, err
+}

@@ -1,0 +1,349 @@
+package session
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/program"
+)
+
+// Object is a loaded object file, or a script. It lives as long as one of its probes, or its script.
+type Object struct {
+	loaded *program.Object
+	maps   []*Map // by name
+	rings  []*objectRing
+	probes []*Probe // that are registered; objects.mu guards it
+	script *Script  // that it is of, which closes it; nil: it is of a file
+	spec   *ObjectSpec
+
+	use   sync.RWMutex // held for reading while a map is read, for writing to give them back
+	ended bool         // they were given back; use guards it
+}
+
+// Spec returns how the object was asked for; nil for a script.
+func (o *Object) Spec() *ObjectSpec { return o.spec }
+
+// Script returns the script that the object is of, or nil.
+func (o *Object) Script() *Script { return o.script }
+
+// Programs returns the programs at places in the guest. They must not be changed.
+func (o *Object) Programs() []*program.Program { return o.loaded.Programs }
+
+// Maps returns the object's maps, by name. They may be read between Hold and Release.
+func (o *Object) Maps() map[string]*bpf.Map { return o.loaded.Maps() }
+
+// Map is a map of an object.
+type Map struct {
+	id   uint64
+	name string
+	m    *bpf.Map
+	obj  *Object
+}
+
+// objectRing is a ring of an object as a source of events: they count as events
+// of the first of its probes that uses it.
+type objectRing struct {
+	name  string
+	index byte
+	m     *bpf.Map
+	owner atomic.Pointer[Probe]
+	buf   []byte // of Put, which one goroutine at a time calls
+}
+
+// Put implements program.Emitter.
+func (r *objectRing) Put(cpu int, time int64, data []byte) bool {
+	a := r.owner.Load()
+	if a == nil {
+		return false
+	}
+	r.buf = append(append(r.buf[:0], r.index), data...)
+	return a.source.Put(cpu, time, r.buf)
+}
+
+// Lose implements program.Emitter.
+func (r *objectRing) Lose(cpu int, n uint64) {
+	if a := r.owner.Load(); a != nil {
+		a.source.Lose(cpu, n)
+	}
+}
+
+// objects are the loaded object files. One goroutine at a time changes them.
+type objects struct {
+	mu     sync.Mutex // guards what follows, never for long
+	maps   map[uint64]*Map
+	lastID uint64
+}
+
+// add makes the maps of an object known, and its rings sources of events.
+func (o *objects) add(obj *Object, as []*Probe) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	obj.probes = slices.Clone(as)
+	if o.maps == nil {
+		o.maps = map[uint64]*Map{}
+	}
+	var names []string
+	for name := range obj.loaded.Maps() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		o.lastID++
+		m := &Map{id: o.lastID, name: name, m: obj.loaded.Maps()[name], obj: obj}
+		o.maps[m.id] = m
+		obj.maps = append(obj.maps, m)
+		if m.m.Spec().Kind == bpf.RingBuf {
+			obj.rings = append(obj.rings, &objectRing{name: name, index: byte(len(obj.rings)), m: m.m})
+		}
+	}
+	if obj.script != nil {
+		obj.loaded.Emit(func(string) program.Emitter { return &obj.script.records })
+		return
+	}
+	obj.own()
+	obj.loaded.Emit(func(name string) program.Emitter {
+		i := slices.IndexFunc(obj.rings, func(r *objectRing) bool { return r.name == name })
+		return obj.rings[i]
+	})
+}
+
+// own gives each ring to a probe that is still there. Callers hold objects.mu.
+func (obj *Object) own() {
+	for _, r := range obj.rings {
+		i := slices.IndexFunc(obj.probes, func(a *Probe) bool { return a.prog.Uses(r.m) })
+		if i < 0 {
+			r.owner.Store(nil)
+		} else {
+			r.owner.Store(obj.probes[i])
+		}
+	}
+}
+
+// leave notes that probes have been unregistered. The last one of an object
+// takes it away.
+func (o *objects) leave(as []*Probe) {
+	for _, obj := range o.left(as) {
+		// With the last records of its probes.
+		obj.giveBack()
+	}
+}
+
+// left forgets probes, and the objects that have no other, which it returns.
+func (o *objects) left(as []*Probe) (objs []*Object) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, a := range as {
+		obj := a.object
+		if obj == nil || !slices.Contains(obj.probes, a) {
+			continue
+		}
+		if len(obj.probes) > 1 {
+			obj.probes = slices.DeleteFunc(obj.probes, func(b *Probe) bool { return a == b })
+			obj.own()
+			continue
+		}
+		obj.probes = nil
+		if obj.script == nil {
+			o.forget(obj)
+			objs = append(objs, obj)
+		}
+	}
+	return objs
+}
+
+// forget makes the maps of an object unknown. Callers hold mu.
+func (o *objects) forget(obj *Object) {
+	for _, m := range obj.maps {
+		delete(o.maps, m.id)
+	}
+}
+
+// end takes the object of a script away, whose probes are gone.
+func (o *objects) end(obj *Object) {
+	o.mu.Lock()
+	o.forget(obj)
+	o.mu.Unlock()
+	obj.giveBack()
+}
+
+// giveBack ends the object, after all reads of its maps.
+func (obj *Object) giveBack() {
+	obj.use.Lock()
+	defer obj.use.Unlock()
+	obj.ended = true
+	obj.loaded.Close()
+}
+
+// Hold keeps the object's maps until Release. It reports false, and holds nothing, if the object has ended.
+func (obj *Object) Hold() bool {
+	obj.use.RLock()
+	if obj.ended {
+		obj.use.RUnlock()
+		return false
+	}
+	return true
+}
+
+// Release ends Hold.
+func (obj *Object) Release() { obj.use.RUnlock() }
+
+// sortedMaps returns the maps by number. Callers hold mu.
+func (o *objects) sortedMaps() []*Map {
+	var ms []*Map
+	for _, m := range o.maps {
+		ms = append(ms, m)
+	}
+	slices.SortFunc(ms, func(a, b *Map) int { return cmp.Compare(a.id, b.id) })
+	return ms
+}
+
+// find returns the map that a client calls name: by number or by name. Callers hold
+// mu.
+func (o *objects) find(name string) (*Map, error) {
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil && o.maps[id] != nil {
+		return o.maps[id], nil
+	}
+	var found []*Map
+	for _, m := range o.sortedMaps() {
+		if m.name == name {
+			found = append(found, m)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, &Error{Code: CodeMapNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("no map %q: no attached program has it", name)}
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, m := range found {
+		ids = append(ids, strconv.FormatUint(m.id, 10))
+	}
+	return nil, &Error{
+		Code: CodeAmbiguousName, Errno: syscall.EADDRNOTAVAIL, Text: fmt.Sprintf("%d maps are called %q", len(found), name),
+		Detail: "say which by number: " + strings.Join(ids, ", "),
+	}
+}
+
+// MapInfo describes a map.
+type MapInfo struct {
+	ID     uint64
+	Name   string
+	Spec   bpf.MapSpec
+	Bytes  int // of the host that it takes
+	PerCPU bool
+	Shared bool     // it is in memory that the guest sees
+	Hist   bool     // it has the form of a histogram: a counter of 8 bytes for each bucket
+	Probes []string // names of the attached probes that use it
+}
+
+// Maps describes all maps, by number.
+func (st *Session) Maps() []MapInfo {
+	o := &st.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := []MapInfo{}
+	for _, m := range o.sortedMaps() {
+		out = append(out, m.info())
+	}
+	return out
+}
+
+// ReadMap calls f with the map of that number or name. The map stays until f returns; f must not detach probes. Programs change a map at any time.
+func (st *Session) ReadMap(name string, f func(MapInfo, *bpf.Map) error) error {
+	if st.closed.Load() {
+		return ErrClosed
+	}
+	m, info, err := st.objects.open(name)
+	if err != nil {
+		return err
+	}
+	defer m.obj.use.RUnlock()
+	return f(info, m.m)
+}
+
+// Drawing is an object file with maps.
+type Drawing struct {
+	Maps   []uint64 // numbers
+	Probes []string // names
+}
+
+// ObjectFiles returns the attached object files that have maps.
+func (st *Session) ObjectFiles() (out []Drawing) {
+	o := &st.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	seen := map[*Object]bool{}
+	for _, m := range o.sortedMaps() {
+		if m.obj.script != nil || seen[m.obj] {
+			continue
+		}
+		seen[m.obj] = true
+		var d Drawing
+		for _, m := range m.obj.maps {
+			d.Maps = append(d.Maps, m.id)
+		}
+		for _, a := range m.obj.probes {
+			d.Probes = append(d.Probes, a.kprobe.Name)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// open finds a map and describes it. Its object stays until obj.use is given back.
+func (o *objects) open(name string) (*Map, MapInfo, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m, err := o.find(name)
+	if err != nil {
+		return nil, MapInfo{}, err
+	}
+	m.obj.use.RLock() // nothing gives back the maps of an object that is still listed
+	return m, m.info(), nil
+}
+
+// info describes a map. Callers hold objects.mu.
+func (m *Map) info() MapInfo {
+	i := MapInfo{
+		ID: m.id, Name: m.name, Spec: m.m.Spec(), Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), Shared: m.obj.loaded.Shared(m.m), Hist: isHist(m.m), Probes: []string{},
+	}
+	for _, a := range m.obj.probes {
+		if a.prog.Uses(m.m) {
+			i.Probes = append(i.Probes, a.kprobe.Name)
+		}
+	}
+	return i
+}
+
+// isHist reports whether a map has the form of a histogram: a counter of 8
+// bytes for each of its buckets.
+func isHist(m *bpf.Map) bool {
+	s := m.Spec()
+	return (s.Kind == bpf.Array || s.Kind == bpf.PerCPUArray) && s.ValueSize == 8 && s.MaxEntries == bpf.HistBuckets
+}
+
+// RingRecord is a record that a program has written into a ring.
+type RingRecord struct {
+	Map  string // name of the ring
+	Spec bpf.MapSpec
+	Data []byte // valid as long as the event
+}
+
+// RingRecordOf returns the record of an event of an object's program; ok is false for other events, and for what a hostile guest has made of a record.
+func RingRecordOf(ev event.Event) (r RingRecord, ok bool) {
+	a, data := ProbeOf(ev), ev.Payload()
+	if a.prog == nil || len(data) == 0 || int(data[0]) >= len(a.object.rings) {
+		return r, false
+	}
+	ring := a.object.rings[data[0]]
+	return RingRecord{Map: ring.name, Spec: ring.m.Spec(), Data: data[1:]}, true
+}

@@ -1,0 +1,332 @@
+package session
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/program"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// Script is a script that was loaded: its probes are attached, and what its programs write waits to be taken. Printing it, and the
+// programs of intervals, events and ends, are the caller's: see Take and RunAll. Close ends it.
+type Script struct {
+	st       *Session
+	compiled *script.Script
+	obj      *Object
+	owner    *Owner
+	records  scriptRecords
+}
+
+// ScriptOptions say how a script is compiled and loaded.
+type ScriptOptions struct {
+	Name    string   // in errors; "" means stdin
+	Args    []string // positional parameters
+	Unsafe  bool     // the script may change what the guest does
+	OnHost  bool     // its programs run at exits, even if they could run in the guest
+	Emulate bool     // its watches do without debug registers
+
+	// Stop, if not nil, is called now and then during the compilation; an error ends it.
+	Stop func() error
+}
+
+// CompileScript compiles a script for this guest. The error is a *script.Error, or that of ScriptOptions.Stop.
+func (st *Session) CompileScript(text string, o ScriptOptions) (*script.Script, error) {
+	_, linux := st.guest.Image().(probe.Kernel)
+	return script.Compile(text, st.Target(), script.Options{
+		Name: o.Name, Params: o.Args, Unsafe: o.Unsafe, Files: linux, CPUs: st.guest.Target().NumCPU(),
+		Now: st.hub.Now(), Epoch: st.since.UnixNano() - st.epoch, Stop: o.Stop,
+	})
+}
+
+// LoadScript attaches the probes of a compiled script, disabled: Begin enables them. Its probes have an Owner.
+// The error is an *Error, or a *script.Error that points into the script.
+func (st *Session) LoadScript(sc *script.Script, o ScriptOptions) (*Script, error) {
+	st.loading.RLock()
+	defer st.loading.RUnlock()
+	loaded, err := st.programs.LoadScript(sc.Object, sc.Probes, program.LoadOptions{OnHost: o.OnHost, User: st.atUserCode})
+	if err != nil {
+		return nil, objectError(err)
+	}
+	s := &Script{st: st, compiled: sc, owner: &Owner{}}
+	s.records.ready = make(chan struct{}, 1)
+	s.obj = &Object{loaded: loaded, script: s}
+	specs, err := programSpecs(loaded, Spec{Disabled: true, OnHost: o.OnHost})
+	for i, p := range loaded.Programs {
+		if err == nil && p.Kind == bpf.Watch {
+			specs[i].Emulate, specs[i].OnHost = o.Emulate, false
+		}
+	}
+	if err == nil {
+		_, err = st.apply(specs, s.owner, s.obj)
+	}
+	if err == nil {
+		return s, nil
+	}
+	loaded.Close()
+	return nil, s.refusal(err)
+}
+
+// refusal makes the refusal of one of the script's probes point into the script. An internal error stays as it is.
+func (s *Script) refusal(err error) error {
+	e := ErrorOf(err)
+	loaded := s.obj.loaded
+	if e.Index == nil || *e.Index >= len(loaded.Programs) || e.Code == "" || e.Code == Code(probe.CodeTarget) {
+		return err
+	}
+	why := e.Text
+	if e.Detail != "" {
+		why += " (" + e.Detail + ")"
+	}
+	return &RefusedScript{Err: s.compiled.Refused(loaded.Programs[*e.Index].Name, "%s", why), Errno: e.Errno}
+}
+
+// RefusedScript is the refusal of a probe of a script.
+type RefusedScript struct {
+	Err   error // a *script.Error: where in the script
+	Errno syscall.Errno
+}
+
+// Error returns the text of Err.
+func (e *RefusedScript) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RefusedScript) Unwrap() error { return e.Err }
+
+// StartScript compiles, loads and begins a script: its BEGIN runs, and its probes are enabled. Stop ends it. Scripts with probes outside of
+// the guest's code (interval, profile, guest, exit) need a caller that runs their programs: they are refused. See LoadScript.
+func (st *Session) StartScript(text string, o ScriptOptions) (*Script, error) {
+	sc, err := st.CompileScript(text, o)
+	if err != nil {
+		return nil, err
+	}
+	if len(sc.Intervals)+len(sc.Samples)+len(sc.Exits)+len(sc.Events) > 0 {
+		return nil, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the script has probes outside of the guest's code", Detail: "use LoadScript, and run their programs"}
+	}
+	s, err := st.LoadScript(sc, o)
+	if err != nil {
+		return nil, err
+	}
+	s.RunAll(sc.Begin, s.failed)
+	st.Poll()
+	if err := s.Begin(); err != nil {
+		_, gone := s.Close()
+		return nil, errors.Join(err, gone)
+	}
+	return s, nil
+}
+
+// failed logs a run that has ended early.
+func (s *Script) failed(name string, err error) {
+	s.st.log.Warn("a program of a script has ended early", "program", name, "err", err)
+}
+
+// endWait is how long Stop waits for runs that are under way in the guest.
+const endWait = time.Second
+
+// Stop ends a script of StartScript: it detaches the probes, waits at most a second for programs that run in the guest, runs END, and writes to w
+// the text that the script has printed since its start, and its maps. At most 4 MB of records wait for Stop: of a script that prints more the rest is lost, and w has a line that says so.
+// The error is that of w, or of the detach.
+func (s *Script) Stop(w io.Writer) error {
+	var wrong error
+	printer := s.NewPrinter(false, func(text string) {
+		if wrong == nil {
+			_, wrong = io.WriteString(w, text)
+		}
+	}, func(text string) { s.st.log.Warn("script", "warning", text) })
+	if err := s.Disable(); err != nil && !s.st.closed.Load() {
+		s.st.log.Warn("disable the probes of a script", "err", err)
+	}
+	s.Settle(endWait)
+	_, gone := s.st.EndOwner(s.owner) // calls that are under way return to return probes that are disabled, too
+	s.RunAll(s.compiled.End, s.failed)
+	s.st.Poll()
+	for s.Waiting() > 0 {
+		records, next := s.Take()
+		for i, r := range records {
+			after := next
+			if i+1 < len(records) {
+				after = records[i+1].Data
+			}
+			if err := printer.Record(r.Data, after); err != nil {
+				s.st.log.Warn("damaged record of a script", "err", err)
+			}
+		}
+	}
+	if n := s.Lost(); n > 0 {
+		printer.Lost(n)
+	}
+	printer.PrintMaps()
+	_, err := s.Close()
+	return errors.Join(wrong, gone, err)
+}
+
+// Compiled returns the compiled script.
+func (s *Script) Compiled() *script.Script { return s.compiled }
+
+// Owner returns the owner of the script's probes.
+func (s *Script) Owner() *Owner { return s.owner }
+
+// Object returns the script's programs and maps.
+func (s *Script) Object() *Object { return s.obj }
+
+// NewPrinter returns a printer of the script's records and maps; see script.Script.NewPrinter.
+func (s *Script) NewPrinter(json bool, write, warn func(text string)) *script.Printer {
+	return s.compiled.NewPrinter(func(name string) *bpf.Map { return s.obj.loaded.Maps()[name] }, scriptTarget{s.st}, json, s.obj.loaded.Hold, write, warn)
+}
+
+// Begin enables the script's probes, unless the script has called exit already.
+func (s *Script) Begin() error {
+	if s.Exits() {
+		return nil
+	}
+	if err := s.enable(true); err != nil {
+		return err
+	}
+	if err := s.st.engine.Optimize(); err != nil {
+		s.st.log.Warn("optimize", "err", err)
+	}
+	return nil
+}
+
+// Exits reports whether the script has asked for its end already.
+func (s *Script) Exits() bool {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	return slices.ContainsFunc(s.records.queue, func(r ScriptRecord) bool {
+		_, ok := s.compiled.Exit(r.Data)
+		return ok
+	})
+}
+
+// enable switches the script's probes on or off.
+func (s *Script) enable(on bool) error {
+	st := s.st
+	if err := st.change(); err != nil {
+		return err
+	}
+	defer st.changes.Unlock()
+	_, err := st.enable(st.chosen(func(a *Probe) bool { return a.owner == s.owner }), on)
+	return err
+}
+
+// Disable disables the script's probes. Programs that run in the guest continue: see Settle.
+func (s *Script) Disable() error { return s.enable(false) }
+
+// Settle waits for the programs that run in the guest, and lets no other begin. The maps then are final, except for the effects of
+// RunAll. A run that takes longer than wait counts as missed.
+func (s *Script) Settle(wait time.Duration) { s.obj.loaded.Settle(wait) }
+
+// Sample returns a program of the script that is at no place in the guest, to run on what vCPUs do. It may be called once for each name.
+func (s *Script) Sample(name string) *program.Program { return s.obj.loaded.Sample(name) }
+
+// Idle returns the programs of the script that are at no place in the guest.
+func (s *Script) Idle() []bpf.LoadedProgram { return s.obj.loaded.Idle }
+
+// RunAll runs programs of the script that are at no place in the guest, in their order. failed, if not nil, is called with each run that ends early.
+func (s *Script) RunAll(names []string, failed func(name string, err error)) {
+	s.st.loading.RLock() // a reset begins its maps again
+	defer s.st.loading.RUnlock()
+	for _, name := range names {
+		if err := s.obj.loaded.Run(name); err != nil && failed != nil {
+			failed(name, err)
+		}
+	}
+}
+
+// Close detaches the script's probes, and gives back its maps. It may be called again. The result is that of EndOwner.
+func (s *Script) Close() ([]Info, error) {
+	gone, err := s.st.EndOwner(s.owner)
+	s.st.objects.end(s.obj)
+	return gone, err
+}
+
+// ScriptRecord is a record that a script's programs have written.
+type ScriptRecord struct {
+	Data []byte
+	Time int64 // when it was taken out of the programs' ring, on the clock of the event hub
+}
+
+// scriptRecords are the records of a script's programs on their way to its goroutine. It
+// is a program.Emitter.
+type scriptRecords struct {
+	ready chan struct{} // capacity 1: there is something
+
+	mu    sync.Mutex
+	queue []ScriptRecord
+	bytes int
+	lost  uint64
+}
+
+const (
+	// maxQueued bounds what waits for a script's goroutine, in bytes: at a script's end it is printed yet.
+	maxQueued = 4 << 20
+	// MaxTaken is the number of records that Take returns at most.
+	MaxTaken = 1024
+)
+
+// Put implements program.Emitter.
+func (q *scriptRecords) Put(_ int, at int64, data []byte) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.bytes+len(data) > maxQueued {
+		q.lost++
+		return false
+	}
+	q.queue, q.bytes = append(q.queue, ScriptRecord{append([]byte(nil), data...), at}), q.bytes+len(data)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Lose implements program.Emitter.
+func (q *scriptRecords) Lose(_ int, n uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lost += n
+}
+
+// Ready returns a channel that yields when there are records to take.
+func (s *Script) Ready() <-chan struct{} { return s.records.ready }
+
+// Waiting returns how many records wait to be taken.
+func (s *Script) Waiting() int {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	return len(s.records.queue)
+}
+
+// Lost returns how many records were lost before they could be taken.
+func (s *Script) Lost() uint64 {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	return s.records.lost
+}
+
+// Take returns the next records, at most MaxTaken, and the one after them, if any. A printer wants both.
+func (s *Script) Take() (records []ScriptRecord, next []byte) {
+	q := &s.records
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	records = q.queue[:min(len(q.queue), MaxTaken)]
+	for _, r := range records {
+		q.bytes -= len(r.Data)
+	}
+	if q.queue = q.queue[len(records):]; len(q.queue) == 0 {
+		q.queue = nil // what it was in may be given back
+		return records, nil
+	}
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return records, q.queue[0].Data
+}

@@ -1,0 +1,123 @@
+package session
+
+import (
+	"errors"
+	"iter"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
+	"github.com/guestprobe/guestprobe/probe/source"
+)
+
+// Target returns what scripts know of the guest.
+func (st *Session) Target() script.Target { return scriptTarget{st} }
+
+// scriptTarget is what a script knows of the guest.
+type scriptTarget struct{ st *Session }
+
+// Match implements script.Target: it leaves out what cannot be probed.
+func (t scriptTarget) Match(pattern string, user, returns bool) (names []string, left map[string]int) {
+	if guest.CheckGlob(pattern) != nil {
+		return nil, nil
+	}
+	left = map[string]int{}
+	why := func(err error) {
+		var refused *probe.Error
+		if errors.As(err, &refused) {
+			left[strings.ReplaceAll(strings.ToLower(string(refused.Code)), "_", " ")]++
+			return
+		}
+		left[err.Error()]++
+	}
+	for _, name := range t.st.Functions(pattern, user, returns, why) {
+		if names = append(names, name); len(names) > script.MaxPoints {
+			break
+		}
+	}
+	return names, left
+}
+
+// Lookup implements script.Target. Of several symbols of a name it is one: registering a
+// probe there is refused.
+func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
+	sym, err := t.st.guest.Image().Lookup(name)
+	var ambiguous *guest.AmbiguousSymbolError
+	if why = guest.Advice(err); err != nil && strings.HasPrefix(name, "/") && !errors.Is(err, guest.ErrSymbolNotFound) {
+		why = err.Error()
+	}
+	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound), why
+}
+
+// Exits implements script.Target.
+func (t scriptTarget) Exits() []string { return t.st.opt.Exits }
+
+// User implements script.Target.
+func (t scriptTarget) User(name string) bool { return t.st.atUserCode(name) }
+
+// Name implements script.Names.
+func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
+	sym, ok := t.st.guest.Image().Find(guest.GVA(addr))
+	return guest.ShownName(sym.Name), addr - uint64(sym.Addr), ok
+}
+
+// Shown implements script.Names.
+func (scriptTarget) Shown(addr uint64) uint64 { return linux.FileByte(guest.GVA(addr)) }
+
+// Functions returns the functions that a pattern matches (guest.Glob), or with user only functions of user code, by address, and how
+// definitions name each: by its address if several have the name. Functions that cannot be probed, with returns at their returns,
+// are left out; left, if not nil, is called with the reason.
+func (st *Session) Functions(pattern string, user, returns bool, left func(error)) iter.Seq2[guest.Symbol, string] {
+	return func(yield func(guest.Symbol, string) bool) {
+		img := st.guest.Image()
+		seen := map[guest.GVA]bool{} // a function may have several names
+		for _, sym := range img.Match(pattern) {
+			if sym.Kind != guest.SymFunc || seen[sym.Addr] || user && !sym.User {
+				continue
+			}
+			seen[sym.Addr] = true
+			var p probe.Probe = &probe.Kprobe{Addr: sym.Addr}
+			if returns {
+				p = &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: sym.Addr}}
+			}
+			if _, err := st.engine.Check(p); err != nil {
+				if left != nil {
+					left(err)
+				}
+			} else if !yield(sym, source.FunctionPlace(img, sym).String()) {
+				return
+			}
+		}
+	}
+}
+
+// Func implements script.Target: by the image's types, or else by debug information.
+func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
+	img, known := t.st.guest.Image(), t.st.types()
+	if known == nil {
+		if source, err := t.st.source(); err == nil {
+			return source.Func(name), source.Convention(name)
+		}
+		return nil, ""
+	}
+	sym, err := img.Lookup(name)
+	if err != nil {
+		return nil, ""
+	}
+	return known.Func(event.ModuleOf(img, sym.Addr), name), ""
+}
+
+// Types implements script.Target, likewise.
+func (t scriptTarget) Types() script.Types {
+	if known, ok := t.st.types().(script.Types); ok {
+		return known
+	}
+	if source, err := t.st.source(); err == nil {
+		return source
+	}
+	return nil
+}
