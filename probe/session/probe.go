@@ -47,13 +47,21 @@ func (p *Probe) ID() uint64 { return p.id }
 func (p *Probe) Name() string { return p.def.Name() }
 
 // Addr returns the address of the probed instruction, 0 while that is not known.
-func (p *Probe) Addr() guest.GVA { return p.kprobe.Addr }
+func (p *Probe) Addr() guest.GVA {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kprobe.Addr
+}
 
 // Def returns the parsed definition. It must not be changed.
 func (p *Probe) Def() *event.Def { return p.def }
 
-// Source returns the source of the probe's events, whose Layout decodes them.
-func (p *Probe) Source() *event.Source { return p.source }
+// Source returns the source of the probe's events, whose Layout decodes them. A change of the filter gives the probe another one.
+func (p *Probe) Source() *event.Source {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.source
+}
 
 // Stays reports whether the probe stays after EndOwner.
 func (p *Probe) Stays() bool { return p.stay }
