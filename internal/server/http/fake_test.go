@@ -2,35 +2,28 @@ package http
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // fakeGuest is the built-in guest's image in plain memory, with the real probe
 // engine on it and no processor: a test hits probes itself.
 type fakeGuest struct {
-	img    *guest.Image
-	types  event.Types
-	view   guest.View // instead of img, if there is one
-	engine *probe.Engine
-	cpus   int
+	img   *guest.Image
+	types event.Types
+	view  guest.View // instead of img, if there is one
+	*probetest.Bare
 
 	onModules func()
-
-	// world is held for writing while the world is stopped, for reading by a
-	// hit.
-	world sync.RWMutex
-	mem   []fakeArea
 
 	mu      sync.Mutex
 	state   machine.State
@@ -44,12 +37,7 @@ type fakeGuest struct {
 	closed  int
 }
 
-type fakeArea struct {
-	addr guest.GVA
-	data []byte
-}
-
-const fakeStack guest.GVA = 0x7000_0000
+const fakeStack = probetest.BareStack
 
 func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 	tb.Helper()
@@ -62,100 +50,23 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 
 func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
 	tb.Helper()
-	g := &fakeGuest{img: img, types: bootable{image: img}.types(nil, slog.New(slog.DiscardHandler)), cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
+	g := &fakeGuest{img: img, types: bootable{image: img}.types(nil, slog.New(slog.DiscardHandler)), changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
 	g.state.Phase = machine.PhaseCreated
 	for i := range cpus {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
 	}
-	g.load()
 	var err error
-	if g.engine, err = probe.New(g, probe.Options{OptimizeDelay: -1}); err != nil {
+	if g.Bare, err = probetest.NewBare(img, cpus, g.Image); err != nil {
 		tb.Fatal(err)
 	}
 	return g
 }
 
-func (g *fakeGuest) load() {
-	g.mem = []fakeArea{{fakeStack, make([]byte, 64<<10)}}
-	for _, s := range g.img.Segments {
-		data := make([]byte, s.MemSize)
-		copy(data, s.Data)
-		g.mem = append(g.mem, fakeArea{s.VAddr, data})
-	}
-}
-
-var errFakeMemory = errors.New("fake memory: not mapped")
-
-func (g *fakeGuest) at(addr guest.GVA, n int) ([]byte, error) {
-	for _, a := range g.mem {
-		if off := uint64(addr - a.addr); off < uint64(len(a.data)) && off+uint64(n) <= uint64(len(a.data)) {
-			return a.data[off : off+uint64(n)], nil
-		}
-	}
-	return nil, errFakeMemory
-}
-
-// The Target of the engine.
-
-func (g *fakeGuest) NumCPU() int { return g.cpus }
-
-func (g *fakeGuest) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
-
-func (g *fakeGuest) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	b, err := g.at(addr, len(p))
-	copy(p, b)
-	return err
-}
-
 func (g *fakeGuest) ReadText(addr guest.GVA, p []byte) error { return g.ReadMemory(0, addr, p) }
-
-func (g *fakeGuest) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	b, err := g.at(addr, len(p))
-	copy(b, p)
-	return err
-}
 
 func (g *fakeGuest) OnModules(f func()) { g.onModules = f }
 
-func (g *fakeGuest) Stop(f func(probe.World) error) error {
-	g.world.Lock()
-	defer g.world.Unlock()
-	return f(fakeWorld{g})
-}
-
-func (g *fakeGuest) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
-	a := near&^(1<<20-1) + guest.GVA(64<<20+1<<20*len(g.mem))
-	g.mem = append(g.mem, fakeArea{a, make([]byte, size)})
-	return a, nil
-}
-
-func (g *fakeGuest) WriteExec(addr guest.GVA, p []byte) error { return g.WriteMemory(0, addr, p) }
-
-func (g *fakeGuest) Symbols() probe.Symbols { return g.Image() }
-
-type fakeWorld struct{ g *fakeGuest }
-
-func (w fakeWorld) PatchText(addr guest.GVA, old, new []byte) error {
-	b, err := w.g.at(addr, len(old))
-	if err != nil {
-		return err
-	}
-	if string(b) != string(old) {
-		return &guest.TextMismatchError{Addr: addr, Want: old, Got: b}
-	}
-	copy(b, new)
-	return nil
-}
-
-func (w fakeWorld) CPU(int) probe.State { return probe.State{Regs: &probe.Regs{}} }
-
-func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
-
 // The Guest of the daemon.
-
-func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
-
-func (g *fakeGuest) Target() probe.Target { return g }
 
 func (g *fakeGuest) Types() event.Types               { return g.types }
 func (g *fakeGuest) Source() (*debuginfo.Info, error) { return readImageSource(g.img) }
@@ -216,14 +127,7 @@ func (g *fakeGuest) Resume() error { return g.move(machine.PhaseRunning) }
 func (g *fakeGuest) Pause() error { return g.move(machine.PhasePaused) }
 
 func (g *fakeGuest) Reset(context.Context) error {
-	err := g.engine.Reload(func(save func()) (bool, error) {
-		g.world.Lock()
-		defer g.world.Unlock()
-		save()
-		g.load()
-		return true, nil
-	})
-	if err != nil {
+	if err := g.Reload(); err != nil {
 		return err
 	}
 	g.become(machine.PhaseCreated, func(s *machine.State) { s.ExitCode, s.Crash = 0, nil })
@@ -241,38 +145,18 @@ func (g *fakeGuest) Close(context.Context) error {
 	g.mu.Lock()
 	g.closed++
 	g.mu.Unlock()
-	return g.engine.Close()
+	return g.Engine().Close()
 }
-
-// endbr64 may be at a function's entry; probes then sit behind it, and offset 0
-// means there.
-const endbr64 = "\xf3\x0f\x1e\xfa"
 
 // hit lets vCPU cpu arrive at a kernel or user symbol. True means that a probe
 // was there.
 func (g *fakeGuest) hit(tb testing.TB, cpu int, symbol string, offset uint64, set func(*probe.Regs)) bool {
 	tb.Helper()
-	sym, err := g.img.Lookup(symbol)
+	hit, err := g.Hit(cpu, symbol, offset, set)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g.world.RLock()
-	defer g.world.RUnlock()
-	if offset == 0 && string(g.img.Code(sym.Addr, 4)) == endbr64 {
-		offset = 4
-	}
-	if b, err := g.at(sym.Addr+guest.GVA(offset), 1); err != nil || b[0] != 0xcc {
-		return false // nothing traps there
-	}
-	regs := &probe.Regs{RIP: uint64(sym.Addr) + offset, RSP: uint64(fakeStack) + uint64(cpu+1)<<12, RFLAGS: 0x202}
-	if set != nil {
-		set(regs)
-	}
-	s := probe.State{Regs: regs}
-	if sym.User {
-		s.CPL = 3
-	}
-	return g.engine.Hit(cpu, s, probe.Trap{Kind: probe.TrapBreakpoint}).Action == probe.Resume
+	return hit
 }
 
 // print writes a console line.

@@ -70,7 +70,7 @@ func TestJprobeMirror(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := h.g.at(end.Addr, 1); err != nil || b[0] != 0xcc {
+	if b, err := h.g.At(end.Addr, 1); err != nil || b[0] != 0xcc {
 		t.Errorf("no breakpoint at the mirror's end: % x, %v", b, err)
 	}
 	if list, err := h.c.Probes(h.ctx); err != nil || len(list) != 1 {
@@ -78,9 +78,7 @@ func TestJprobeMirror(t *testing.T) {
 	}
 	regs := at
 	regs.RDI, regs.RIP = 99, uint64(end.Addr)
-	h.g.world.RLock()
-	v := h.g.engine.Hit(0, probe.State{Regs: &regs}, probe.Trap{Kind: probe.TrapBreakpoint})
-	h.g.world.RUnlock()
+	v := h.g.Deliver(0, probe.State{Regs: &regs}, probe.Trap{Kind: probe.TrapBreakpoint})
 	if v.Action != probe.Resume || regs.RDI != 5 || guest.GVA(regs.RIP) == mirror.Addr {
 		t.Errorf("behind the mirror: %+v, %+v", v, regs)
 	}

@@ -33,7 +33,7 @@ func TestPendingModule(t *testing.T) {
 		if !there {
 			k.Freed = guest.Range{Start: read.Addr, End: read.Addr + guest.GVA(read.Size)}
 		}
-		if err := g.engine.TargetChanged(); err != nil {
+		if err := g.Engine().TargetChanged(); err != nil {
 			t.Fatal(err)
 		}
 	}

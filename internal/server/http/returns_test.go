@@ -44,9 +44,7 @@ func TestReturnProbe(t *testing.T) {
 	}
 	minus := int64(-11)
 	regs := &probe.Regs{RIP: binary.LittleEndian.Uint64(word), RSP: uint64(sp) + 8, RAX: uint64(minus), RFLAGS: 0x202}
-	h.g.world.RLock()
-	v := h.g.engine.Hit(1, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
-	h.g.world.RUnlock()
+	v := h.g.Deliver(1, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
 	if v.Action != probe.Resume || guest.GVA(regs.RIP) != ret {
 		t.Errorf("the function returns to %#x, %+v", regs.RIP, v)
 	}

@@ -60,7 +60,7 @@ func TestVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := h.g.at(fakeStack, 64)
+	b, err := h.g.At(fakeStack, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
