@@ -87,7 +87,7 @@ func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 			return a.writes, err
 		}
 		switch {
-		case v.midHit && a.entered.Load(): // it waits for something else
+		case v.where.midExit() && a.entered.Load(): // it waits for something else
 			return a.writes, nil
 		case a.over.Load(), a.end == 0 && a.entered.Load() && v.regs.RFLAGS&x86.FlagIF != 0:
 			return a.writes, nil
@@ -110,10 +110,10 @@ func (m *Machine) awaitOne(v *vcpu) error {
 		m.rested.Broadcast()
 	})
 	defer timer.Stop()
-	if !v.resting {
+	if !v.where.rests() {
 		v.kick()
 	}
-	for !v.resting {
+	for !v.where.rests() {
 		if expired {
 			return &StopTimeoutError{CPU: v.id, After: m.stopTimeout}
 		}

@@ -103,7 +103,7 @@ func TestCallTimeout(t *testing.T) {
 		}()
 		return ctx
 	}
-	started := func() bool { return !v.resting && v.call != nil }
+	started := func() bool { return !v.where.rests() && v.call != nil }
 	if _, err := m.Call(until(started), address(t, m, "forever")); !errors.Is(err, ErrCallRunning) {
 		t.Errorf("call of a function that does not return: %v", err)
 	}

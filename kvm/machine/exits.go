@@ -153,21 +153,21 @@ func (v *vcpu) handleHalt() {
 func (v *vcpu) waitHalted() (again bool) {
 	m := v.m
 	open := v.regs.RFLAGS&x86.FlagIF != 0
-	changed := func() bool { return v.roused || v.regs.RFLAGS&x86.FlagIF != 0 != open }
+	changed := func() bool { return v.where == stateRoused || v.regs.RFLAGS&x86.FlagIF != 0 != open }
 	next := -1
+	var last runState
 	if open {
-		v.rest(VCPUIdle, func() bool { return changed() || v.tick.Load() })
+		last = v.rest(stateIdle, func() bool { return changed() || v.tick.Load() })
 	} else {
-		v.rest(VCPUHalted, func() bool {
+		last = v.rest(stateHalted, func() bool {
 			if v.call == nil {
 				next = m.calls.next(v.id)
 			}
 			return next >= 0 || changed()
 		})
 	}
-	switch roused := v.roused; {
-	case roused || m.gate.Load() != 0:
-		v.roused, v.between = false, false
+	switch {
+	case last == stateRoused || m.gate.Load() != 0:
 		return false
 	case changed():
 		return true

@@ -401,7 +401,7 @@ func (v *vcpu) claim() bool {
 		return nil
 	}
 	var err error
-	if v.stopper {
+	if v.where.stops() {
 		err = look()
 	} else {
 		err = v.m.stopWorld(v, look)

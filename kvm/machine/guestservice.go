@@ -29,7 +29,7 @@ func (v *vcpu) handleService(port uint16) bool {
 // does it when that is over, and before it runs the guest again.
 func (v *vcpu) reconcileText() {
 	m := v.m
-	if v.owesText = v.stopper; v.owesText {
+	if v.owesText = v.where.stops(); v.owesText {
 		return
 	}
 	v.completeExit()
@@ -43,11 +43,7 @@ func (v *vcpu) reconcileText() {
 		done = true
 		v.wake.Signal()
 	}()
-	if v.steps != nil { // between two steps
-		v.between = true
-		defer func() { v.between = false }()
-	}
-	v.rest(VCPUParked, func() bool { return done })
+	v.rest(stateComparing, func() bool { return done })
 }
 
 // warnInterrupt says that the guest hands on an interrupt as if it were an

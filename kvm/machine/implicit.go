@@ -284,7 +284,7 @@ func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string
 	}
 	v.yield()
 	var err error
-	if v.stopper {
+	if v.where.stops() {
 		err = end() // the world is this vCPU's already
 	} else {
 		err = m.stopWorld(v, end)
@@ -338,7 +338,7 @@ func (m *Machine) startGuard() {
 			}
 		}
 		for _, v := range m.vcpus {
-			if !v.resting {
+			if !v.where.rests() {
 				v.kick()
 			}
 		}

@@ -42,7 +42,7 @@ func (v *vcpu) stepInPlace() {
 		return err
 	}
 	var err error
-	if v.stopper {
+	if v.where.stops() {
 		err = step() // nested: the world is this vCPU's already
 	} else {
 		err = v.m.stopWorld(v, step)

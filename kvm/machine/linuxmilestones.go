@@ -46,7 +46,7 @@ func (v *vcpu) passMilestones() {
 	passes := v.passes
 	clear(v.passes[:])
 	g, ok := v.m.payload().(*linuxGuest)
-	if !ok || v.stopper {
+	if !ok || v.where.stops() {
 		return // runBeside sees it, soon
 	}
 	if passes[probe.TextWritten] {
@@ -55,7 +55,7 @@ func (v *vcpu) passMilestones() {
 	if !passes[probe.ModuleComes] && !passes[probe.MemoryLeaves] {
 		return
 	}
-	v.runAside(func(func() bool) {
+	v.runAside(stateWaiting, func(func() bool) {
 		if passes[probe.ModuleComes] {
 			g.refreshModules(v.m)
 			v.m.tellEngine() // in any case: who has seen it before may not have told yet
@@ -134,7 +134,5 @@ func (v *vcpu) handleModuleWrite(g *linuxGuest) {
 		m.log.Warn("what the guest's kernel writes to the text of a module is not known", "addr", at, "err", err)
 		return
 	}
-	v.setPoking(true)
-	defer v.setPoking(false)
-	v.runAside(func(waits func() bool) { v.pokeText(at, nil, data, waits) })
+	v.runAside(statePoking, func(waits func() bool) { v.pokeText(at, nil, data, waits) })
 }

@@ -111,14 +111,15 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 // resumedActivity returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
 // resumed. Precondition: m.mu held.
 func (v *vcpu) resumedActivity() VCPUActivity {
+	a := v.activity()
 	switch {
 	case v.m.phase != PhaseRunning:
 	case v.stop != nil:
-		return VCPUStopped // also one whose thread has not woken since ResumeOnly
-	case v.activity == VCPUParked:
+		return VCPUStopped
+	case a == VCPUParked:
 		return VCPURunning // it is parked for the look
 	}
-	return v.activity
+	return a
 }
 
 // SetRegs changes the general registers of a vCPU. A RIP that is the one that Registers has
@@ -151,11 +152,9 @@ func (v *vcpu) leaveHalt() error {
 	v.asleep = false
 	m := v.m
 	m.mu.Lock()
-	if v.activity == VCPUIdle || v.activity == VCPUHalted {
-		v.roused, v.parked, v.between, v.activity = true, true, true, VCPUParked
-		if v.stop != nil {
-			v.activity = VCPUStopped
-		}
+	if v.where.inHalt() {
+		v.setState(stateRoused)
+		v.parked = true
 	}
 	m.mu.Unlock()
 	if !m.payload().hasAPIC() {

@@ -49,7 +49,7 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 		regs, sregs := probe.Regs(saved.Regs), saved.Sregs
 		v.regs, v.sregs, v.others = &regs, &sregs, saved
 		if i < len(c.Activity) {
-			v.activity = activityOf(c.Activity[i])
+			v.saved = activityOf(c.Activity[i])
 		}
 	}
 	if err := m.payload().finishRestore(m, s); err != nil {

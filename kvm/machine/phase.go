@@ -64,7 +64,7 @@ func (m *Machine) State() State {
 	}
 	for _, v := range m.vcpus {
 		c := VCPUState{ID: v.id, Activity: v.resumedActivity(), Stop: v.stop}
-		if v.resting && v.others != nil {
+		if v.where.rests() && v.others != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Image(), c.RIP)
 		}
@@ -125,7 +125,7 @@ func (m *Machine) end(set func()) {
 	}
 	m.gate.Or(gateHold)
 	for _, v := range m.vcpus {
-		if !v.resting {
+		if !v.where.rests() {
 			v.kick()
 		}
 	}
@@ -351,7 +351,7 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 	m.wakeAll()
 	m.turn.Broadcast()
 	for _, v := range m.vcpus {
-		if !v.resting {
+		if !v.where.rests() {
 			v.kick()
 		}
 	}
@@ -372,7 +372,7 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, v := range m.vcpus {
-		v.resting, v.activity = true, VCPUParked
+		v.setState(stateOff)
 		v.forgetStop()
 	}
 	m.gate.And(^gateQuit)

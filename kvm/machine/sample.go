@@ -31,7 +31,7 @@ func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	}
 	for _, v := range m.vcpus {
 		switch {
-		case v.resting:
+		case v.where.rests():
 		case !v.addSample(f):
 			missed++
 		default:

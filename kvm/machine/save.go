@@ -192,7 +192,7 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		case ended:
 		case v.call != nil:
 			return nil, fmt.Errorf("vcpu %d: %w", i, ErrCallBusy)
-		case v.midHit, v.trapping():
+		case v.where.midExit(), v.trapping():
 			return nil, &probe.InsideError{CPU: i}
 		}
 		if runs, err := v.kvm.RunsGuests(); err != nil {
@@ -280,7 +280,7 @@ var trapPorts = [...]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFaul
 func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error) {
 	c = &snapshot.CPU{
 		Regs: kvm.Regs(*regs), Sregs: *v.sregs, Tick: v.tick.Load(),
-		Asleep: v.asleep || v.activity == VCPUIdle || v.activity == VCPUHalted,
+		Asleep: v.asleep || v.where.inHalt(),
 	}
 	c.Sregs.InterruptBitmap = [len(c.Sregs.InterruptBitmap)]uint64{}
 	keep := func(e error) {

@@ -45,7 +45,7 @@ func (m *Machine) noteStop(v *vcpu) {
 	if v.haltAll && m.phase == PhaseRunning {
 		m.gate.Or(gateHold)
 		for _, o := range m.vcpus {
-			if o != v && !o.resting {
+			if o != v && !o.where.rests() {
 				o.kick()
 			}
 		}
@@ -77,9 +77,7 @@ func (m *Machine) releaseStopped(which func(*vcpu) bool) {
 	for _, v := range m.vcpus {
 		if v.stop != nil && which(v) {
 			v.stop = nil
-			if v.between { // else it was stopped in a hlt, which it goes on with
-				v.goOn, v.activity = true, VCPURunning
-			}
+			v.goOn = v.goOn || v.where.between() // else it was stopped in a hlt, which it goes on with
 		}
 		if v.stop != nil {
 			v.stop.All = false // others go on
@@ -171,11 +169,11 @@ func (v *vcpu) steppable() error {
 		return ErrNotRunnable
 	case v.steps != nil:
 		return ErrBusyStepping
-	case !v.resting || m.phase == PhaseRunning && v.stop == nil:
+	case !v.where.rests() || m.phase == PhaseRunning && v.stop == nil:
 		err = ErrNotStopped
-	case v.activity == VCPUIdle || v.activity == VCPUHalted:
+	case v.where.inHalt():
 		err = ErrHalted
-	case !v.between:
+	case !v.where.between():
 		err = ErrNotStopped
 	case m.engine.InSlot(guest.GVA(v.regs.RIP)):
 		err = ErrInEngine
@@ -227,7 +225,7 @@ var ErrBusyStepping = errors.New("it is being stepped already")
 
 // forgetStop ends what the vCPU was stopped for. Precondition: m.mu held, the vCPU's thread has ended.
 func (v *vcpu) forgetStop() {
-	v.stop, v.goOn, v.between = nil, false, false
+	v.stop, v.goOn = nil, false
 	if v.steps != nil {
 		v.steps.err = v.m.cutOffError()
 		close(v.steps.done)
@@ -267,9 +265,7 @@ func (v *vcpu) serveDebugger() bool {
 	for r.did < r.n && r.err == nil {
 		if m.gate.Load()&(gateStop|gateStep) != 0 { // others have the world stand still between two steps
 			m.mu.Lock()
-			v.between = true
-			v.rest(VCPUStopped, func() bool { return true })
-			v.between = false
+			v.rest(stateSettled, func() bool { return true })
 			m.mu.Unlock()
 		}
 		if r.err = r.ctx.Err(); m.gate.Load()&gateQuit != 0 {
@@ -289,6 +285,7 @@ func (v *vcpu) serveDebugger() bool {
 			v.reconcileText()
 		}
 	}
+	v.completeExit()
 	m.engine.StoppedBy(v.id) // a hit on the way stops where the step does
 	v.parked, v.halting, v.haltAll = true, false, false
 	m.mu.Lock()
@@ -296,7 +293,7 @@ func (v *vcpu) serveDebugger() bool {
 	v.noteStep()
 	v.steps = nil
 	// It rests again, before anybody is told.
-	v.resting, v.between, v.activity = true, true, VCPUStopped
+	v.setState(stateSettled)
 	m.rested.Broadcast()
 	close(r.done)
 	return true

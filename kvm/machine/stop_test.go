@@ -51,7 +51,7 @@ func TestStopUnderLoad(t *testing.T) {
 								}
 							}
 							for _, v := range m.vcpus {
-								if !v.resting { // stable: the world is stopped
+								if !v.where.rests() { // stable: the world is stopped
 									t.Errorf("vcpu %d is not resting", v.id)
 								}
 							}

@@ -39,15 +39,13 @@ func (v *vcpu) handleTextWrite() bool {
 	if a := v.timeAlone(); a != nil && a.write(at, b, x.Data[:n]) {
 		return true
 	}
-	intruder := ok && !v.stopper && g.isIntruder(v)
-	if v.stopper || !intruder && !m.engine.Probed(at, n) {
+	intruder := ok && !v.where.stops() && g.isIntruder(v)
+	if v.where.stops() || !intruder && !m.engine.Probed(at, n) {
 		copy(b, x.Data[:n])
 		return true
 	}
 	data := append([]byte{}, x.Data[:n]...)
-	v.setPoking(true)
-	defer v.setPoking(false)
-	v.runAside(func(waits func() bool) {
+	v.runAside(statePoking, func(waits func() bool) {
 		if !intruder {
 			v.pokeText(at, b, data, waits)
 			return
@@ -57,14 +55,6 @@ func (v *vcpu) handleTextWrite() bool {
 		copy(b, data)
 	})
 	return true
-}
-
-// setPoking says that the vCPU waits for a write to its text, or no more.
-func (v *vcpu) setPoking(yes bool) {
-	v.m.mu.Lock()
-	defer v.m.mu.Unlock()
-	v.poking = yes
-	v.m.rested.Broadcast()
 }
 
 // How long the host waits before it tries again to write what the guest has written to its

@@ -24,14 +24,24 @@ func (m *Machine) untidied() bool {
 }
 
 // restsTidy reports whether the vCPU rests, and has left the engine's code if it could. Precondition: m.mu held.
-func (v *vcpu) restsTidy() bool { return v.resting && !(v.untidy && v.m.untidied()) }
+func (v *vcpu) restsTidy() bool {
+	switch {
+	case v.where == stateLeavingQueued:
+		return false
+	case v.where == stateParked:
+		return !v.m.untidied()
+	}
+	return v.where.rests()
+}
 
 // runTidied runs f while all vCPUs rest outside of the engine's code, as far as they can be brought there.
 func (m *Machine) runTidied(f func() error) error {
 	m.mu.Lock()
 	m.gate.Or(gateTidy)
 	for _, v := range m.vcpus {
-		v.untidy = v.untidy || v.resting && v.between && v.stop == nil
+		if v.where == stateSettled && v.stop == nil {
+			v.setState(stateParked)
+		}
 	}
 	m.wakeAll()
 	err := m.awaitRest(nil, m.stopTimeout, true)

@@ -62,7 +62,7 @@ func (m *Machine) markTickDue() {
 		switch {
 		case v.tick.Swap(true):
 			v.n.merged.inc()
-		case v.resting:
+		case v.where.rests():
 			v.wake.Signal()
 		default:
 			v.kick()

@@ -36,9 +36,6 @@ type vcpu struct {
 	call     *call                     // the host's call that runs on this vCPU
 	raw      [64]byte                  // for reading and writing guest memory without allocation
 	asleep   bool                      // a hlt in code that was run from inside a hit is still to be served
-	roused   bool                      // it waits in a hlt that somebody has taken it out of, by setting RIP
-	stopper  bool                      // this vCPU has stopped the world
-	midHit   bool                      // it rests, or waits, in the middle of an exit
 	passes   [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
 	poke     [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
 	turn     bool                      // it is this vCPU's turn to run: see turns
@@ -63,20 +60,17 @@ type vcpu struct {
 	n       counters
 
 	// Guarded by Machine.mu.
-	stop     *Stop // it is stopped; see there
-	goOn     bool  // it was, and goes on
-	steps    *steps
-	between  bool // it rests between two hits
-	untidy   bool // likewise, and perhaps in the engine's code: see leaveEngineCode
-	resting  bool
-	poking   bool // it waits until the engine has done its write to its text
-	activity VCPUActivity
-	wake     *sync.Cond
-	done     chan struct{} // closed when its thread has ended
+	where runState
+	saved VCPUActivity // what a vCPU of a file (Open) did
+	stop  *Stop        // it is stopped; see there
+	goOn  bool         // it was, and goes on
+	steps *steps
+	wake  *sync.Cond
+	done  chan struct{} // closed when its thread has ended
 }
 
 func newVCPU(m *Machine, id int) *vcpu {
-	v := &vcpu{m: m, id: id, resting: true, activity: VCPUParked}
+	v := &vcpu{m: m, id: id}
 	v.wake = sync.NewCond(&m.mu)
 	return v
 }
@@ -110,7 +104,7 @@ func (v *vcpu) kick() {
 func (v *vcpu) start() {
 	v.m.mu.Lock()
 	v.done = make(chan struct{})
-	v.resting, v.activity = false, VCPURunning
+	v.setState(stateRunning)
 	v.m.mu.Unlock()
 	started := make(chan struct{})
 	go v.thread(started)
@@ -128,7 +122,7 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.tid.Store(0)
 		v.kvm.Unbind()
 		v.m.mu.Lock()
-		v.resting = true // another vCPU may have the world stopped before all have ended
+		v.setState(stateOff) // another vCPU may have the world stopped before all have ended
 		v.m.rested.Broadcast()
 		v.m.mu.Unlock()
 		close(v.done)
@@ -206,24 +200,22 @@ func (v *vcpu) proceed() bool {
 		v.m.noteStop(v)
 	}
 	v.parked, v.woken = false, true
-	activity := VCPUParked
+	at := stateParked
 	if v.stop != nil {
-		activity = VCPUStopped
+		at = stateSettled // a vCPU does not stop in the engine's code
 	}
-	v.between, v.untidy = true, v.stop == nil
-	defer func() { v.between, v.untidy = false, false }()
 	for {
-		if v.untidy && v.m.untidied() {
-			v.untidy = false
-			v.m.mu.Unlock()
-			v.leaveEngineCode()
-			v.yield()
-			v.m.mu.Lock()
-		}
-		v.rest(activity, func() bool { return v.stop == nil || v.steps != nil })
+		v.sleep(at, func() bool { return v.stop == nil || v.steps != nil })
 		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.mayRunAlone() || v.steps != nil {
+			v.setState(stateRunning)
 			return g&gateQuit == 0
 		}
+		v.setState(stateLeaving)
+		v.m.mu.Unlock()
+		v.leaveEngineCode()
+		v.yield()
+		v.m.mu.Lock()
+		at = stateSettled
 	}
 }
 
@@ -264,31 +256,35 @@ func (v *vcpu) completeExit() {
 	}
 }
 
-// rest counts the vCPU as resting until the gate is open and ready says so, or the
-// thread shall end. Precondition: m.mu held; ready is called with it.
-func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
+// rest keeps the vCPU in state at, one of those that rest, until the gate is open and ready returns true, or the thread shall end. It
+// returns the state at the end of that, which another thread may have changed. Precondition: m.mu held; ready is called with it.
+func (v *vcpu) rest(at runState, ready func() bool) (last runState) {
+	last = v.sleep(at, ready)
+	v.setState(stateRunning)
+	return last
+}
+
+// sleep is rest, but leaves the vCPU in its state.
+func (v *vcpu) sleep(at runState, ready func() bool) (last runState) {
 	m := v.m
-	v.resting, v.activity = true, a
+	v.setState(at)
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || v.mayRunAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between && ready() ||
-			g&gateStop == 0 && v.between && v.untidy && m.untidied() {
-			break
+		if g&gateQuit != 0 || g == 0 && ready() || v.mayRunAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.where.servesSteps() && ready() ||
+			g&gateStop == 0 && v.where == stateParked && m.untidied() {
+			return v.where
 		}
 		v.wake.Wait()
 	}
-	v.resting, v.activity = false, VCPURunning
 }
 
-// runAside runs f on another thread, and counts the vCPU as resting until it has returned,
-// or the thread shall end. Whether it still waits waits says, which takes m.mu.
-func (v *vcpu) runAside(f func(waits func() bool)) {
+// runAside runs f on another thread, and keeps the vCPU in state at (stateWaiting, statePoking) until it has returned,
+// or the thread shall end. The function waits, which takes m.mu, reports whether it still waits.
+func (v *vcpu) runAside(at runState, f func(waits func() bool)) {
 	v.yield() // others run, or come to rest, meanwhile: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
-	v.midHit = true
-	defer func() { v.midHit = false }()
 	done := false
 	go func() {
 		f(func() bool {
@@ -301,7 +297,7 @@ func (v *vcpu) runAside(f func(waits func() bool)) {
 		done = true
 		v.wake.Signal()
 	}()
-	v.rest(VCPUParked, func() bool { return done })
+	v.rest(at, func() bool { return done })
 	done = true
 }
 

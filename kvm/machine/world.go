@@ -74,22 +74,21 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	ticket := m.ticket
 	m.ticket++
 	if self != nil {
-		self.resting, self.midHit = true, true
+		self.setState(self.where.queued())
 		m.rested.Broadcast()
 	}
 	for m.serving != ticket {
 		if self != nil && m.gate.Load()&gateQuit != 0 {
 			defer m.mu.Unlock()
 			m.givenUp[ticket] = true
-			self.midHit = false
+			self.setState(stateCut)
+			self.kick() // on its way to the end it does not enter the guest
 			return m.cutOffError()
 		}
 		m.turn.Wait()
 	}
 	if self != nil {
-		self.resting, self.midHit = false, false
-		self.stopper = true
-		defer func() { self.stopper = false }()
+		self.setState(self.where.stopping())
 	}
 	m.gate.Or(gateStop)
 	err := m.awaitRest(self, m.stopTimeout, false)
@@ -104,6 +103,9 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 		}
 		m.turn.Broadcast()
 		m.wakeAll()
+		if self != nil {
+			self.setState(self.where.stopped())
+		}
 		m.mu.Unlock()
 	}()
 	if err != nil {
@@ -122,7 +124,7 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) err
 	for {
 		busy := -1
 		for _, v := range m.vcpus {
-			if v != self && (!v.resting || pausing && (v.poking || v.timeAlone() != nil || !v.restsTidy())) {
+			if v != self && (!v.where.rests() || pausing && (v.where == statePoking || v.timeAlone() != nil || !v.restsTidy())) {
 				busy = v.id
 				if timer == nil {
 					v.kick()
@@ -154,7 +156,7 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) err
 // held.
 func (m *Machine) wakeAll() {
 	for _, v := range m.vcpus {
-		if m.gate.Load()&^gateStop != gateHold || v.steps != nil || v.untidy {
+		if m.gate.Load()&^gateStop != gateHold || v.steps != nil || v.where == stateParked {
 			v.wake.Signal()
 		}
 	}
