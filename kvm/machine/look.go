@@ -154,7 +154,7 @@ func (v *vcpu) leaveHalt() error {
 	m.mu.Lock()
 	if v.where.inHalt() {
 		v.setState(stateRoused)
-		v.parked = true
+		v.due.raise(duePark)
 	}
 	m.mu.Unlock()
 	if !m.payload().hasAPIC() {

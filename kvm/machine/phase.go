@@ -170,7 +170,8 @@ func (m *Machine) ResumeOnly(which func(cpu int) bool) error {
 		defer m.mu.Unlock()
 		for _, v := range m.vcpus {
 			if (m.phase == PhasePaused || m.phase == PhaseCreated) && v.stop == nil && !which(v.id) {
-				v.stop, v.parked = v.newStop(nil), true
+				v.stop = v.newStop(nil)
+				v.due.raise(duePark)
 			}
 		}
 		return nil

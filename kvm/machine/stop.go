@@ -247,7 +247,6 @@ func (m *Machine) cutOffError() error {
 // serveDebugger does what the vCPU was woken for, and reports whether it is to rest again.
 func (v *vcpu) serveDebugger() bool {
 	m := v.m
-	v.woken = false
 	m.mu.Lock()
 	r, goOn := v.steps, v.goOn
 	v.goOn = goOn && r != nil
@@ -257,7 +256,7 @@ func (v *vcpu) serveDebugger() bool {
 			v.trap = arrival{via: viaExit, state: v.state()}
 			v.obey(m.engine.GoOn(v.id, v.trap.state))
 		}
-		return v.halting
+		return v.due == dueStop
 	}
 	if v.owesText { // of a step in place, at whose end it was stopped
 		v.reconcileText()
@@ -287,7 +286,7 @@ func (v *vcpu) serveDebugger() bool {
 	}
 	v.completeExit()
 	m.engine.StoppedBy(v.id) // a hit on the way stops where the step does
-	v.parked, v.halting, v.haltAll = true, false, false
+	v.due, v.haltAll = duePark, false
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.noteStep()

@@ -46,10 +46,8 @@ type vcpu struct {
 
 	guarded guarded // see guardWatches
 
-	parked   bool  // it is to rest as long as it is stopped
-	woken    bool  // it has rested, and somebody may have asked it for something
-	haltAll  bool  // and all others with it
-	halting  bool  // it is to stop before it enters the guest again
+	due      due
+	haltAll  bool  // its next stop takes all others along
 	debugged bool  // a debugger has it execute one instruction
 	owed     bool  // behind which the trap of the guest's own TF is to come
 	stepErr  error // why it did not
@@ -131,11 +129,12 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.asleep = false
 		v.handleHalt()
 	}
-	if !v.proceed() || !v.confine() {
+	rested, ok := v.proceed()
+	if !ok || !v.confine() {
 		return
 	}
-	for ok := true; ok; ok = v.proceed() {
-		if v.woken && v.serveDebugger() {
+	for ; ok; rested, ok = v.proceed() {
+		if rested && v.serveDebugger() {
 			continue
 		}
 		if v.asleep { // code that was run for a debugger has come to a hlt
@@ -179,27 +178,27 @@ func (v *vcpu) confine() bool {
 }
 
 // proceed is the point between two hits: it lets the vCPU go on at once when
-// the gate is open, else rests until it is. False ends the thread.
+// the gate is open, else rests until it is. It reports whether the vCPU has rested, so that others may have asked it for something, and
+// whether its thread goes on.
 //
 // Whoever closes the gate kicks afterwards. So either the gate is seen here, or
 // the kick comes after ClearKick and keeps the vCPU from staying in KVM_RUN.
-func (v *vcpu) proceed() bool {
+func (v *vcpu) proceed() (rested, ok bool) {
 	if v.kvm.Kicked() {
 		v.kvm.ClearKick()
 	}
-	if (v.m.gate.Load() == 0 || v.mayRunAlone()) && !v.halting && !v.parked {
+	if (v.m.gate.Load() == 0 || v.mayRunAlone()) && v.due == dueNothing {
 		v.runSamples()
-		return true
+		return false, true
 	}
 	v.completeExit()
 	v.yield()
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
-	if v.halting {
-		v.halting = false
+	if v.due == dueStop {
 		v.m.noteStop(v)
 	}
-	v.parked, v.woken = false, true
+	v.due = dueNothing
 	at := stateParked
 	if v.stop != nil {
 		at = stateSettled // a vCPU does not stop in the engine's code
@@ -208,7 +207,7 @@ func (v *vcpu) proceed() bool {
 		v.sleep(at, func() bool { return v.stop == nil || v.steps != nil })
 		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.mayRunAlone() || v.steps != nil {
 			v.setState(stateRunning)
-			return g&gateQuit == 0
+			return true, g&gateQuit == 0
 		}
 		v.setState(stateLeaving)
 		v.m.mu.Unlock()
@@ -218,6 +217,21 @@ func (v *vcpu) proceed() bool {
 		at = stateSettled
 	}
 }
+
+// due is what a vCPU's thread does before it enters the guest again (proceed), instead of looking only at the gate.
+//
+// Its own thread changes it without a lock. Others raise it to duePark with Machine.mu held, while the vCPU rests. It rises until
+// proceed has done what is due; steps for a debugger end at duePark, also if a handler has asked for a stop on the way.
+type due uint8
+
+const (
+	dueNothing due = iota
+	duePark        // rest, as long as the vCPU is stopped: another thread has stopped it, or moved it out of a hlt
+	dueStop        // stop, and rest: a handler has asked for it
+)
+
+// raise makes d at least to.
+func (d *due) raise(to due) { *d = max(*d, to) }
 
 // settleLimit is how many parts of a string instruction completeExit sees through. A
 // rep outs can have any number; the registers between two parts are those that

@@ -28,7 +28,9 @@ func (v *vcpu) dispatch() {
 
 // obey carries out the engine's verdict on v.trap.
 func (v *vcpu) obey(d probe.Verdict) {
-	v.halting = v.halting || d.Stop
+	if d.Stop {
+		v.due.raise(dueStop)
+	}
 	switch d.Action {
 	case probe.Resume:
 		if d.Stop && v.trap.via == viaStub {

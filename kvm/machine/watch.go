@@ -209,7 +209,9 @@ func (v *vcpu) handleWatchedAccess() bool {
 	s := v.state()
 	regs := *s.Regs // the instruction is under way: its registers are not the handler's
 	s.Regs = &regs
-	v.halting = v.m.engine.Accessed(v.id, s, a) || v.halting
+	if v.m.engine.Accessed(v.id, s, a) {
+		v.due.raise(dueStop)
+	}
 	return true
 }
 
