@@ -48,14 +48,14 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, step)
 	}
 	switch {
-	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
+	case v.step != nil && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
 		v.m.engine.Unstepped(v.id)
-		v.stepErr = err
+		v.step.err = err
 		v.resume()
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrResetMeanwhile):
 	case errors.Is(err, errElsewhere):
-		if v.debugged {
-			v.stepErr = ErrRanAway
+		if v.step != nil {
+			v.step.err = ErrRanAway
 		}
 		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
 	case err != nil:
@@ -71,7 +71,9 @@ func (v *vcpu) stepInPlace() {
 func (v *vcpu) endStepInPlace(held uint64) {
 	v.n.inPlace.inc()
 	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
-	v.owed = held&x86.FlagTF != 0
+	if v.step != nil {
+		v.step.owed = held&x86.FlagTF != 0
+	}
 }
 
 // stepAlone runs the instruction at site while the world is stopped. On success
@@ -105,9 +107,9 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 	tf, copied, limit := false, aside{}, nestedLimit
 	breaks := v.deliversAfter(&inst, site, as, r)
 	switch {
-	case v.debugged && reached(true) && r.mayFault(v.trap.state.CPL == 3):
+	case v.step != nil && reached(true) && r.mayFault(v.trap.state.CPL == 3):
 		return end, ErrStepOverwrites // an exception would lead nowhere that is known
-	case v.debugged && !breaks && !r.open && r.mayFault(v.trap.state.CPL == 3):
+	case v.step != nil && !breaks && !r.open && r.mayFault(v.trap.state.CPL == 3):
 		return end, errUndelivered // the int3s at the guest's handlers are not delivered either
 	case known && !r.open && breaks:
 	case v.canSingleStep():
@@ -120,7 +122,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		defer func() {
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
-	case !breaks && v.debugged:
+	case !breaks && v.step != nil:
 		return end, errUndelivered
 	default:
 		var ok bool
@@ -132,7 +134,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 			switch {
 			case !reached(false):
 				return end, errUnknownLanding
-			case v.debugged:
+			case v.step != nil:
 				return end, ErrStepOverwrites
 			}
 			// A hit must be gone through, and the guest stay what it is: it goes on without an end of the step.
@@ -256,7 +258,7 @@ func (v *vcpu) heldVectors() (held uint64) {
 	if ok && flags&x86.FlagIF != 0 && v.trap.state.CPL == 3 {
 		held = x86.FlagIF
 	}
-	if !v.debugged {
+	if v.step == nil {
 		return held
 	}
 	code := make([]byte, x86.MaxLen)

@@ -46,11 +46,9 @@ type vcpu struct {
 
 	guarded guarded // see guardWatches
 
-	due      due
-	haltAll  bool  // its next stop takes all others along
-	debugged bool  // a debugger has it execute one instruction
-	owed     bool  // behind which the trap of the guest's own TF is to come
-	stepErr  error // why it did not
+	due     due
+	haltAll bool       // its next stop takes all others along
+	step    *debugStep // what it executes for a debugger, or nil
 
 	tid     atomic.Int32 // of its thread, 0 when there is none
 	tick    atomic.Bool  // a timer interrupt is due

@@ -65,7 +65,7 @@ func (v *vcpu) resume() {
 		// it stands if the guest's vector has no stack of its own. A Linux kernel's stub has
 		// no iretq at all; at CPL3 the gs base and the page tables are still those of user code.
 		// Behind a step the vCPU stands in the interrupted code, wherever that is.
-		if v.debugged || v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() || !v.m.payload().stubReturns() {
+		if v.step != nil || v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() || !v.m.payload().stubReturns() {
 			v.leaveStub()
 		} else if !v.writeFrame() {
 			v.crashFrame()
