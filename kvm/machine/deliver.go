@@ -19,34 +19,36 @@ const maxIST = 1 << 16
 // tables are the registers by which a processor delivers an exception.
 type tables struct{ idt, gdt, tss kvm.Descriptor }
 
-// deliversAfter reports whether an int3 where inst leads comes to the engine: by an exit, or because the guest's own
-// vector 3 can be delivered then. inst is at site and has not been executed; r is what it transfers.
-func (v *vcpu) deliversAfter(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
+// deliversAfter reports whether an int3 where the instruction leads comes to the engine: by an exit, or because the guest's own
+// vector 3 can be delivered then. The instruction has not been executed.
+func (s *inPlace) deliversAfter() bool {
+	v, inst := s.v, &s.inst
 	cpl := v.trap.state.CPL
 	if v.m.host.Traps.CPL(cpl).Int3 != host.DeliveryVector {
 		return true
 	}
-	s := v.sregs
-	t := tables{idt: s.IDT, gdt: s.GDT, tss: kvm.Descriptor{Base: s.TR.Base, Limit: uint16(min(s.TR.Limit, 0xffff))}}
-	next, switches := v.nextSpace(inst)
+	r := v.sregs
+	t := tables{idt: r.IDT, gdt: r.GDT, tss: kvm.Descriptor{Base: r.TR.Base, Limit: uint16(min(r.TR.Limit, 0xffff))}}
+	next, switches := s.nextSpace()
 	switch {
 	case switches:
-		return v.canDeliver(t, next, cpl, nil)
+		return s.canDeliver(t, next, cpl, nil)
 	case cpl == 0 && inst.Enc == x86.Legacy && inst.Map == x86.Map0F && inst.Opcode <= 0x01:
-		if !v.loadTables(inst, site, as, &t) {
+		if !s.loadTables(&t) {
 			return true // it raises an exception
 		}
 	}
-	return v.canDeliver(t, as, cpl, r)
+	return s.canDeliver(t, s.as, cpl, s.reach)
 }
 
-// loadTables makes t what it is after inst, and reports whether inst does not fault: lgdt, lidt, ltr (SDM Vol. 2).
-func (v *vcpu) loadTables(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
+// loadTables makes t what it is after the instruction, and reports whether that does not fault: lgdt, lidt, ltr (SDM Vol. 2).
+func (s *inPlace) loadTables(t *tables) bool {
+	v, inst, site, as := s.v, &s.inst, s.site, s.as
 	const ltr, lgdt, lidt = 3, 2, 3
 	m, memory := inst.Mem()
 	read := func(b []byte) bool {
 		at, ok := inst.Addr(uint64(site), v.trap.state.Regs)
-		return ok && as.Read(guest.GVA(at+v.base(m.Segment)), b) == nil
+		return ok && as.Read(guest.GVA(at+s.base(m.Segment)), b) == nil
 	}
 	switch {
 	case inst.Opcode == 0 && inst.Reg()&7 == ltr:
@@ -97,7 +99,7 @@ func descriptor(gdt kvm.Descriptor, as guest.AddressSpace, selector uint16) (lo,
 
 // canDeliver reports whether the processor can deliver #BP by t, from code at cpl, to memory that the guest has for it (SDM Vol. 3,
 // 6.14). What an instruction transfers (r) of that is taken for changed.
-func (v *vcpu) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
+func (s *inPlace) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
 	changed := func(at guest.GVA, n int) bool {
 		if r == nil {
 			return false
@@ -123,7 +125,7 @@ func (v *vcpu) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reach) 
 	if _, err := as.Translate(guest.GVA(hi<<32 | lo>>48<<16 | lo&0xffff)); err != nil {
 		return false
 	}
-	rsp := v.trap.state.Regs.RSP
+	rsp := s.v.trap.state.Regs.RSP
 	if ist := lo >> 32 & 7; ist != 0 || cpl != 0 {
 		off := uint64(tssRSP)
 		if ist != 0 {

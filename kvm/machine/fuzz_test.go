@@ -58,7 +58,7 @@ func FuzzLandings(f *testing.F) {
 		v.sregs.IDT.Base, v.sregs.IDT.Limit = tinyData, limit
 		v.trap.state = probe.State{Regs: &r, Root: boot.Root}
 		before := r
-		places, _ := v.landings(tinyText, m.Image().Code(tinyText, x86.MaxLen))
+		places, _ := (&inPlace{v: v, site: tinyText}).landings(m.Image().Code(tinyText, x86.MaxLen))
 		if r != before {
 			t.Errorf("registers changed: %+v, were %+v", r, before)
 		}

@@ -30,22 +30,32 @@ import (
 //
 // So the world is never stopped for longer than one instruction takes.
 
+// inPlace is one instruction that a vCPU executes in its place. The vCPU's thread owns it.
+type inPlace struct {
+	v      *vcpu
+	site   guest.GVA // where it is
+	traced bool      // the guest itself single-steps it
+	held   uint64    // flags that are clear while it is executed: see heldFlags
+
+	// While the world is stopped.
+	inst   x86.Inst
+	as     guest.AddressSpace
+	reach  *reach
+	places []landing // where it can lead
+	end    landing   // where it has led
+}
+
 // stepInPlace executes the one instruction at v.trap.state, and tells the
 // engine how it went.
 func (v *vcpu) stepInPlace() {
-	site := guest.GVA(v.trap.state.Regs.RIP)
-	var end landing
-	traced := v.trap.state.Regs.RFLAGS&x86.FlagTF != 0
-	held := v.heldVectors()
-	step := func() (err error) {
-		end, err = v.stepAlone(site, traced, held)
-		return err
-	}
+	regs := v.trap.state.Regs
+	s := inPlace{v: v, site: guest.GVA(regs.RIP), traced: regs.RFLAGS&x86.FlagTF != 0}
+	s.held = s.heldFlags()
 	var err error
 	if v.where.stops() {
-		err = step() // nested: the world is this vCPU's already
+		err = s.execute() // nested: the world is this vCPU's already
 	} else {
-		err = v.m.stopWorld(v, step)
+		err = v.m.stopWorld(v, s.execute)
 	}
 	switch {
 	case v.step != nil && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
@@ -57,125 +67,128 @@ func (v *vcpu) stepInPlace() {
 		if v.step != nil {
 			v.step.err = ErrRanAway
 		}
-		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
+		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", s.site)
 	case err != nil:
-		v.crash(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
-	case end.handler:
-		v.faultInPlace(site, end, traced, held)
+		v.crash(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", s.site, err))
+	case s.end.handler:
+		s.fault()
 	default:
-		v.endStepInPlace(held)
+		s.finish()
 	}
 }
 
-// endStepInPlace tells the engine that the instruction has been executed, with the flags of held held back.
-func (v *vcpu) endStepInPlace(held uint64) {
+// finish tells the engine that the instruction has been executed.
+func (s *inPlace) finish() {
+	v := s.v
 	v.n.inPlace.inc()
 	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
 	if v.step != nil {
-		v.step.owed = held&x86.FlagTF != 0
+		v.step.owed = s.held&x86.FlagTF != 0
 	}
 }
 
-// stepAlone runs the instruction at site while the world is stopped. On success
-// v.trap is the trap at the landing, with RIP there.
-func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing, err error) {
+// execute runs the instruction while the world is stopped. On success s.end is its landing, and
+// v.trap the trap there, with RIP at it.
+func (s *inPlace) execute() (err error) {
+	v := s.v
 	var p patches
 	// The world goes on with the text as it was, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
 	// Where the instruction is, and where it leads, are addresses of the
 	// interrupted code: another address space than the kernel's, or another
 	// mapping of the same page, perhaps.
-	as := v.m.space(v.trap.state.Root)
+	s.as = v.m.space(v.trap.state.Root)
 	// Another stopper may have taken the probe off while this one waited for its turn; and a
 	// debugger steps where others have jumps.
-	code, err := p.restoreCode(v.m.engine, as, v.trap.state.Root, site)
+	code, err := p.restoreCode(v.m.engine, s.as, v.trap.state.Root, s.site)
 	if err != nil {
-		return end, err
+		return err
 	}
-	places, known := v.landings(site, code)
+	var known bool
+	s.places, known = s.landings(code)
 	// An undecodable one touches nothing: it raises an exception.
-	inst, _ := x86.Decode(code)
-	r := v.reachOf(&inst, site, as)
-	spaces := []guest.AddressSpace{as}
-	if next, ok := v.nextSpace(&inst); ok {
+	s.inst, _ = x86.Decode(code)
+	s.reach = s.findReach()
+	spaces := []guest.AddressSpace{s.as}
+	if next, ok := s.nextSpace(); ok {
 		spaces = append(spaces, next)
 	}
-	known = v.plant(&p, places, spaces, r, site) && known
+	known = s.plant(&p, spaces) && known
 	reached := func(handler bool) bool {
-		return slices.ContainsFunc(places, func(l landing) bool { return l.reached && l.handler == handler })
+		return slices.ContainsFunc(s.places, func(l landing) bool { return l.reached && l.handler == handler })
 	}
 	tf, copied, limit := false, aside{}, nestedLimit
-	breaks := v.deliversAfter(&inst, site, as, r)
+	breaks := s.deliversAfter()
 	switch {
-	case v.step != nil && reached(true) && r.mayFault(v.trap.state.CPL == 3):
-		return end, ErrStepOverwrites // an exception would lead nowhere that is known
-	case v.step != nil && !breaks && !r.open && r.mayFault(v.trap.state.CPL == 3):
-		return end, errUndelivered // the int3s at the guest's handlers are not delivered either
-	case known && !r.open && breaks:
-	case v.canSingleStep():
+	case v.step != nil && reached(true) && s.reach.mayFault(v.trap.state.CPL == 3):
+		return ErrStepOverwrites // an exception would lead nowhere that is known
+	case v.step != nil && !breaks && !s.reach.open && s.reach.mayFault(v.trap.state.CPL == 3):
+		return errUndelivered // the int3s at the guest's handlers are not delivered either
+	case known && !s.reach.open && breaks:
+	case s.canSingleStep():
 		tf = true
 		step := v.m.watch.debug
 		step.Control |= kvm.DebugSingleStep
 		if err := v.kvm.SetGuestDebug(step); err != nil {
-			return end, err
+			return err
 		}
 		defer func() {
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
 	case !breaks && v.step != nil:
-		return end, errUndelivered
+		return errUndelivered
 	default:
 		var ok bool
-		if copied, ok = v.stepAside(&inst, site, r); ok {
+		if copied, ok = s.stepAside(); ok {
 			defer copied.undo()
-			places = append(places, landing{at: copied.end, planted: true})
+			s.places = append(s.places, landing{at: copied.end, planted: true})
 			v.trap.state.Regs.RIP = uint64(copied.at)
 		} else if !known {
 			switch {
 			case !reached(false):
-				return end, errUnknownLanding
+				return errUnknownLanding
 			case v.step != nil:
-				return end, ErrStepOverwrites
+				return ErrStepOverwrites
 			}
 			// A hit must be gone through, and the guest stay what it is: it goes on without an end of the step.
 			limit = looseLimit
 		}
 	}
-	v.trap.state.Regs.RFLAGS &^= held
+	v.trap.state.Regs.RFLAGS &^= s.held
 	v.resume()
 	begun, started, slow := v.trap.state.Regs.RIP, time.Now(), notBegunLimit
 	if limit == looseLimit { // it may have led to itself
 		slow = nestedLimit
 	}
 	for deadline := started.Add(nestedLimit); ; v.resume() {
-		end, err = v.runToLanding(places, limit, tf, traced)
-		for errors.Is(err, errElsewhere) && v.regs.RIP == begun && !inst.Repeats() && time.Since(started) < slow {
-			end, err = v.runToLanding(places, limit, tf, traced)
+		err = s.runToLanding(limit, tf)
+		for errors.Is(err, errElsewhere) && v.regs.RIP == begun && !s.inst.Repeats() && time.Since(started) < slow {
+			err = s.runToLanding(limit, tf)
 		}
-		if err != nil || !tf || end.at != site || end.handler {
+		if err != nil || !tf || s.end.at != s.site || s.end.handler {
 			break
 		}
 		// Between two rounds of a repeated one, whose bytes are still the same?
 		now := make([]byte, len(code))
-		if !inst.Repeats() || as.Read(site, now) != nil || !bytes.Equal(now[:inst.Len], code[:inst.Len]) || time.Now().After(deadline) {
+		if !s.inst.Repeats() || s.as.Read(s.site, now) != nil || !bytes.Equal(now[:s.inst.Len], code[:s.inst.Len]) || time.Now().After(deadline) {
 			break
 		}
 	}
-	if end.moved = copied; err == nil && !end.handler {
+	if s.end.moved = copied; err == nil && !s.end.handler {
 		v.trap.state.Regs.RIP = uint64(copied.home(guest.GVA(v.trap.state.Regs.RIP)))
-		if copied.bytes != nil && inst.KeepsFIP() {
+		if copied.bytes != nil && s.inst.KeepsFIP() {
 			err = copied.setFIP(v)
 		}
 	}
 	switch {
-	case held == 0 || end.handler:
+	case s.held == 0 || s.end.handler:
 	case err == nil:
-		v.trap.state.Regs.RFLAGS |= held
+		v.trap.state.Regs.RFLAGS |= s.held
 	case v.cpl() == 3:
-		v.regs.RFLAGS |= held
+		v.regs.RFLAGS |= s.held
 		v.kvm.SetRegsDirty()
 	}
-	return end, err
+	return err
 }
 
 // looseLimit is how long the guest runs where a hit's instruction is executed without an end that the host sees: the
@@ -186,31 +199,33 @@ const looseLimit = time.Millisecond
 // spent less than that on other work. It is less than what those wait who stop the world (Config.StopTimeout).
 const notBegunLimit = 5 * time.Second
 
-// plant puts temporary int3s where an instruction at site leads, except where it reads or writes them itself, and reports
+// plant puts temporary int3s where the instruction leads, except where it reads or writes them itself, and reports
 // whether all places where it goes on without an exception have one.
-func (v *vcpu) plant(p *patches, places []landing, spaces []guest.AddressSpace, r *reach, site guest.GVA) (known bool) {
+func (s *inPlace) plant(p *patches, spaces []guest.AddressSpace) (known bool) {
 	known = true
-	for i, l := range places {
-		if l.at == site {
+	for i, l := range s.places {
+		if l.at == s.site {
 			known = false // it may go on where it is
 			continue
 		}
-		if places[i].reached = r.has(l.at); places[i].reached {
+		if s.places[i].reached = s.reach.has(l.at); s.places[i].reached {
 			known = known && l.handler
 			continue
 		}
 		// Where nothing is mapped there is nothing to plant: going there is an
 		// exception.
 		for _, as := range spaces {
-			places[i].planted = p.apply(as, l.at, x86.Int3) == nil || places[i].planted
+			s.places[i].planted = p.apply(as, l.at, x86.Int3) == nil || s.places[i].planted
 		}
 	}
 	return known
 }
 
-// runToLanding runs the guest from v.trap until it comes to one of places, or, with tf, has executed one instruction.
-func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bool) (end landing, err error) {
-	err = v.runNestedFor(limit, func() bool {
+// runToLanding runs the guest from v.trap until it comes to one of the places, or, with tf, has executed one instruction.
+func (s *inPlace) runToLanding(limit time.Duration, tf bool) error {
+	v := s.v
+	s.end = landing{}
+	return v.runNestedFor(limit, func() bool {
 		if !v.readTrap() {
 			return false
 		}
@@ -222,15 +237,15 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 		}
 		switch v.trap.trap.Kind {
 		case probe.TrapStep:
-			if tf && !traced {
+			if tf && !s.traced {
 				v.trap.state.Regs.RFLAGS &^= x86.FlagTF
 			}
-			end = landing{at: at}
+			s.end = landing{at: at}
 			return tf
 		case probe.TrapBreakpoint:
-			for _, l := range places {
+			for _, l := range s.places {
 				if l.planted && l.at == at {
-					end = l
+					s.end = l
 					v.countExit()
 					v.n.traps.inc()
 					return true
@@ -239,10 +254,9 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 		}
 		return false
 	}, nil)
-	return end, err
 }
 
-// heldVectors returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
+// heldFlags returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
 // instruction push them (finishAtHandler).
 //
 // IF: that of user code of a Linux guest. Its interrupt controllers are
@@ -250,9 +264,10 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 // instruction at CPL3 does with IF the engine emulates, or refuses.
 //
 // TF: a debugger's step of code that the guest itself single-steps ends where the trap behind the instruction leads. The
-// trap is raised when the instruction is known to be done (advance), as it is behind one that was emulated. One that is
+// trap is raised when the instruction is known to be done (debugStep.execute), as it is behind one that was emulated. One that is
 // repeated traps each time, and the guest has all of these in one step.
-func (v *vcpu) heldVectors() (held uint64) {
+func (s *inPlace) heldFlags() (held uint64) {
+	v := s.v
 	flags := v.trap.state.Regs.RFLAGS
 	_, ok := v.m.payload().(*linuxGuest)
 	if ok && flags&x86.FlagIF != 0 && v.trap.state.CPL == 3 {
@@ -282,22 +297,22 @@ func (v *vcpu) heldVectors() (held uint64) {
 // cannot single-step it.
 var errUnknownLanding = errors.New("where it leads is not known beforehand, and this host cannot single-step it")
 
-// faultInPlace tells the engine that the instruction at site has raised an
+// fault tells the engine that the instruction has raised an
 // exception. The guest stands at the first instruction of its own handler, in
 // v.trap.
 //
-// traced says that the guest itself was single-stepping. If not, and the host
-// has, its TF must not stay in the frame. held are the flags that the frame has clear, and must not.
-func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint64) {
+// If the host has single-stepped, and the guest has not, TF must not stay in the frame; the flags of s.held must be there.
+func (s *inPlace) fault() {
+	v := s.v
 	at, regs := v.trap, *v.trap.state.Regs
-	if !end.vectorKnown || !v.finishAtHandler(end, regs, traced, held) {
+	if !s.end.vectorKnown || !s.finishAtHandler(regs) {
 		v.resume()
 		return
 	}
-	if guest.GVA(v.frame.RIP) != site {
+	if guest.GVA(v.frame.RIP) != s.site {
 		// The instruction is done: what faulted is going where it leads. The
 		// guest goes there once more, after the post handlers.
-		v.endStepInPlace(held)
+		s.finish()
 		return
 	}
 	d := v.m.engine.Hit(v.id, v.trap.state, v.trap.trap)
@@ -314,8 +329,9 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint6
 
 // finishAtHandler makes v.trap the exception whose handler the guest has just
 // entered with the registers regs, seen from the code that raised it.
-func (v *vcpu) finishAtHandler(end landing, regs probe.Regs, traced bool, held uint64) bool {
-	vector := end.vector
+func (s *inPlace) finishAtHandler(regs probe.Regs) bool {
+	v := s.v
+	vector := s.end.vector
 	root := v.trap.state.Root
 	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}
 	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: vector}
@@ -337,11 +353,11 @@ func (v *vcpu) finishAtHandler(end landing, regs probe.Regs, traced bool, held u
 	v.frame = regs
 	v.unpackFrame(&f, b)
 	flags := v.frame.RFLAGS
-	if !traced {
+	if !s.traced {
 		flags &^= x86.FlagTF
 	}
-	flags |= held
-	if home := uint64(end.moved.home(guest.GVA(v.frame.RIP))); flags != v.frame.RFLAGS || home != v.frame.RIP {
+	flags |= s.held
+	if home := uint64(s.end.moved.home(guest.GVA(v.frame.RIP))); flags != v.frame.RFLAGS || home != v.frame.RIP {
 		v.frame.RFLAGS, v.frame.RIP = flags, home
 		binary.LittleEndian.PutUint64(b[8*frameRIP:], home)
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)

@@ -22,11 +22,12 @@ type landing struct {
 	moved       aside // the copy that was executed, if there was one
 }
 
-// landings returns the places where the instruction at site can lead from the
-// registers in v.trap, with those of its exceptions. code is what the guest has there. False means that
+// landings returns the places where the instruction can lead from the
+// registers in v.trap, with those of its exceptions. code is what the guest has at the site. False means that
 // where it leads without an exception is not known.
-func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bool) {
-	places = v.handlers()
+func (s *inPlace) landings(code []byte) (places []landing, known bool) {
+	v, site := s.v, s.site
+	places = v.handlersOf(exceptions)
 	inst, err := x86.Decode(code)
 	if err != nil {
 		return places, false
@@ -42,7 +43,7 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 	}
 	switch inst.Class() {
 	case x86.ClassRet, x86.ClassJumpInd, x86.ClassCallInd, x86.ClassFar:
-		for _, t := range v.indirectTargets(&inst, site) {
+		for _, t := range s.indirectTargets(&inst) {
 			add(t)
 		}
 		// Without a target, reading it is an exception.
@@ -70,12 +71,13 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 	return places, known
 }
 
-// indirectTargets returns where a return, or a branch through a register or memory, at
-// site can lead from the registers in v.trap. There are several answers where
+// indirectTargets returns where a return, or a branch through a register or memory, can lead from
+// the registers in v.trap. There are several answers where
 // the processors of the two vendors differ: AMD cuts the target of a near branch
 // with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not know
 // far branches to 64-bit offsets (APM Vol. 3, JMP far).
-func (v *vcpu) indirectTargets(inst *x86.Inst, site guest.GVA) []uint64 {
+func (s *inPlace) indirectTargets(inst *x86.Inst) []uint64 {
+	v, site := s.v, s.site
 	r := v.trap.state.Regs
 	class := inst.Class()
 	if class == x86.ClassJumpInd || class == x86.ClassCallInd {
@@ -123,9 +125,6 @@ func (v *vcpu) indirectTargets(inst *x86.Inst, site guest.GVA) []uint64 {
 // exceptions are the vectors that an instruction can raise by itself, without
 // the breakpoint and debug exceptions, which are how the host gets control.
 const exceptions = 1<<0 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<14 | 1<<16 | 1<<17 | 1<<19 | 1<<20 | 1<<21
-
-// handlers returns the entries of the guest's handlers of exceptions.
-func (v *vcpu) handlers() []landing { return v.handlersOf(exceptions) }
 
 // handlersOf returns the entries of the guest's handlers of a set of vectors, as its
 // IDT has them (SDM Vol. 3, 6.14.1).

@@ -46,16 +46,17 @@ const (
 	frameReach = 8 * 8   // of an exception's frame: 6 words, at a multiple of 16
 )
 
-// reachOf returns the memory that inst transfers when it is executed at site from the registers in v.trap, with the
+// findReach returns the memory that the instruction transfers when it is executed from the registers in v.trap, with the
 // frame that an exception of it would push on the same stack.
-func (v *vcpu) reachOf(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *reach {
-	r, regs := &reach{as: as}, v.trap.state.Regs
+func (s *inPlace) findReach() *reach {
+	v, inst, site := s.v, &s.inst, s.site
+	r, regs := &reach{as: s.as}, v.trap.state.Regs
 	var room [3]x86.Touch
 	touches, known := inst.Touches(room[:0], uint64(site), regs)
 	r.open = !known
 	add := func(at, n uint64, write bool) { r.spans = append(r.spans, span{at, n, write}) }
 	for _, t := range touches {
-		t.Addr += v.base(t.Segment)
+		t.Addr += s.base(t.Segment)
 		if t.Size == 0 {
 			t.Size = maxImage
 		}
@@ -70,7 +71,7 @@ func (v *vcpu) reachOf(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *r
 			add(regs.RSP, 5*8, false)
 		}
 		if at, ok := inst.Addr(uint64(site), regs); has && ok {
-			add(at+v.base(m.Segment), 10, false)
+			add(at+s.base(m.Segment), 10, false)
 		}
 	case inst.Class() == x86.ClassInterrupt, inst.Class() == x86.ClassUndefined, inst.Class() == x86.ClassSyscall:
 		r.open = false
@@ -89,12 +90,12 @@ func (v *vcpu) reachOf(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *r
 }
 
 // base returns the base address of a segment.
-func (v *vcpu) base(s x86.Segment) uint64 {
-	switch s {
+func (s *inPlace) base(segment x86.Segment) uint64 {
+	switch segment {
 	case x86.SegFS:
-		return v.sregs.FS.Base
+		return s.v.sregs.FS.Base
 	case x86.SegGS:
-		return v.sregs.GS.Base
+		return s.v.sregs.GS.Base
 	}
 	return 0
 }
@@ -158,9 +159,10 @@ type aside struct {
 	bytes      []byte    // the host's view of the copy; nil: there is none
 }
 
-// stepAside makes the copy of the instruction at site, or returns false: it cannot run elsewhere, or there is no memory
+// stepAside makes the copy of the instruction, or returns false: it cannot run elsewhere, or there is no memory
 // for it. The world is stopped.
-func (v *vcpu) stepAside(inst *x86.Inst, site guest.GVA, r *reach) (x aside, ok bool) {
+func (s *inPlace) stepAside() (x aside, ok bool) {
+	v, inst, site, r := s.v, &s.inst, s.site, s.reach
 	m := v.m
 	if m.payload().hasAPIC() {
 		return x, false // an interrupt would find it there
@@ -226,12 +228,13 @@ func (x *aside) home(rip guest.GVA) guest.GVA {
 }
 
 // canSingleStep reports whether the host single-steps code at the privilege of v.trap.
-func (v *vcpu) canSingleStep() bool {
-	return v.m.host.Traps.CPL(v.trap.state.CPL).Step == host.DeliveryWorks
+func (s *inPlace) canSingleStep() bool {
+	return s.v.m.host.Traps.CPL(s.v.trap.state.CPL).Step == host.DeliveryWorks
 }
 
-// nextSpace returns the address space that inst goes on in where it is a mov to CR3.
-func (v *vcpu) nextSpace(inst *x86.Inst) (guest.AddressSpace, bool) {
+// nextSpace returns the address space after the instruction where it is a mov to CR3.
+func (s *inPlace) nextSpace() (guest.AddressSpace, bool) {
+	v, inst := s.v, &s.inst
 	const movToCR, cr3 = 0x22, 3
 	if inst.Map != x86.Map0F || inst.Enc != x86.Legacy || inst.Opcode != movToCR || inst.Reg() != cr3 {
 		return guest.AddressSpace{}, false
