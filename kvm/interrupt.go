@@ -11,9 +11,11 @@ import (
 // ReasonInterruptWindow as soon as the guest can take an interrupt. Owner
 // thread only.
 func (v *VCPU) RequestInterruptWindow(on bool) {
-	if on {
+	switch is := atomic.LoadUint32(&v.page.in)&runRequestWindow != 0; {
+	case is == on: // at most exits, without a locked write
+	case on:
 		atomic.OrUint32(&v.page.in, runRequestWindow)
-	} else {
+	default:
 		atomic.AndUint32(&v.page.in, ^runRequestWindow)
 	}
 }

@@ -109,7 +109,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 
 // resetState forgets what the vCPU, which has no thread, was in the middle of.
 func (v *vcpu) resetState() {
-	v.trap, v.midIO, v.window, v.asleep, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, nil, 0, 0
+	v.trap, v.midIO, v.asleep, v.call, v.given, v.gs = arrival{}, false, false, nil, 0, 0
 	v.due, v.haltAll, v.step, v.owesText, v.traceEnd = dueNothing, false, nil, false, false
 	v.tick.Store(false)
 }

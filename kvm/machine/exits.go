@@ -102,7 +102,7 @@ func (v *vcpu) handleMMIO() {
 	if v.handleWatchedAccess() || v.handleTextWrite() || v.m.payload().handleMMIO(v) {
 		return
 	}
-	v.yield()
+	v.m.turns.give(v)
 	if !v.exit.MMIO.Write {
 		v.kvm.SetMMIO([8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	}

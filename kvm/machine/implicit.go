@@ -282,7 +282,7 @@ func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string
 		}
 		return nil
 	}
-	v.yield()
+	v.m.turns.give(v)
 	var err error
 	if v.where.stops() {
 		err = end() // the world is this vCPU's already

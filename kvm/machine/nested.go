@@ -30,10 +30,7 @@ func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 		v.kick()
 	})
 	defer timer.Stop()
-	if v.window {
-		v.window = false
-		v.kvm.RequestInterruptWindow(false)
-	}
+	v.kvm.RequestInterruptWindow(false)
 	for {
 		if err := v.run(); err != nil {
 			v.crashRun(err)

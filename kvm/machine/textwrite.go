@@ -28,7 +28,7 @@ func (v *vcpu) handleTextWrite() bool {
 	if err != nil {
 		return false
 	}
-	v.yield() // others run, or come to rest, meanwhile: see turns
+	v.m.turns.give(v) // others run, or come to rest, meanwhile: see turns
 	v.n.pokes.inc()
 	home := m.booted.Load().home
 	at := home.Start + guest.GVA(guest.GPA(x.GPA)-home.PA)

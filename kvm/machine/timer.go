@@ -95,10 +95,7 @@ func (v *vcpu) deliverTick() {
 			want = true
 		}
 	}
-	if want != v.window {
-		v.window = want
-		v.kvm.RequestInterruptWindow(want)
-	}
+	v.kvm.RequestInterruptWindow(want)
 }
 
 // stepping reports whether the vCPU stands in a slot that must end first.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -20,13 +21,14 @@ const turnTime = 500 * time.Microsecond
 type turns struct {
 	on     bool // changes only while the world is stopped
 	mu     sync.Mutex
-	holder *vcpu // guarded by Machine.mu
+	holder atomic.Pointer[vcpu] // has mu; its thread changes it
 }
 
 // run is KVM_RUN in turn.
 func (v *vcpu) run() error {
-	if v.m.turns.on {
-		v.await()
+	t := &v.m.turns
+	if t.on {
+		t.take(v)
 	}
 	v.blockInterrupts()
 	run := v.kvm.Run
@@ -37,18 +39,17 @@ func (v *vcpu) run() error {
 	if v.traceEnd && err == nil && v.exit.Reason == kvm.ReasonInterrupted {
 		v.endTrace()
 	}
-	if v.turn && !(err == nil && v.exit.Reason == kvm.ReasonMMIO) {
-		v.yield()
+	if !(err == nil && v.exit.Reason == kvm.ReasonMMIO) {
+		t.give(v)
 	}
 	return err
 }
 
-// await waits for the vCPU's turn.
-func (v *vcpu) await() {
-	if v.turn {
+// take waits until v has the turn. It runs on the thread of v.
+func (t *turns) take(v *vcpu) {
+	if t.holder.Load() == v {
 		return
 	}
-	t := &v.m.turns
 	if !t.mu.TryLock() {
 		var timer *time.Timer
 		var stop sync.Mutex
@@ -56,8 +57,8 @@ func (v *vcpu) await() {
 		stop.Lock()
 		timer = time.AfterFunc(turnTime, func() {
 			v.m.mu.Lock()
-			if t.holder != nil {
-				t.holder.kick()
+			if h := t.holder.Load(); h != nil {
+				h.kick()
 			}
 			v.m.mu.Unlock()
 			stop.Lock()
@@ -73,21 +74,14 @@ func (v *vcpu) await() {
 		timer.Stop()
 		stop.Unlock()
 	}
-	v.turn = true
-	v.m.mu.Lock()
-	t.holder = v
-	v.m.mu.Unlock()
+	t.holder.Store(v)
 }
 
-// yield gives the turn away, if the vCPU has it.
-func (v *vcpu) yield() {
-	if !v.turn {
+// give gives the turn away, if v has it. It runs on the thread of v.
+func (t *turns) give(v *vcpu) {
+	if t.holder.Load() != v {
 		return
 	}
-	v.turn = false
-	t := &v.m.turns
-	v.m.mu.Lock()
-	t.holder = nil
-	v.m.mu.Unlock()
+	t.holder.Store(nil)
 	t.mu.Unlock()
 }

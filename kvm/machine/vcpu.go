@@ -32,13 +32,11 @@ type vcpu struct {
 	frame    probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
 	midIO    bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
 	traceEnd bool                      // the guest single-steps, and this write ends the step: see endTrace
-	window   bool                      // an interrupt window is requested
 	call     *call                     // the host's call that runs on this vCPU
 	raw      [64]byte                  // for reading and writing guest memory without allocation
 	asleep   bool                      // a hlt in code that was run from inside a hit is still to be served
 	passes   [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
 	poke     [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
-	turn     bool                      // it is this vCPU's turn to run: see turns
 	owesText bool                      // the guest has reported changed text, which the engine has not compared yet
 	blocked  bool                      // KVM holds its interrupts back: see alone
 	given    guest.GVA                 // of an int3 that was just given back to the guest; 0: none
@@ -190,7 +188,7 @@ func (v *vcpu) proceed() (rested, ok bool) {
 		return false, true
 	}
 	v.completeExit()
-	v.yield()
+	v.m.turns.give(v)
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	if v.due == dueStop {
@@ -210,7 +208,7 @@ func (v *vcpu) proceed() (rested, ok bool) {
 		v.setState(stateLeaving)
 		v.m.mu.Unlock()
 		v.leaveEngineCode()
-		v.yield()
+		v.m.turns.give(v)
 		v.m.mu.Lock()
 		at = stateSettled
 	}
@@ -294,7 +292,7 @@ func (v *vcpu) sleep(at runState, ready func() bool) (last runState) {
 // runAside runs f on another thread, and keeps the vCPU in state at (stateWaiting, statePoking) until it has returned,
 // or the thread shall end. The function waits, which takes m.mu, reports whether it still waits.
 func (v *vcpu) runAside(at runState, f func(waits func() bool)) {
-	v.yield() // others run, or come to rest, meanwhile: see turns
+	v.m.turns.give(v) // others run, or come to rest, meanwhile: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	done := false

@@ -201,7 +201,7 @@ func (v *vcpu) handleWatchedAccess() bool {
 		copy(a.New[:n], x.Data[:n])
 		copy(b, x.Data[:n])
 		v.traceEnd = v.regs.RFLAGS&x86.FlagTF != 0
-		v.yield()
+		v.m.turns.give(v)
 	} else {
 		// The turn is kept: the write of the same instruction may follow.
 		v.kvm.SetMMIO(a.Old)

@@ -64,7 +64,7 @@ func (m *Machine) inHandler() bool {
 // wait for it. Then the error is the reason for the end.
 func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	if self != nil {
-		self.yield() // another may wait for its turn to run, and rests only when it has had it
+		m.turns.give(self) // another may wait for its turn to run, and rests only when it has had it
 	}
 	m.mu.Lock()
 	if m.phase == PhaseClosed {
