@@ -56,7 +56,8 @@ func (v *vcpu) mayRunAlone() bool {
 // runAlone lets v, which waits in runAside behind a write to its text at at, run until it has read back what it wrote,
 // and returns what else it has written: see probe.ReadBack. The world is stopped, and the caller has the turn.
 func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
-	a := &alone{v: v, at: at, end: m.pokeEnd(v)}
+	a := &alone{v: v, at: at}
+	a.end = a.findEnd()
 	if a.end != 0 {
 		if err := a.planted.apply(m.space(0), a.end, x86.Int3); err != nil {
 			a.end = 0
@@ -81,9 +82,9 @@ func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 	for looks := 0; !m.phase.over() && m.gate.Load()&gateQuit == 0; looks++ {
 		a.runs.Store(true)
 		v.wake.Signal()
-		m.sleepAlone(a, wait)
+		a.sleep(wait)
 		a.runs.Store(false)
-		if err := m.awaitOne(v); err != nil {
+		if err := a.awaitRest(); err != nil {
 			return a.writes, err
 		}
 		switch {
@@ -100,8 +101,9 @@ func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 	return a.writes, nil
 }
 
-// awaitOne kicks v and waits until it rests. Precondition: m.mu held.
-func (m *Machine) awaitOne(v *vcpu) error {
+// awaitRest kicks the vCPU and waits until it rests. Precondition: Machine.mu held.
+func (a *alone) awaitRest() error {
+	v, m := a.v, a.v.m
 	expired := false
 	timer := time.AfterFunc(m.stopTimeout, func() {
 		m.mu.Lock()
@@ -132,8 +134,9 @@ func (a *alone) write(at guest.GVA, memory, data []byte) bool {
 	return true
 }
 
-// sleepAlone waits for that long, or until a is over. Precondition: m.mu held.
-func (m *Machine) sleepAlone(a *alone, wait time.Duration) {
+// sleep waits for that long, or until a is over. Precondition: Machine.mu held.
+func (a *alone) sleep(wait time.Duration) {
+	m := a.v.m
 	expired := false
 	timer := time.AfterFunc(wait, func() {
 		m.mu.Lock()
@@ -150,8 +153,9 @@ func (m *Machine) sleepAlone(a *alone, wait time.Duration) {
 // poker is the name of the function of Linux that writes to text. Compilers add to it.
 const poker = "__text_poke"
 
-// pokeEnd returns where the function returns to that v writes to its text in, or 0. The world is stopped.
-func (m *Machine) pokeEnd(v *vcpu) guest.GVA {
+// findEnd returns where the function returns to in which the vCPU writes to its text, or 0. The world is stopped.
+func (a *alone) findEnd() guest.GVA {
+	v, m := a.v, a.v.m
 	const depth = 4 // it, and functions for its copying
 	frames, _ := m.engine.Unwind(v.state(), depth)
 	for i := range frames[:max(len(frames)-1, 0)] {

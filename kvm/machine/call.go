@@ -150,14 +150,12 @@ func (m *Machine) plantCallStub() (guest.GVA, error) {
 	return a, nil
 }
 
-// beginCall starts call i of the queue on this vCPU, which is at a safe point.
-// Precondition: m.mu held.
-func (v *vcpu) beginCall(i int) {
-	m := v.m
-	c := m.calls.waiting[i]
-	m.calls.waiting = slices.Delete(m.calls.waiting, i, i+1)
+// begin starts call i of the queue on vCPU v, which is at a safe point. It runs on the thread of v.
+func (q *callQueue) begin(i int, v *vcpu) {
+	c := q.waiting[i]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
 	c.saved = *v.regs
-	if err := v.enter(c.fn, c.args[:], v.regs.RSP-redZone, m.calls.stub); err != nil {
+	if err := v.enter(c.fn, c.args[:], v.regs.RSP-redZone, q.stub); err != nil {
 		*v.regs = c.saved
 		c.err = err
 		close(c.done)
@@ -191,11 +189,10 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	return nil
 }
 
-// finishCall takes the vCPU back to its safe point when the hlt that it has
-// just executed is the one that its call returns to. Precondition: m.mu held.
-func (v *vcpu) finishCall() {
-	c := v.call
-	if c == nil || guest.GVA(v.regs.RIP) != v.m.calls.stub+1 {
+// finish takes vCPU v, which runs the call, back to its safe point when the hlt that it has
+// just executed is the one that its call returns to. Precondition: Machine.mu held.
+func (c *call) finish(v *vcpu) {
+	if guest.GVA(v.regs.RIP) != v.m.calls.stub+1 {
 		return
 	}
 	c.ret = v.regs.RAX

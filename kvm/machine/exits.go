@@ -52,7 +52,7 @@ func (v *vcpu) handle() {
 	case kvm.ReasonHLT:
 		v.handleHalt()
 	case kvm.ReasonShutdown:
-		if !v.endBlamedWatches() {
+		if !v.guard.endBlamed() {
 			v.crash(CrashTripleFault, v.m.implicitHint("triple fault: an exception could not be delivered, nor the double fault for it"))
 		}
 	case kvm.ReasonInternalError:
@@ -111,7 +111,7 @@ func (v *vcpu) handleMMIO() {
 // handleInternalError reports what KVM gave up on. A trap of ours has been taken out
 // before.
 func (v *vcpu) handleInternalError() {
-	if v.endBlamedWatches() {
+	if v.guard.endBlamed() {
 		return
 	}
 	e := &v.exit.Internal
@@ -138,7 +138,9 @@ func (v *vcpu) handleHalt() {
 	m := v.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v.finishCall()
+	if v.call != nil {
+		v.call.finish(v)
+	}
 	if home := m.engine.Home(guest.GVA(v.regs.RIP)); uint64(home) != v.regs.RIP {
 		// It was a copy: the interrupt that ends it returns to what follows the original.
 		v.regs.RIP = uint64(home)
@@ -172,7 +174,7 @@ func (v *vcpu) waitHalted() (again bool) {
 	case changed():
 		return true
 	case next >= 0:
-		v.beginCall(next)
+		m.calls.begin(next, v)
 	}
 	return false
 }

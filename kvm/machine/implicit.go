@@ -16,8 +16,8 @@ import (
 // exceptions and page tables are accessed without such an instruction: KVM then neither does the access nor reports it,
 // and the guest goes around in one instruction, or gets a triple fault. So these pages are not protected. Which they are is
 // looked up when a watch is attached (target.Implicit), and before a vCPU enters the guest again, from its registers then
-// (vcpu.guardWatches); vCPUs are kicked for that now and then (Machine.startGuard). What became such a page since the last
-// look, and was accessed, is found by how the guest ends (vcpu.endBlamedWatches).
+// (guard.check); vCPUs are kicked for that now and then (Machine.startGuard). What became such a page since the last
+// look, and was accessed, is found by how the guest ends (guard.endBlamed).
 
 // guardPeriod is how long a vCPU runs at most before it is looked at while pages are protected, and deepPeriod how
 // often the page tables are.
@@ -57,10 +57,11 @@ func (m target) Implicit(pages []probe.WatchedPage) []string {
 		if v.kvm == nil {
 			continue
 		}
-		v.eachImplicit(true, note)
-		v.kvmAreas(note)
-		v.tables(v.space(), note)
-		v.tables(0, note)
+		f := finder{v: v, found: note}
+		f.registers(true)
+		f.kvmAreas()
+		f.tables(v.space())
+		f.tables(0)
 	}
 	return whys
 }
@@ -77,10 +78,17 @@ const (
 	entries    = guest.PageSize / 8
 )
 
-// eachImplicit calls found with the memory that the processor accesses by itself, from the vCPU's registers; with deep by all tasks and
-// tables that the GDT names, too. The vCPU rests, or it is its thread.
-func (v *vcpu) eachImplicit(deep bool, found func(implicit)) {
-	s, f := v.sregs, &finder{v: v, as: v.m.space(v.space()), found: found}
+// finder finds the physical memory that the processor accesses by itself for a vCPU, which rests, or whose thread calls.
+type finder struct {
+	v     *vcpu
+	found func(implicit)     // is called with it
+	as    guest.AddressSpace // of the vCPU's registers
+}
+
+// registers finds what the vCPU's registers name; with deep also what all tasks and tables do that the GDT names.
+func (f *finder) registers(deep bool) {
+	v, s := f.v, f.v.sregs
+	f.as = v.m.space(v.space())
 	// A load of a descriptor sets its accessed bit, or the busy bit of a TSS.
 	f.linear(guest.GVA(s.GDT.Base), uint64(s.GDT.Limit)+1, true, "the GDT")
 	f.linear(guest.GVA(s.IDT.Base), uint64(s.IDT.Limit)+1, false, "the IDT")
@@ -111,13 +119,6 @@ func (v *vcpu) eachImplicit(deep bool, found func(implicit)) {
 		}
 		off += 8
 	}
-}
-
-// finder finds the physical memory of what a vCPU's registers name.
-type finder struct {
-	v     *vcpu
-	as    guest.AddressSpace
-	found func(implicit)
 }
 
 // linear calls found with each page of the n bytes at a linear address.
@@ -158,8 +159,9 @@ func (f *finder) task(at guest.GVA, n uint64) {
 	}
 }
 
-// kvmAreas calls found with the memory that KVM, or the processor, writes because an MSR names it.
-func (v *vcpu) kvmAreas(found func(implicit)) {
+// kvmAreas finds the memory that KVM, or the processor, writes because an MSR names it.
+func (f *finder) kvmAreas() {
+	v := f.v
 	areas := []struct {
 		msr  uint32
 		mask uint64 // of the address
@@ -185,7 +187,7 @@ func (v *vcpu) kvmAreas(found func(implicit)) {
 	for _, msr := range msrs {
 		for _, a := range areas {
 			if a.msr == msr.Index && msr.Data != 0 && msr.Data&a.on == a.on {
-				found(implicit{guest.GPA(msr.Data & a.mask), true, a.what, v.id})
+				f.found(implicit{guest.GPA(msr.Data & a.mask), true, a.what, v.id})
 			}
 		}
 	}
@@ -193,14 +195,15 @@ func (v *vcpu) kvmAreas(found func(implicit)) {
 	const dsArea = 0x600
 	if ds, err := v.kvm.ReadMSRs([]uint32{dsArea}); err == nil && len(ds) == 1 && ds[0].Data != 0 {
 		if t, err := v.m.space(v.space()).Translate(guest.GVA(ds[0].Data)); err == nil {
-			found(implicit{t.PA, true, "the debug store", v.id})
+			f.found(implicit{t.PA, true, "the debug store", v.id})
 		}
 	}
 }
 
-// tables calls found with all page tables that are reached from root: the processor reads them, and sets accessed and
+// tables finds all page tables that are reached from root: the processor reads them, and sets accessed and
 // dirty bits there. Each is looked at once, and of a hostile guest's not all.
-func (v *vcpu) tables(root guest.GPA, found func(implicit)) {
+func (f *finder) tables(root guest.GPA) {
+	v := f.v
 	as := v.m.space(root)
 	seen := map[guest.GPA]bool{}
 	var walk func(at guest.GPA, level int)
@@ -213,7 +216,7 @@ func (v *vcpu) tables(root guest.GPA, found func(implicit)) {
 		if err != nil {
 			return // not the guest's RAM
 		}
-		found(implicit{at, true, "a page table", v.id})
+		f.found(implicit{at, true, "a page table", v.id})
 		if level == 1 {
 			return
 		}
@@ -227,20 +230,22 @@ func (v *vcpu) tables(root guest.GPA, found func(implicit)) {
 	walk(as.Root(), as.Levels())
 }
 
-// guarded is what guardWatches has seen of a vCPU.
-type guarded struct {
+// guard ends the protection of pages that the processor accesses by itself for a vCPU. The vCPU's thread owns it.
+type guard struct {
+	v      *vcpu
 	cr3    uint64
 	deep   time.Time // when the page tables were looked at
 	lately bool      // an interrupt was injected at the last entry
 }
 
-// guardWatches stops the protection of pages that the processor accesses by itself by now. It is called on the
+// check stops the protection of pages that the processor accesses by itself by now. It is called on the
 // vCPU's thread before it enters the guest, outside of any hit.
-func (v *vcpu) guardWatches() {
+func (g *guard) check() {
+	v := g.v
 	if len(v.m.watch.pages) == 0 {
 		return
 	}
-	g, cr3 := &v.guarded, v.sregs.CR3
+	cr3 := v.sregs.CR3
 	var ended []probe.WatchedPage
 	var whys []string
 	note := func(i implicit) {
@@ -250,21 +255,21 @@ func (v *vcpu) guardWatches() {
 			}
 		}
 	}
-	v.eachImplicit(false, note)
+	f := finder{v: v, found: note}
+	f.registers(false)
 	if since := time.Since(g.deep); cr3 != g.cr3 && since > guardPeriod || since > deepPeriod {
-		v.kvmAreas(note)
-		v.tables(v.space(), note)
+		f.kvmAreas()
+		f.tables(v.space())
 		g.deep, g.cr3 = time.Now(), cr3
 	}
 	if len(ended) != 0 {
-		v.endWatches(func() ([]probe.WatchedPage, []string) { return ended, whys })
+		g.end(func() ([]probe.WatchedPage, []string) { return ended, whys })
 	}
 }
 
-// endWatches stops the protection of the pages that which returns in a stopped world, and tells the engine why. The thread is
-// the vCPU's.
-func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string)) {
-	m := v.m
+// end stops the protection of the pages that which returns in a stopped world, and tells the engine why.
+func (g *guard) end(which func() (ended []probe.WatchedPage, whys []string)) {
+	v, m := g.v, g.v.m
 	end := func() error {
 		ended, whys := which()
 		left := slices.Clone(m.watch.pages)
@@ -294,15 +299,15 @@ func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string
 	}
 }
 
-// endBlamedWatches ends the protection of all pages where the guest is about to end because of an access that could not be done,
+// endBlamed ends the protection of all pages where the guest is about to end because of an access that could not be done,
 // and reports whether it may go on: the instruction is executed again then. What ends for another reason ends again.
-func (v *vcpu) endBlamedWatches() bool {
-	m := v.m
+func (g *guard) endBlamed() bool {
+	v, m := g.v, g.v.m
 	pages := slices.Clone(m.watch.pages)
 	if len(pages) == 0 || v.sregs.CR0&cr0PE == 0 { // the host has reset the vCPU
 		return false
 	}
-	v.endWatches(func() (ended []probe.WatchedPage, why []string) {
+	g.end(func() (ended []probe.WatchedPage, why []string) {
 		pages = slices.Clone(m.watch.pages)
 		whys := m.target().Implicit(pages)
 		none := !slices.ContainsFunc(whys, func(s string) bool { return s != "" })
@@ -316,7 +321,7 @@ func (v *vcpu) endBlamedWatches() bool {
 		}
 		return ended, why
 	})
-	if v.guarded.lately { // it was on its way in
+	if g.lately { // it was on its way in
 		v.tick.Store(true)
 	}
 	return len(m.watch.pages) < len(pages)

@@ -79,7 +79,7 @@ func (m *Machine) markTickDue() {
 // instruction itself may change the flags.
 func (v *vcpu) deliverTick() {
 	want := false
-	v.guarded.lately = false
+	v.guard.lately = false
 	if v.tick.Load() && !v.stepping() {
 		if v.kvm.InterruptReady() {
 			v.leaveEngineCode() // the interrupt may switch the task
@@ -89,7 +89,7 @@ func (v *vcpu) deliverTick() {
 				v.m.log.Error("timer interrupt failed", "vcpu", v.id, "err", err)
 			}
 			v.tick.Store(false)
-			v.guarded.lately = true
+			v.guard.lately = true
 			v.n.ticks.inc()
 		} else {
 			want = true

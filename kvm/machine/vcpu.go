@@ -42,7 +42,7 @@ type vcpu struct {
 	given    guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs       guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
-	guarded guarded // see guardWatches
+	guard guard
 
 	due     due
 	haltAll bool       // its next stop takes all others along
@@ -65,6 +65,7 @@ type vcpu struct {
 
 func newVCPU(m *Machine, id int) *vcpu {
 	v := &vcpu{m: m, id: id}
+	v.guard.v = v
 	v.wake = sync.NewCond(&m.mu)
 	return v
 }
@@ -138,7 +139,7 @@ func (v *vcpu) thread(started chan<- struct{}) {
 			v.handleHalt()
 			continue
 		}
-		v.guardWatches()
+		v.guard.check()
 		if v.midIO && v.tick.Load() && !v.stepping() {
 			v.completeExit() // what comes with the interrupt may set registers
 			continue
