@@ -42,6 +42,17 @@ import "fmt"
 //
 // Others read the state with Machine.mu held. The own thread reads it without: no one else changes it while the thread runs.
 //
+// A thread that is cut has a kick, so that KVM does not enter the guest for it.
+//
+// What is not part of the run state, because it holds in several states and changes apart from them:
+//
+//   - due, step: what the thread does next, or executes, for a handler or a debugger. They are the thread's, and change in running.
+//   - midIO, traceEnd, asleep, owesText: what the last exit has left to be done, by KVM and by the thread. They outlast rests.
+//   - haltAll: a handler's word about its stop, given before the stop is.
+//   - blocked: what KVM was told, to tell it once.
+//   - stop, goOn, steps: what others have found the vCPU stopped for, and want of it. They come and go while it rests, in any state,
+//     under Machine.mu.
+//
 // runSteps lists the legal transitions. An illegal one is a bug; it is logged, and ends this package's tests.
 type runState uint8
 
