@@ -32,28 +32,6 @@ func TestFunctionParts(t *testing.T) {
 	}
 }
 
-// TestPartsOfProbed: an answer about a probe at a function's entry has the functions that the compiler has made of it.
-func TestPartsOfProbed(t *testing.T) {
-	b := bytes.ReplaceAll(builtin.ELF(), []byte("\x00vfs_write\x00"), []byte("\x00ab.part.0\x00"))
-	b = bytes.ReplaceAll(b, []byte("\x00panic\x00"), []byte("\x00ab\x00\x00\x00\x00"))
-	img, err := guest.ParseELF(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := defaultOptions()
-	o.vcpus = 1
-	h := serveGuest(t, newFakeGuestOf(t, img, 1), o)
-	for def, want := range map[string]string{"p:a ab": "[ab.part.0]", "r:b ab": "[ab.part.0]", "p:c vfs_read": "[]", "p:d ab.part.0": "[]"} {
-		p, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: def})
-		if err != nil {
-			t.Fatal(def, err)
-		}
-		if got := fmt.Sprint(p[0].Parts); got != want {
-			t.Errorf("%s: %s, want %s", def, got, want)
-		}
-	}
-}
-
 // TestRetsByAddress attaches to the returns of the function at an address, and says which address is in none.
 func TestRetsByAddress(t *testing.T) {
 	h := serveMachine(t, 1)

@@ -137,38 +137,3 @@ func TestProgramRefusals(t *testing.T) {
 		t.Errorf("attached %+v, %v", ps, err)
 	}
 }
-
-// TestFilter wants filters to decide on hits, returns and accesses, each in its
-// count.
-func TestFilter(t *testing.T) {
-	h := serveFake(t, nil)
-	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{
-		{Def: "p:a do_fork flags=%di", Filter: "flags > 10"}, {Def: "p:b do_fork flags=%di", Filter: "!(flags > 10) || cpu == 0"}, {Def: "p:c do_fork"},
-	}})
-	start := next[api.Start](h, s, api.RecordStart)
-	if p := start.Probes[0]; p.Filter != "flags > 10" {
-		t.Errorf("listed as %+v", p)
-	}
-	for i, n := range []uint64{10, 11} {
-		if !h.g.hit(t, 1-i, "do_fork", start.Probes[0].Offset, func(r *probe.Regs) { r.RDI = n }) {
-			t.Fatal("not hit")
-		}
-	}
-	for _, want := range []string{"c 1", "b 1", "c 0", "b 0", "a 0"} {
-		hit := next[api.Hit](h, s, api.RecordHit)
-		if got := fmt.Sprint(strings.TrimPrefix(hit.Probe, "kprobes/"), " ", hit.CPU); got != want {
-			t.Errorf("hit %s, want %s", got, want)
-		}
-	}
-	for name, want := range map[string]api.Counts{"a": {Hits: 2, Handled: 1, Filtered: 1}, "b": {Hits: 2, Handled: 2}, "c": {Hits: 2, Handled: 2}} {
-		if p, err := h.c.Probe(h.ctx, name); err != nil || p.Stats.Counts != want || p.Stats.Events != want.Handled {
-			t.Errorf("%s: %+v, %v, want %+v", name, p.Stats, err, want)
-		}
-	}
-	var wire *api.Error
-	_, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:x do_fork"}, api.ProbeSpec{Def: "p:y do_fork", Filter: "nope == 1"})
-	if !errors.As(err, &wire) || wire.Code != api.CodeBadDefinition || wire.Syntax != "FIELD_NOT_FOUND" || wire.Column == nil || *wire.Column != 0 ||
-		wire.Command != "nope == 1" || wire.Index == nil || *wire.Index != 1 {
-		t.Errorf("unknown field: %+v", err)
-	}
-}

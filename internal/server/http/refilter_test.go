@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestRefilter gives probes that are hit all the time one filter after the other, on the
+// TestRefilter is about PATCH and streams: it gives probes that are hit all the time one filter after the other, on the
 // host and in the guest, under a stream: counts only grow, and in the end they close.
 func TestRefilter(t *testing.T) {
 	h := serveMachine(t, 2)
