@@ -270,14 +270,14 @@ func (st *Session) ReadMap(name string, f func(MapInfo, *bpf.Map) error) error {
 	return f(info, m.m)
 }
 
-// Drawing is an object file with maps.
-type Drawing struct {
+// ObjectMaps are the maps of an object file.
+type ObjectMaps struct {
 	Maps   []uint64 // numbers
-	Probes []string // names
+	Probes []string // names of the probes that run its programs
 }
 
 // ObjectFiles returns the attached object files that have maps.
-func (st *Session) ObjectFiles() (out []Drawing) {
+func (st *Session) ObjectFiles() (out []ObjectMaps) {
 	o := &st.objects
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -287,7 +287,7 @@ func (st *Session) ObjectFiles() (out []Drawing) {
 			continue
 		}
 		seen[m.obj] = true
-		var d Drawing
+		var d ObjectMaps
 		for _, m := range m.obj.maps {
 			d.Maps = append(d.Maps, m.id)
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // Script is a script that was loaded: its probes are attached, and what its programs write waits to be taken. Printing it, and the
-// programs of intervals, events and ends, are the caller's: see Take and RunAll. Close ends it.
+// programs of intervals, events and ends, are the caller's: see Each and RunAll. Close ends it.
 type Script struct {
 	st       *Session
 	compiled *script.Script
@@ -39,7 +39,7 @@ type ScriptOptions struct {
 // CompileScript compiles a script for this guest. The error is a *script.Error, or that of ScriptOptions.Stop.
 func (st *Session) CompileScript(text string, o ScriptOptions) (*script.Script, error) {
 	_, linux := st.guest.Image().(probe.Kernel)
-	return script.Compile(text, st.Target(), script.Options{
+	return script.Compile(text, st.ScriptTarget(), script.Options{
 		Name: o.Name, Params: o.Args, Unsafe: o.Unsafe, Files: linux, CPUs: st.guest.Target().NumCPU(),
 		Now: st.hub.Now(), Epoch: st.since.UnixNano() - st.epoch, Stop: o.Stop,
 	})
@@ -140,24 +140,15 @@ func (s *Script) Stop(w io.Writer) error {
 			_, wrong = io.WriteString(w, text)
 		}
 	}, func(text string) { s.st.log.Warn("script", "warning", text) })
-	if err := s.Disable(); err != nil && !s.st.closed.Load() {
-		s.st.log.Warn("disable the probes of a script", "err", err)
-	}
-	s.Settle(endWait)
-	_, gone := s.st.EndOwner(s.owner) // calls that are under way return to return probes that are disabled, too
+	_, gone := s.Quiesce(endWait, nil)
 	s.RunAll(s.compiled.End, s.failed)
 	s.st.Poll()
 	for s.Waiting() > 0 {
-		records, next := s.Take()
-		for i, r := range records {
-			after := next
-			if i+1 < len(records) {
-				after = records[i+1].Data
-			}
-			if err := printer.Record(r.Data, after); err != nil {
+		s.Each(func(r ScriptRecord, next []byte) {
+			if err := printer.Record(r.Data, next); err != nil {
 				s.st.log.Warn("damaged record of a script", "err", err)
 			}
-		}
+		})
 	}
 	if n := s.Lost(); n > 0 {
 		printer.Lost(n)
@@ -216,12 +207,24 @@ func (s *Script) enable(on bool) error {
 	return err
 }
 
-// Disable disables the script's probes. Programs that run in the guest continue: see Settle.
+// Disable disables the script's probes. Programs that run in the guest continue: see Quiesce.
 func (s *Script) Disable() error { return s.enable(false) }
 
-// Settle waits for the programs that run in the guest, and lets no other begin. The maps then are final, except for the effects of
-// RunAll. A run that takes longer than wait counts as missed.
-func (s *Script) Settle(wait time.Duration) { s.obj.loaded.Settle(wait) }
+// Quiesce ends what the script's probes do: it disables them, calls disabled, if not nil, waits at most wait for the programs that run in
+// the guest, detaches the probes, and takes over the records of their programs. The maps then are final, except for the effects of RunAll. The
+// result is that of EndOwner.
+func (s *Script) Quiesce(wait time.Duration, disabled func()) ([]Info, error) {
+	if err := s.Disable(); err != nil && !s.st.closed.Load() {
+		s.st.log.Error("stop the probes of a script", "err", err)
+	}
+	if disabled != nil {
+		disabled()
+	}
+	s.obj.loaded.Settle(wait)
+	gone, err := s.st.EndOwner(s.owner) // calls that are under way return to return probes that are disabled, too
+	s.st.Poll()
+	return gone, err
+}
 
 // Sample returns a program of the script that is at no place in the guest, to run on what vCPUs do. It may be called once for each name.
 func (s *Script) Sample(name string) *program.Program { return s.obj.loaded.Sample(name) }
@@ -267,7 +270,7 @@ type scriptRecords struct {
 const (
 	// maxQueued bounds what waits for a script's goroutine, in bytes: at a script's end it is printed yet.
 	maxQueued = 4 << 20
-	// MaxTaken is the number of records that Take returns at most.
+	// MaxTaken is the number of records that Each takes at most.
 	MaxTaken = 1024
 )
 
@@ -311,8 +314,20 @@ func (s *Script) Lost() uint64 {
 	return s.records.lost
 }
 
-// Take returns the next records, at most MaxTaken, and the one after them, if any. A printer wants both.
-func (s *Script) Take() (records []ScriptRecord, next []byte) {
+// Each takes the next records, at most MaxTaken, and calls f with each and the one after it, if any: a printer wants both.
+func (s *Script) Each(f func(r ScriptRecord, next []byte)) {
+	records, after := s.take()
+	for i, r := range records {
+		next := after
+		if i+1 < len(records) {
+			next = records[i+1].Data
+		}
+		f(r, next)
+	}
+}
+
+// take returns the next records, at most MaxTaken, and the one after them, if any.
+func (s *Script) take() (records []ScriptRecord, next []byte) {
 	q := &s.records
 	q.mu.Lock()
 	defer q.mu.Unlock()

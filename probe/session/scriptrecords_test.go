@@ -27,7 +27,7 @@ func TestScriptRecords(t *testing.T) {
 	seen := uint32(0)
 	for seen < room {
 		<-q.ready // it says so as long as there is something
-		records, next := s.Take()
+		records, next := s.take()
 		if len(records) != min(MaxTaken, room-int(seen)) {
 			t.Fatalf("%d at once behind %d", len(records), seen)
 		}
@@ -41,7 +41,7 @@ func TestScriptRecords(t *testing.T) {
 			t.Fatalf("behind %d: %v", seen, next)
 		}
 	}
-	if records, next := s.Take(); len(records) != 0 || next != nil || q.bytes != 0 || len(q.ready) != 0 {
+	if records, next := s.take(); len(records) != 0 || next != nil || q.bytes != 0 || len(q.ready) != 0 {
 		t.Fatalf("%d records, %d bytes, %d signals are left", len(records), q.bytes, len(q.ready))
 	}
 	if n := put(room); n != room {

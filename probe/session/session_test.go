@@ -334,12 +334,11 @@ func TestScript(t *testing.T) {
 	var out strings.Builder
 	printer := s.NewPrinter(false, func(text string) { out.WriteString(text) }, func(text string) { t.Error(text) })
 	<-s.Ready()
-	records, _ := s.Take()
-	for _, r := range records {
-		if err := printer.Record(r.Data, nil); err != nil {
+	s.Each(func(r session.ScriptRecord, next []byte) {
+		if err := printer.Record(r.Data, next); err != nil {
 			t.Error(err)
 		}
-	}
+	})
 	printer.PrintMaps()
 	if got, want := strings.Join(strings.Fields(out.String()), " "), "3 5 over @sum: 8"; got != want {
 		t.Errorf("printed %q, want %q", got, want)

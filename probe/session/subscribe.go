@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/program"
 )
 
 // Events says which probes make events for a subscription. Probes make events only while a subscription wants them.
@@ -78,6 +77,3 @@ func (st *Session) listenReturns(d int64) {
 // Poll takes over what programs in the guest have written until now. The Session does so every few milliseconds while there is a
 // subscription.
 func (st *Session) Poll() { st.programs.Poll() }
-
-// Programs returns the runtime of the Session's programs.
-func (st *Session) Programs() *program.Runtime { return st.programs }

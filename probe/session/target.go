@@ -14,8 +14,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// Target returns what scripts know of the guest.
-func (st *Session) Target() script.Target { return scriptTarget{st} }
+// ScriptTarget returns what scripts know of the guest.
+func (st *Session) ScriptTarget() script.Target { return scriptTarget{st} }
 
 // scriptTarget is what a script knows of the guest.
 type scriptTarget struct{ st *Session }

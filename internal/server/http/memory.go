@@ -123,7 +123,7 @@ func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
 
 // pathOf finds the type, and what it is a part of, that text names.
 func (s *server) pathOf(text string) (*script.Path, error) {
-	known := s.probes.Target().Types()
+	known := s.probes.ScriptTarget().Types()
 	if known == nil {
 		e := &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
 			Detail: s.adviseTypes("; or give its debug information with guestprobed --debug FILE")}

@@ -15,7 +15,7 @@ import (
 // getPlaces lists where a script may have probes. A kernel has tens of thousands of
 // functions: the answer is written as they are found.
 func (s *server) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
-	listed, err := script.List(q.text("match"), s.probes.Target())
+	listed, err := script.List(q.text("match"), s.probes.ScriptTarget())
 	if err != nil {
 		return scriptError(err)
 	}

@@ -164,24 +164,19 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 
 // print gives the next records to the printer.
 func (rs *runningScript) print() error {
-	records, after := rs.loaded.Take()
-	for i, r := range records {
-		next := after
-		if i+1 < len(records) {
-			next = records[i+1].Data
-		}
+	rs.loaded.Each(func(r session.ScriptRecord, next []byte) {
 		rs.time = r.Time
 		if err := rs.printer.Record(r.Data, next); err != nil {
 			if rs.damaged++; rs.damaged == 1 {
 				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
 			}
-			continue
+			return
 		}
 		rs.read++
 		if status, ok := rs.script.Exit(r.Data); ok && rs.status == 0 { // one that is not 0 stays
 			rs.exit, rs.status = true, status
 		}
-	}
+	})
 	return rs.gone
 }
 
@@ -287,17 +282,11 @@ func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
 // finish stops the probes, waits for what runs in the guest yet, takes the probes away, runs what is for the end,
 // and prints what there is: behind that nothing adds to the maps.
 func (rs *runningScript) finish(reason string, code *int64) error {
-	if err := rs.loaded.Disable(); err != nil && !rs.s.probes.Closed() {
-		rs.s.log.Error("stop the probes of a script", "err", err)
-	}
-	rs.samples.end()
 	wait := scriptWait
 	if rs.s.guest.State().Phase != machine.PhaseRunning {
 		wait = 0 // nothing goes on
 	}
-	rs.loaded.Settle(wait)
-	rs.s.endSession(rs.own()) // calls that are under way return to return probes that are switched off, too
-	rs.s.probes.Poll()
+	rs.s.logEnd(rs.loaded.Quiesce(wait, rs.samples.end))
 	if err := rs.printAll(); err != nil {
 		return err
 	}
