@@ -9,6 +9,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // Code says why a request was refused. Besides the codes of this package there are the engine's (probe.Code).
@@ -25,6 +26,7 @@ const (
 	CodeAmbiguousName Code = "ambiguous_name"  // several probes or maps have the name
 	CodeTooMany       Code = "too_many"        // a limit is reached
 	CodeBadObject     Code = "bad_object"      // an object file cannot be loaded
+	CodeBadScript     Code = "bad_script"      // a script does not compile, or one of its probes was refused: Err is a *script.Error
 	CodeClosing       Code = "closing"         // the Session is closed
 )
 
@@ -83,7 +85,7 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// ErrorOf returns an error of this package, of the engine or of the definition language as an Error. Of any other it has no code, and
+// ErrorOf returns an error of this package, of the engine, of the definition language or of a script as an Error. Of any other it has no code, and
 // Err is that error.
 func ErrorOf(err error) *Error {
 	var own *Error
@@ -93,6 +95,10 @@ func ErrorOf(err error) *Error {
 	var syntax *event.SyntaxError
 	if errors.As(err, &syntax) {
 		return syntaxError(syntax)
+	}
+	var wrong *script.Error
+	if errors.As(err, &wrong) {
+		return &Error{Code: CodeBadScript, Errno: syscall.EINVAL, Text: wrong.Error(), Err: err}
 	}
 	var refused *probe.Error
 	if errors.As(err, &refused) {

@@ -18,7 +18,7 @@ import (
 // Object is a loaded object file, or a script. It lives as long as one of its probes, or its script.
 type Object struct {
 	loaded *program.Object
-	maps   []*Map // by name
+	maps   []*objectMap // by name
 	rings  []*objectRing
 	probes []*Probe // that are registered; objects.mu guards it
 	script *Script  // that it is of, which closes it; nil: it is of a file
@@ -40,8 +40,8 @@ func (o *Object) Programs() []*program.Program { return o.loaded.Programs }
 // Maps returns the object's maps, by name. They may be read between Hold and Release.
 func (o *Object) Maps() map[string]*bpf.Map { return o.loaded.Maps() }
 
-// Map is a map of an object.
-type Map struct {
+// objectMap is a map of an object.
+type objectMap struct {
 	id   uint64
 	name string
 	m    *bpf.Map
@@ -78,7 +78,7 @@ func (r *objectRing) Lose(cpu int, n uint64) {
 // objects are the loaded object files. One goroutine at a time changes them.
 type objects struct {
 	mu     sync.Mutex // guards what follows, never for long
-	maps   map[uint64]*Map
+	maps   map[uint64]*objectMap
 	lastID uint64
 }
 
@@ -88,7 +88,7 @@ func (o *objects) add(obj *Object, as []*Probe) {
 	defer o.mu.Unlock()
 	obj.probes = slices.Clone(as)
 	if o.maps == nil {
-		o.maps = map[uint64]*Map{}
+		o.maps = map[uint64]*objectMap{}
 	}
 	var names []string
 	for name := range obj.loaded.Maps() {
@@ -97,7 +97,7 @@ func (o *objects) add(obj *Object, as []*Probe) {
 	slices.Sort(names)
 	for _, name := range names {
 		o.lastID++
-		m := &Map{id: o.lastID, name: name, m: obj.loaded.Maps()[name], obj: obj}
+		m := &objectMap{id: o.lastID, name: name, m: obj.loaded.Maps()[name], obj: obj}
 		o.maps[m.id] = m
 		obj.maps = append(obj.maps, m)
 		if m.m.Spec().Kind == bpf.RingBuf {
@@ -196,22 +196,22 @@ func (obj *Object) Hold() bool {
 func (obj *Object) Release() { obj.use.RUnlock() }
 
 // sortedMaps returns the maps by number. Callers hold mu.
-func (o *objects) sortedMaps() []*Map {
-	var ms []*Map
+func (o *objects) sortedMaps() []*objectMap {
+	var ms []*objectMap
 	for _, m := range o.maps {
 		ms = append(ms, m)
 	}
-	slices.SortFunc(ms, func(a, b *Map) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(ms, func(a, b *objectMap) int { return cmp.Compare(a.id, b.id) })
 	return ms
 }
 
 // find returns the map that a client calls name: by number or by name. Callers hold
 // mu.
-func (o *objects) find(name string) (*Map, error) {
+func (o *objects) find(name string) (*objectMap, error) {
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil && o.maps[id] != nil {
 		return o.maps[id], nil
 	}
-	var found []*Map
+	var found []*objectMap
 	for _, m := range o.sortedMaps() {
 		if m.name == name {
 			found = append(found, m)
@@ -300,7 +300,7 @@ func (st *Session) ObjectFiles() (out []ObjectMaps) {
 }
 
 // open finds a map and describes it. Its object stays until obj.use is given back.
-func (o *objects) open(name string) (*Map, MapInfo, error) {
+func (o *objects) open(name string) (*objectMap, MapInfo, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m, err := o.find(name)
@@ -312,7 +312,7 @@ func (o *objects) open(name string) (*Map, MapInfo, error) {
 }
 
 // info describes a map. Callers hold objects.mu.
-func (m *Map) info() MapInfo {
+func (m *objectMap) info() MapInfo {
 	i := MapInfo{
 		ID: m.id, Name: m.name, Spec: m.m.Spec(), Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), Shared: m.obj.loaded.Shared(m.m), Hist: isHist(m.m), Probes: []string{},
 	}

@@ -46,7 +46,7 @@ func (st *Session) CompileScript(text string, o ScriptOptions) (*script.Script, 
 }
 
 // LoadScript attaches the probes of a compiled script, disabled: Begin enables them. Its probes have an Owner.
-// The error is an *Error, or a *script.Error that points into the script.
+// The error wraps a *script.Error that points into the script if one of its probes was refused.
 func (st *Session) LoadScript(sc *script.Script, o ScriptOptions) (*Script, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
@@ -84,20 +84,9 @@ func (s *Script) refusal(err error) error {
 	if e.Detail != "" {
 		why += " (" + e.Detail + ")"
 	}
-	return &RefusedScript{Err: s.compiled.Refused(loaded.Programs[*e.Index].Name, "%s", why), Errno: e.Errno}
+	at := s.compiled.Refused(loaded.Programs[*e.Index].Name, "%s", why)
+	return &Error{Code: CodeBadScript, Errno: e.Errno, Text: at.Error(), Err: at}
 }
-
-// RefusedScript is the refusal of a probe of a script.
-type RefusedScript struct {
-	Err   error // a *script.Error: where in the script
-	Errno syscall.Errno
-}
-
-// Error returns the text of Err.
-func (e *RefusedScript) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *RefusedScript) Unwrap() error { return e.Err }
 
 // StartScript compiles, loads and begins a script: its BEGIN runs, and its probes are enabled. Stop ends it. Scripts with probes outside of
 // the guest's code (interval, profile, guest, exit) need a caller that runs their programs: they are refused. See LoadScript.

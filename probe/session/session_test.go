@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -15,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
@@ -308,9 +310,8 @@ func TestObject(t *testing.T) {
 // TestScript compiles, loads and ends a script: its records, and its map.
 func TestScript(t *testing.T) {
 	f := newFake(t, session.Options{})
-	if _, err := f.s.CompileScript("kprobe:"+target+" { nonsense(); }", session.ScriptOptions{}); err == nil {
-		t.Error("a script with nonsense")
-	}
+	_, err := f.s.CompileScript("kprobe:"+target+" { nonsense(); }", session.ScriptOptions{})
+	f.refused(err, session.CodeBadScript)
 	sc, err := f.s.CompileScript("kprobe:"+target+` /arg0 > 2/ { printf("%d\n", arg0); @sum = sum(arg0); } END { printf("over\n"); }`, session.ScriptOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -353,6 +354,10 @@ func TestStartScript(t *testing.T) {
 	f := newFake(t, session.Options{})
 	_, err := f.s.StartScript("interval:s:1 { print(1); }", session.ScriptOptions{})
 	f.refused(err, session.CodeUnavailable)
+	_, err = f.s.StartScript("kprobe:"+target+"+1 { @++; }", session.ScriptOptions{})
+	if e := f.refused(err, session.CodeBadScript); !errors.Is(err, syscall.EILSEQ) || !errors.As(err, new(*script.Error)) || !strings.Contains(e.Text, ":1:") {
+		t.Errorf("%v", err)
+	}
 	s, err := f.s.StartScript("BEGIN { @n = 40; } kprobe:"+target+` { @n += arg0; printf("%d\n", arg0); } END { printf("over\n"); }`, session.ScriptOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -161,3 +161,15 @@ func TestPatternOfAStream(t *testing.T) {
 		t.Errorf("start %+v", st)
 	}
 }
+
+// TestErrorsOfAttach: what attaches for others than clients gets the errors that clients get; a fleet's definitions wait for names.
+func TestErrorsOfAttach(t *testing.T) {
+	h := serveFake(t, nil)
+	h.attach("p:a vfs_read")
+	for def, want := range map[string]error{"r:a vfs_read": api.ErrNameTaken, "-:b": api.ErrProbeNotFound} {
+		var wire *api.Error
+		if _, _, err := h.s.attach([]api.ProbeSpec{{Def: def}}, nil); !errors.As(err, &wire) || !errors.Is(err, want) || wire.Index == nil {
+			t.Errorf("%s: %v", def, err)
+		}
+	}
+}

@@ -201,11 +201,14 @@ func wireAttached(a *session.Attached) api.ProbeList {
 	return l
 }
 
-// attach attaches probes, and describes them.
+// attach attaches probes, and describes them. Its error is an *api.Error.
 func (s *server) attach(specs []api.ProbeSpec, own *session.Owner) (api.ProbeList, []*session.Probe, error) {
 	a, err := s.probes.Attach(probeSpecs(specs), own)
 	list := wireAttached(&a)
 	list.Probes = wireInfos(s.probes.Describe(a.Probes))
+	if err != nil {
+		err = toAPI(err)
+	}
 	return list, a.Probes, err
 }
 

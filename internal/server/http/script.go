@@ -60,7 +60,7 @@ func scriptError(err error) error {
 		return err
 	}
 	errno := "EINVAL"
-	var refused *session.RefusedScript
+	var refused *session.Error
 	if errors.As(err, &refused) {
 		errno = probe.ErrnoName(refused.Errno)
 	}
