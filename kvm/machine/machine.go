@@ -123,6 +123,7 @@ type Machine struct {
 	serving     uint64          // the stopper whose turn it is
 	givenUp     map[uint64]bool // turns that nobody takes
 	phase       Phase
+	resetting   bool   // the engine is not done with a reset: vCPUs exist, and must not run yet
 	stops       uint64 // of vCPUs at hits, and behind steps
 	exitCode    uint32
 	exit        *ExitReport

@@ -274,6 +274,8 @@ func (m *Machine) reset(ctx context.Context, check func() error, build func() (b
 		return fail(err)
 	}
 	m.stopTicker()
+	m.setResetting(true)
+	defer m.setResetting(false)
 	err := m.engine.Reload(func(save func()) (there bool, err error) {
 		// No one else stops the world while there are no vCPUs to stop.
 		err = m.stopWorld(nil, func() (err error) {
@@ -287,6 +289,12 @@ func (m *Machine) reset(ctx context.Context, check func() error, build func() (b
 		return fail(err)
 	}
 	return nil
+}
+
+func (m *Machine) setResetting(yes bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resetting = yes
 }
 
 // rebuild replaces the VM by a new one, with all memory as at the first boot.

@@ -3,6 +3,8 @@ package machine
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -151,5 +153,43 @@ func TestResetToRegisters(t *testing.T) {
 				t.Fatalf("registers (-saved +reset):\n%s", diff)
 			}
 		}
+	}
+}
+
+// duringReload is a log that calls f at what the engine reports about its probes at the end of a reset.
+type duringReload struct {
+	slog.Handler
+	f func()
+}
+
+func (d duringReload) Enabled(context.Context, slog.Level) bool { return true }
+
+func (d duringReload) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "probe is gone") {
+		d.f()
+	}
+	return d.Handler.Handle(ctx, r)
+}
+
+// TestStepInReset asks for a step while the engine still puts its probes into a guest that was reset.
+func TestStepInReset(t *testing.T) {
+	var m *Machine
+	asked := false
+	log := slog.New(duringReload{slog.DiscardHandler, func() {
+		asked = true
+		if n, err := m.Step(patience.Of(t), 0, 1); n != 0 || !errors.Is(err, ErrResetMeanwhile) {
+			t.Errorf("%d steps, %v", n, err)
+		}
+	}})
+	code, fn := counting(1 << 30)
+	m = newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Log: log})
+	if err := m.Engine().Register(&probe.Kprobe{Addr: address(t, m, "fn"), Pre: func(*probe.Context) int { return 0 }}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Reset(patience.Of(t), tinyGuest(t, spin, nil)); err != nil || !asked {
+		t.Fatalf("reset: %v; a probe is gone: %v", err, asked)
+	}
+	if n, err := m.Step(patience.Of(t), 0, 1); n != 1 || err != nil {
+		t.Errorf("after the reset: %d steps, %v", n, err)
 	}
 }

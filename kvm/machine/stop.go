@@ -156,6 +156,8 @@ func (v *vcpu) steppable() error {
 		return ErrClosed
 	case m.phase == PhaseExited || m.phase == PhaseCrashed:
 		return ErrNotRunnable
+	case m.resetting:
+		return ErrResetMeanwhile
 	case v.steps != nil:
 		return ErrBusyStepping
 	case !v.where.rests() || m.phase == PhaseRunning && v.stop == nil:
