@@ -31,7 +31,7 @@ func (p bare) load(m *Machine, _ *snapshot.Snapshot) (*guest.BootState, error) {
 	if m.cfg.Tick > 0 {
 		opt.TickUsec = uint64(m.cfg.Tick / time.Microsecond)
 	}
-	return guest.Boot(m.mem, p.img, opt)
+	return guest.Boot(m.mem.Memory, p.img, opt)
 }
 
 func (p bare) build(*Machine, *kvm.VM) error { return nil }

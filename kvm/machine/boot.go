@@ -30,7 +30,7 @@ func (m *Machine) load(p payload, to *snapshot.Snapshot) (*guest.BootState, erro
 	if err != nil {
 		return nil, err
 	}
-	as := guest.NewAddressSpace(m.mem, b.Root)
+	as := guest.NewAddressSpace(m.mem.Memory, b.Root)
 	if b.Deep {
 		as = as.Levels5()
 	}
@@ -68,12 +68,12 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 			err = errors.Join(err, m.demolish())
 		}
 	}()
-	if m.free4G() {
+	if m.mem.free4G() {
 		if err := vm.SetTSSAddr(kvm.TSSAddr); err != nil {
 			return err
 		}
 	}
-	if err := m.mapSlots(vm); err != nil {
+	if err := m.mem.mapInto(vm, m.host.KVM.Readonly); err != nil {
 		return err
 	}
 	p := m.payload()
@@ -112,17 +112,6 @@ func (v *vcpu) resetState() {
 	v.trap, v.midIO, v.asleep, v.call, v.given, v.gs = arrival{}, false, false, nil, 0, 0
 	v.due, v.haltAll, v.step, v.owesText, v.traceEnd = dueNothing, false, nil, false, false
 	v.tick.Store(false)
-}
-
-// free4G reports whether no memory is where KVM may keep its pages for real mode, below
-// 4 GiB.
-func (m *Machine) free4G() bool {
-	for _, r := range m.mem.Regions() {
-		if end := uint64(r.Base) + uint64(len(r.Bytes)); end > kvm.TSSAddr && uint64(r.Base) < 4<<30 {
-			return false
-		}
-	}
-	return true
 }
 
 // makeRoom lets as many threads run Go code as there are vCPUs and processors. With

@@ -15,7 +15,7 @@ import (
 // looks at a guest.
 func deadMachine(f *testing.F) (*Machine, *guest.BootState) {
 	f.Helper()
-	m := &Machine{cfg: Config{Image: tinyGuest(f, make([]byte, 4096), nil, tinySym{"start", tinyText, 4096}), VCPUs: 1, Memory: 4 << 20}, mem: new(guest.Memory)}
+	m := &Machine{cfg: Config{Image: tinyGuest(f, make([]byte, 4096), nil, tinySym{"start", tinyText, 4096}), VCPUs: 1, Memory: 4 << 20}, mem: memory{Memory: new(guest.Memory)}}
 	m.setPayload(bare{m.cfg.Image})
 	layout, err := guest.LayoutFor(m.cfg.Memory)
 	if err != nil {

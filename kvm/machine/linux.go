@@ -89,7 +89,7 @@ func (g *linuxGuest) load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, 
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
-	g.engine.reset(m.mem, home, st.Reserved, b)
+	g.engine.reset(m.mem.Memory, home, st.Reserved, b)
 	g.settled, g.recheck = false, false
 	g.refused.Store(nil)
 	g.checked.Store(nil)
@@ -109,7 +109,7 @@ func (g *linuxGuest) place(m *Machine, to *snapshot.Snapshot) (err error) {
 		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
 	}
 	g.boot, g.stubs, g.came = nil, nil, cameBack{}
-	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
+	st, err := linux.Boot(m.mem.Memory, g.cfg.Kernel, linux.BootOptions{
 		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: la57, Slide: slide, Reserve: engineTableSize,
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (g *linuxGuest) place(m *Machine, to *snapshot.Snapshot) (err error) {
 	}
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
 		g.first.BreakpointsByVector()
-		if g.stubs, err = plantStubs(m.mem, homeOf(st), g.first); err != nil {
+		if g.stubs, err = plantStubs(m.mem.Memory, homeOf(st), g.first); err != nil {
 			return err
 		}
 	}

@@ -28,11 +28,11 @@ const (
 // leaves of them.
 func (g *linuxGuest) createDevices(m *Machine) error {
 	ram := new(guest.Memory)
-	for i, r := range m.ranges {
+	for i, r := range m.mem.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue // the engine's, which no device of the guest's may write
 		}
-		if err := ram.Add(r.Base, m.regions[i], r.Name); err != nil {
+		if err := ram.Add(r.Base, m.mem.regions[i], r.Name); err != nil {
 			return err
 		}
 	}

@@ -120,7 +120,7 @@ func (g *linuxGuest) checkFits(m *Machine, s *snapshot.Snapshot) error {
 		return fmt.Errorf("%w: it is of another boot, and programs have memory in this one, whose addresses stand in their code: detach them first", ErrOtherGuest)
 	}
 	ram := func(pa guest.GPA, n uint64) bool {
-		return pa%guest.PageSize == 0 && slices.ContainsFunc(m.ranges, func(r guest.MemoryRange) bool {
+		return pa%guest.PageSize == 0 && slices.ContainsFunc(m.mem.ranges, func(r guest.MemoryRange) bool {
 			return r.Kind == guest.RangeRAM && pa >= r.Base && n <= r.Size && uint64(pa-r.Base) <= r.Size-n
 		})
 	}

@@ -262,21 +262,11 @@ func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	}
 	as := l.m.space(root)
 	for at, end := addr&^(guest.PageSize-1), addr+guest.GVA(len(p)); at < end; at += guest.PageSize {
-		if m, err := as.Translate(at); err == nil && l.m.kindOf(m.PA) != guest.RangeRAM {
+		if m, err := as.Translate(at); err == nil && l.m.mem.kindOf(m.PA) != guest.RangeRAM {
 			return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrEngine)
 		}
 	}
 	return as.Poke(addr, p)
-}
-
-// kindOf returns what memory is for.
-func (m *Machine) kindOf(pa guest.GPA) guest.RangeKind {
-	for _, r := range m.ranges {
-		if uint64(pa-r.Base) < r.Size {
-			return r.Kind
-		}
-	}
-	return guest.RangeRAM
 }
 
 // ErrEngine: memory that was to be written is not the guest's.

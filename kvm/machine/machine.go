@@ -72,11 +72,7 @@ type Machine struct {
 	sys      *kvm.System
 	engine   *probe.Engine
 	console  *Console
-	mem      *guest.Memory
-	regions  [][]byte            // what to free, in the order of mem.Regions
-	ranges   []guest.MemoryRange // the same
-	bases    []*kvm.Base         // of each of the regions what it goes back to, nil where there is none: see restoreMemory
-	based    weak.Pointer[snapshot.Snapshot]
+	mem      memory
 	tried    map[weak.Pointer[snapshot.Snapshot]]struct{} // snapshots whose state KVM takes: see try
 	vcpus    []*vcpu                                      // fixed; each exists for the life of the machine
 	exec     execAreas
@@ -175,7 +171,7 @@ func newEmpty(cfg Config) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{
-		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
+		cfg: cfg, log: cfg.Log, console: newConsole(), mem: memory{Memory: new(guest.Memory)},
 		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{}),
 		givenUp: map[uint64]bool{},
 	}
@@ -195,7 +191,11 @@ func (m *Machine) setUpGuest(to *snapshot.Snapshot) (*guest.BootState, error) {
 	for i := range m.cfg.VCPUs {
 		m.vcpus = append(m.vcpus, newVCPU(m, i))
 	}
-	if err := m.allocate(); err != nil {
+	ranges, err := m.payload().memoryMap(m.cfg.Memory)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.mem.allocate(ranges); err != nil {
 		return nil, err
 	}
 	boot, err := m.load(m.payload(), to)

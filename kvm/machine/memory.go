@@ -1,71 +1,9 @@
 package machine
 
 import (
-	"fmt"
-	"weak"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
-
-// allocate gets the host memory behind the guest's and adds it to m.mem.
-func (m *Machine) allocate() error {
-	ranges, err := m.payload().memoryMap(m.cfg.Memory)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranges {
-		b, err := kvm.AllocMemory(int(r.Size))
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.Name, err)
-		}
-		m.regions, m.ranges, m.bases = append(m.regions, b), append(m.ranges, r), append(m.bases, nil)
-		if err := m.mem.Add(r.Base, b, r.Name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// mapSlots gives the memory to a VM. What holds code is the engine's: where
-// the host can, it keeps the guest from writing to them even with page tables
-// of its own making.
-func (m *Machine) mapSlots(vm *kvm.VM) error {
-	for i, r := range m.ranges {
-		var flags kvm.MemoryFlags
-		if r.Kind == guest.RangeExec && m.host.KVM.Readonly {
-			flags = kvm.MemReadOnly
-		}
-		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
-			return fmt.Errorf("%s: %w", r.Name, err)
-		}
-	}
-	return nil
-}
-
-// zero makes all guest memory zeros, by giving the pages back to the host. No
-// vCPU runs.
-func (m *Machine) zero() error {
-	m.based = weak.Pointer[snapshot.Snapshot]{}
-	for i, b := range m.regions {
-		m.bases[i] = nil
-		if err := kvm.ZeroMemory(b); err != nil {
-			return fmt.Errorf("%s: %w", m.mem.Regions()[i].Name, err)
-		}
-	}
-	return nil
-}
-
-// eachTouched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
-func (m *Machine) eachTouched(region int, f func([]byte)) {
-	if b := m.bases[region]; b != nil {
-		b.Touched(f)
-	} else {
-		kvm.TouchedMemory(m.regions[region], f)
-	}
-}
 
 // release frees what New allocated. No vCPU thread runs.
 func (m *Machine) release() error {
@@ -79,10 +17,7 @@ func (m *Machine) release() error {
 	if m.sys != nil {
 		keep(m.sys.Close())
 	}
-	for _, b := range m.regions {
-		keep(kvm.FreeMemory(b))
-	}
-	m.regions, m.ranges, m.bases = nil, nil, nil
+	keep(m.mem.free())
 	return first
 }
 
@@ -93,7 +28,7 @@ func (m *Machine) space(root guest.GPA) guest.AddressSpace {
 	if root == 0 {
 		return b.space.At(b.home)
 	}
-	as := guest.NewAddressSpace(m.mem, root)
+	as := guest.NewAddressSpace(m.mem.Memory, root)
 	if b.deep {
 		as = as.Levels5()
 	}

@@ -346,7 +346,7 @@ func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error)
 // bootFresh boots p in memory that is all zeros, or is going to be what to has.
 func (m *Machine) bootFresh(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
 	if to == nil || !p.keepsMemory(to) {
-		if err := m.zero(); err != nil {
+		if err := m.mem.zero(); err != nil {
 			return nil, err
 		}
 	}

@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"weak"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -67,14 +64,8 @@ func (m *Machine) fitsImage(c *snapshot.Config) error {
 
 // fitsMemory refuses memory that there is not, and pages of the engine's that are elsewhere.
 func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
-	at := 0
-	for _, r := range m.ranges {
-		for r.Kind == guest.RangeRAM && at < len(s.Memory) && s.Memory[at].At-r.Base < guest.GPA(r.Size) && uint64(s.Memory[at].At-r.Base)+uint64(len(s.Memory[at].Bytes)) <= r.Size {
-			at++
-		}
-	}
-	if at < len(s.Memory) {
-		return fmt.Errorf("%w: it has memory at %v", ErrOtherGuest, s.Memory[at].At)
+	if err := m.mem.fits(s); err != nil {
+		return err
 	}
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok && !t.Fits(s.Config.Tables) {
 		return fmt.Errorf("%w: %d bytes of page tables", ErrOtherGuest, s.Config.Tables)
@@ -148,7 +139,7 @@ func (m *Machine) restoreState(s *snapshot.Snapshot, newVM bool) error {
 		return err
 	}
 	if !newVM {
-		if err := m.vm.Forget(m.endOfMemory()); err != nil {
+		if err := m.vm.Forget(m.mem.end()); err != nil {
 			return err
 		}
 	}
@@ -169,13 +160,8 @@ func (m *Machine) restoreState(s *snapshot.Snapshot, newVM bool) error {
 
 // putMemory makes memory what s has.
 func (m *Machine) putMemory(s *snapshot.Snapshot) error {
-	for i, r := range m.ranges {
-		if r.Kind == guest.RangeRAM {
-			continue
-		}
-		if err := unix.Madvise(m.regions[i], unix.MADV_DONTNEED); err != nil {
-			return fmt.Errorf("zero %s: %w", r.Name, err)
-		}
+	if err := m.mem.zeroEngine(); err != nil {
+		return err
 	}
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
 		t.SetUsed(s.Config.Tables) // that it can be is known: fitsMemory
@@ -187,7 +173,11 @@ func (m *Machine) putMemory(s *snapshot.Snapshot) error {
 	if err := m.payload().prepareRestore(m); err != nil {
 		return err
 	}
-	return m.restoreMemory(s)
+	again, pages, err := m.mem.restore(s)
+	if err == nil {
+		m.log.Debug("memory is what it was", "again", again, "pages", pages)
+	}
+	return err
 }
 
 // restoreFar makes the far pages those that the guest's tables map.
@@ -201,40 +191,6 @@ func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
 		far.used = max(far.used, uint64(pa-far.pages.Base)+guest.PageSize)
 	}
 	maps.Copy(far.at, at)
-	return nil
-}
-
-// restoreMemory makes the guest's own memory what s has. A guest that has come back to s before loses what was written since, by
-// whomever. Precondition: no vCPU has a thread, and no device works.
-func (m *Machine) restoreMemory(s *snapshot.Snapshot) error {
-	again, written, next := m.based == weak.Make(s), 0, 0
-	m.based = weak.Pointer[snapshot.Snapshot]{}
-	for i, r := range m.ranges {
-		if r.Kind != guest.RangeRAM {
-			continue
-		}
-		if again {
-			n, err := m.bases[i].Restore()
-			if err != nil {
-				return err
-			}
-			written += n
-			continue
-		}
-		var err error
-		m.bases[i], err = kvm.NewBase(m.regions[i], func(yield func(int, []byte) bool) {
-			for ; next < len(s.Memory) && s.Memory[next].At-r.Base < guest.GPA(r.Size); next++ {
-				if run := &s.Memory[next]; !yield(int(run.At-r.Base), run.Bytes) {
-					return
-				}
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	m.based = weak.Make(s)
-	m.log.Debug("memory is what it was", "again", again, "pages", written)
 	return nil
 }
 
@@ -319,10 +275,4 @@ func restoreMSRs(k *kvm.VCPU, want []kvm.MSR, refused func(error)) error {
 		}
 	}
 	return nil
-}
-
-// endOfMemory returns an address behind all memory.
-func (m *Machine) endOfMemory() uint64 {
-	last := m.ranges[len(m.ranges)-1]
-	return uint64(last.Base) + last.Size
 }

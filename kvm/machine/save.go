@@ -158,7 +158,7 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		TickUS: max(0, m.cfg.Tick.Microseconds()), Started: m.phase != PhaseCreated, Vendor: snapshot.Vendor(m.cpuid),
 		Checks: m.checks.Load(), LastBad: m.lastBad.Load(),
 	}, CPUID: m.cpuid}
-	for _, r := range m.ranges {
+	for _, r := range m.mem.ranges {
 		if r.Kind == guest.RangeRAM {
 			s.Config.RAM = append(s.Config.RAM, snapshot.Range{Base: r.Base, Size: r.Size})
 		}
@@ -307,12 +307,12 @@ func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error
 // saveMemory returns what is not zero of the guest's memory, with its own addresses in the place of those of the
 // engine's code in saved contexts.
 func (m *Machine) saveMemory(clean *probe.Clean) (runs []snapshot.Run, err error) {
-	for i, r := range m.ranges {
+	for i, r := range m.mem.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue
 		}
-		base := m.regions[i]
-		m.eachTouched(i, func(b []byte) {
+		base := m.mem.regions[i]
+		m.mem.eachTouched(i, func(b []byte) {
 			runs = snapshot.AppendRuns(runs, r.Base+guest.GPA(cap(base)-cap(b)), b)
 		})
 	}

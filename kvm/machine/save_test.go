@@ -237,12 +237,12 @@ func TestResetToWhatTheHostWrote(t *testing.T) {
 // isMemory compares the memory of a guest that rests, and has no probe, with a snapshot's.
 func isMemory(t *testing.T, m *Machine, s *snapshot.Snapshot) {
 	t.Helper()
-	for i, r := range m.ranges {
+	for i, r := range m.mem.ranges {
 		want := make([]byte, guest.PageSize)
 		for off := uint64(0); r.Kind == guest.RangeRAM && off < r.Size; off += guest.PageSize {
 			clear(want)
 			copy(want, snapshot.Find(s.Memory, r.Base+guest.GPA(off)))
-			if got := m.regions[i][off:][:guest.PageSize]; !bytes.Equal(got, want) {
+			if got := m.mem.regions[i][off:][:guest.PageSize]; !bytes.Equal(got, want) {
 				t.Fatalf("the page at %v differs (-want +got):\n%s", r.Base+guest.GPA(off), cmp.Diff(want, got))
 			}
 		}

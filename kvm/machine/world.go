@@ -213,9 +213,9 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 			regs(&v.call.saved)
 		}
 	}
-	for i, r := range w.m.ranges {
+	for i, r := range w.m.mem.ranges {
 		if r.Kind == guest.RangeRAM {
-			w.m.eachTouched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+			w.m.mem.eachTouched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
 		}
 	}
 	return true
@@ -224,7 +224,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 // Pieces implements probe.Memory.
 func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (err error) {
 	more := func(pa guest.GPA) []byte {
-		for _, r := range w.m.ranges {
+		for _, r := range w.m.mem.ranges {
 			if at := uint64(pa - r.Base); r.Kind == guest.RangeRAM && pa >= r.Base && at < r.Size && r.Size-at >= 8 {
 				b, _ := w.m.mem.Slice(pa, 8)
 				return b
@@ -232,12 +232,12 @@ func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (
 		}
 		return nil
 	}
-	for i, r := range w.m.ranges {
+	for i, r := range w.m.mem.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue
 		}
-		base := w.m.regions[i]
-		w.m.eachTouched(i, func(b []byte) {
+		base := w.m.mem.regions[i]
+		w.m.mem.eachTouched(i, func(b []byte) {
 			if err == nil {
 				err = f(r.Base+guest.GPA(cap(base)-cap(b)), b, more)
 			}

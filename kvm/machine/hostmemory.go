@@ -1,0 +1,172 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"weak"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// memory is the guest's memory, by physical address, and where that is on the host. Its ranges stay from New to Close.
+type memory struct {
+	*guest.Memory
+	regions [][]byte            // what to free, in the order of Memory.Regions
+	ranges  []guest.MemoryRange // the same
+	bases   []*kvm.Base         // what each of the regions goes back to, or nil: see restore
+	based   weak.Pointer[snapshot.Snapshot]
+}
+
+// allocate gets the host memory of these ranges.
+func (m *memory) allocate(ranges []guest.MemoryRange) error {
+	for _, r := range ranges {
+		b, err := kvm.AllocMemory(int(r.Size))
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+		m.regions, m.ranges, m.bases = append(m.regions, b), append(m.ranges, r), append(m.bases, nil)
+		if err := m.Add(r.Base, b, r.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapInto gives the memory to a VM. What holds code is the engine's: where
+// the host can (readonly), it keeps the guest from writing there even with page tables
+// of its own making.
+func (m *memory) mapInto(vm *kvm.VM, readonly bool) error {
+	for i, r := range m.ranges {
+		var flags kvm.MemoryFlags
+		if r.Kind == guest.RangeExec && readonly {
+			flags = kvm.MemReadOnly
+		}
+		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// zero makes all guest memory zeros, by giving the pages back to the host. No
+// vCPU runs.
+func (m *memory) zero() error {
+	m.based = weak.Pointer[snapshot.Snapshot]{}
+	for i, b := range m.regions {
+		m.bases[i] = nil
+		if err := kvm.ZeroMemory(b); err != nil {
+			return fmt.Errorf("%s: %w", m.Regions()[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// eachTouched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
+func (m *memory) eachTouched(region int, f func([]byte)) {
+	if b := m.bases[region]; b != nil {
+		b.Touched(f)
+	} else {
+		kvm.TouchedMemory(m.regions[region], f)
+	}
+}
+
+// free gives the memory back to the host.
+func (m *memory) free() error {
+	var errs []error
+	for _, b := range m.regions {
+		errs = append(errs, kvm.FreeMemory(b))
+	}
+	m.regions, m.ranges, m.bases = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// zeroEngine makes zeros of what is not the guest's own.
+func (m *memory) zeroEngine() error {
+	for i, r := range m.ranges {
+		if r.Kind == guest.RangeRAM {
+			continue
+		}
+		if err := unix.Madvise(m.regions[i], unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("zero %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// fits returns an error that wraps ErrOtherGuest when s has memory where there is none.
+func (m *memory) fits(s *snapshot.Snapshot) error {
+	at := 0
+	for _, r := range m.ranges {
+		for r.Kind == guest.RangeRAM && at < len(s.Memory) && s.Memory[at].At-r.Base < guest.GPA(r.Size) && uint64(s.Memory[at].At-r.Base)+uint64(len(s.Memory[at].Bytes)) <= r.Size {
+			at++
+		}
+	}
+	if at < len(s.Memory) {
+		return fmt.Errorf("%w: it has memory at %v", ErrOtherGuest, s.Memory[at].At)
+	}
+	return nil
+}
+
+// restore makes the guest's own memory what s has. A guest that has come back to s before loses what was written since, by
+// whomever: again reports that, with the number of pages. Precondition: no vCPU has a thread, and no device works.
+func (m *memory) restore(s *snapshot.Snapshot) (again bool, written int, err error) {
+	again = m.based == weak.Make(s)
+	next := 0
+	m.based = weak.Pointer[snapshot.Snapshot]{}
+	for i, r := range m.ranges {
+		if r.Kind != guest.RangeRAM {
+			continue
+		}
+		if again {
+			n, err := m.bases[i].Restore()
+			if err != nil {
+				return again, written, err
+			}
+			written += n
+			continue
+		}
+		m.bases[i], err = kvm.NewBase(m.regions[i], func(yield func(int, []byte) bool) {
+			for ; next < len(s.Memory) && s.Memory[next].At-r.Base < guest.GPA(r.Size); next++ {
+				if run := &s.Memory[next]; !yield(int(run.At-r.Base), run.Bytes) {
+					return
+				}
+			}
+		})
+		if err != nil {
+			return again, written, err
+		}
+	}
+	m.based = weak.Make(s)
+	return again, written, nil
+}
+
+// kindOf returns what memory is for.
+func (m *memory) kindOf(pa guest.GPA) guest.RangeKind {
+	for _, r := range m.ranges {
+		if uint64(pa-r.Base) < r.Size {
+			return r.Kind
+		}
+	}
+	return guest.RangeRAM
+}
+
+// free4G reports whether no memory is where KVM may keep its pages for real mode, below
+// 4 GiB.
+func (m *memory) free4G() bool {
+	for _, r := range m.Regions() {
+		if end := uint64(r.Base) + uint64(len(r.Bytes)); end > kvm.TSSAddr && uint64(r.Base) < 4<<30 {
+			return false
+		}
+	}
+	return true
+}
+
+// end returns the address after all memory.
+func (m *memory) end() uint64 {
+	last := m.ranges[len(m.ranges)-1]
+	return uint64(last.Base) + last.Size
+}
