@@ -113,11 +113,8 @@ type Machine struct {
 	alone atomic.Pointer[alone]
 
 	mu          sync.Mutex
-	rested      *sync.Cond      // a vCPU came to rest
-	turn        *sync.Cond      // serving changed
-	ticket      uint64          // of the next stopper
-	serving     uint64          // the stopper whose turn it is
-	givenUp     map[uint64]bool // turns that nobody takes
+	rested      *sync.Cond // a vCPU came to rest
+	stoppers    stopQueue
 	phase       Phase
 	resetting   bool   // the engine is not done with a reset: vCPUs exist, and must not run yet
 	stops       uint64 // of vCPUs at hits, and behind steps
@@ -173,9 +170,8 @@ func newEmpty(cfg Config) (*Machine, error) {
 	m := &Machine{
 		cfg: cfg, log: cfg.Log, console: newConsole(), mem: memory{Memory: new(guest.Memory)},
 		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{}),
-		givenUp: map[uint64]bool{},
 	}
-	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
+	m.rested, m.stoppers = sync.NewCond(&m.mu), newStopQueue(&m.mu)
 	m.gate.Store(gateHold)
 	if cfg.Linux != nil {
 		m.setPayload(&linuxGuest{cfg: cfg.Linux})

@@ -358,7 +358,7 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 	m.mu.Lock()
 	m.gate.Or(gateQuit)
 	m.wakeAll()
-	m.turn.Broadcast()
+	m.stoppers.changed.Broadcast()
 	for _, v := range m.vcpus {
 		if !v.where.rests() {
 			v.kick()

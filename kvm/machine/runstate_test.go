@@ -188,7 +188,7 @@ func TestCutOff(t *testing.T) {
 	}
 	v := m.vcpus[0]
 	m.mu.Lock()
-	m.ticket++ // there is another one in the queue
+	m.stoppers.join() // there is another one in the queue
 	m.mu.Unlock()
 	got := make(chan error, 1)
 	onVCPU(t, m, func() { got <- m.stopWorld(v, func() error { return nil }) })
@@ -210,9 +210,6 @@ func TestCutOff(t *testing.T) {
 		t.Errorf("the vCPU is %v", at)
 	}
 	m.mu.Lock() // the other one is done
-	for m.serving++; m.givenUp[m.serving]; m.serving++ {
-		delete(m.givenUp, m.serving)
-	}
-	m.turn.Broadcast()
+	m.stoppers.leave()
 	m.mu.Unlock()
 }

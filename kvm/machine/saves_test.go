@@ -425,7 +425,7 @@ func TestSaveAsItEnds(t *testing.T) {
 		queued := func() bool {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			return m.ticket > m.serving+1
+			return m.stoppers.next > m.stoppers.serving+1
 		}
 		for wait := patience.Of(t); !queued(); time.Sleep(time.Millisecond) {
 			if wait.Err() != nil {

@@ -59,8 +59,7 @@ func (m *Machine) inHandler() bool {
 // counts as resting while it waits for its turn, because it is out of guest
 // mode, and another stopper that holds the turn may be waiting for it.
 //
-// Turns are a ticket lock: a vCPU that stops the world again and again cannot
-// starve a caller from outside. A vCPU whose thread is to end gives its turn up: who has that end may have the turn, and
+// A vCPU whose thread is to end gives its ticket up: who has that end may have the turn, and
 // wait for it. Then the error is the reason for the end.
 func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	if self != nil {
@@ -71,21 +70,16 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 		m.mu.Unlock()
 		return ErrClosed
 	}
-	ticket := m.ticket
-	m.ticket++
+	ticket := m.stoppers.join()
 	if self != nil {
 		self.setState(self.where.queued())
 		m.rested.Broadcast()
 	}
-	for m.serving != ticket {
-		if self != nil && m.gate.Load()&gateQuit != 0 {
-			defer m.mu.Unlock()
-			m.givenUp[ticket] = true
-			self.setState(stateCut)
-			self.kick() // on its way to the end it does not enter the guest
-			return m.cutOffError()
-		}
-		m.turn.Wait()
+	if !m.stoppers.wait(ticket, func() bool { return self != nil && m.gate.Load()&gateQuit != 0 }) {
+		defer m.mu.Unlock()
+		self.setState(stateCut)
+		self.kick() // on its way to the end it does not enter the guest
+		return m.cutOffError()
 	}
 	if self != nil {
 		self.setState(self.where.stopping())
@@ -97,11 +91,7 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	defer func() {
 		m.mu.Lock()
 		m.gate.And(^gateStop)
-		m.serving++
-		for ; m.givenUp[m.serving]; m.serving++ {
-			delete(m.givenUp, m.serving)
-		}
-		m.turn.Broadcast()
+		m.stoppers.leave()
 		m.wakeAll()
 		if self != nil {
 			self.setState(self.where.stopped())
