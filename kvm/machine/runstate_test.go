@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe"
@@ -212,4 +213,50 @@ func TestCutOff(t *testing.T) {
 	m.mu.Lock() // the other one is done
 	m.stoppers.leave()
 	m.mu.Unlock()
+}
+
+// TestPauseWaitsForLeaving has a vCPU in the queue to stop the world because it leaves the engine's code. A stop of the world
+// takes that for rest, and a pause does not: the vCPU is to run a little more.
+func TestPauseWaitsForLeaving(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, nil), Memory: 16 << 20, Tick: -1})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	v := m.vcpus[0]
+	states := func(all ...runState) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, s := range all {
+			v.setState(s)
+		}
+	}
+	m.mu.Lock()
+	m.stoppers.join() // there is another one in the queue
+	m.mu.Unlock()
+	done := make(chan error, 1)
+	onVCPU(t, m, func() {
+		states(stateParked, stateLeaving)
+		err := m.stopWorld(v, func() error { return nil })
+		states(stateSettled, stateRunning)
+		done <- err
+	})
+	for ctx := patience.Of(t); runStateOf(v) != stateLeavingQueued; breathe() {
+		if ctx.Err() != nil {
+			t.Fatalf("the vCPU is %v", runStateOf(v))
+		}
+	}
+	m.mu.Lock()
+	stop, pause := m.awaitRest(nil, time.Millisecond, false), m.awaitRest(nil, time.Millisecond, true)
+	m.stoppers.leave() // the other one is done
+	m.mu.Unlock()
+	var late *StopTimeoutError
+	if stop != nil || !errors.As(pause, &late) {
+		t.Errorf("a stop: %v; a pause: %v", stop, pause)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := m.Pause(); err != nil {
+		t.Error(err)
+	}
 }
