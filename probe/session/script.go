@@ -1,11 +1,8 @@
 package session
 
 import (
-	"errors"
-	"io"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/guestprobe/guestprobe/probe"
@@ -15,7 +12,7 @@ import (
 )
 
 // Script is a script that was loaded: its probes are attached, and what its programs write waits to be taken. Printing it, and the
-// programs of intervals, events and ends, are the caller's: see Each and RunAll. Close ends it.
+// programs of intervals, events and ends, are the caller's: Run and Stop, or Each, Tick and RunAll. Close ends it.
 type Script struct {
 	st       *Session
 	compiled *script.Script
@@ -86,65 +83,6 @@ func (s *Script) refusal(err error) error {
 	}
 	at := s.compiled.Refused(loaded.Programs[*e.Index].Name, "%s", why)
 	return &Error{Code: CodeBadScript, Errno: e.Errno, Text: at.Error(), Err: at}
-}
-
-// StartScript compiles, loads and begins a script: its BEGIN runs, and its probes are enabled. Stop ends it. Scripts with probes outside of
-// the guest's code (interval, profile, guest, exit) need a caller that runs their programs: they are refused. See LoadScript.
-func (st *Session) StartScript(text string, o ScriptOptions) (*Script, error) {
-	sc, err := st.CompileScript(text, o)
-	if err != nil {
-		return nil, err
-	}
-	if len(sc.Intervals)+len(sc.Samples)+len(sc.Exits)+len(sc.Events) > 0 {
-		return nil, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the script has probes outside of the guest's code", Detail: "use LoadScript, and run their programs"}
-	}
-	s, err := st.LoadScript(sc, o)
-	if err != nil {
-		return nil, err
-	}
-	s.RunAll(sc.Begin, s.failed)
-	st.Poll()
-	if err := s.Begin(); err != nil {
-		_, gone := s.Close()
-		return nil, errors.Join(err, gone)
-	}
-	return s, nil
-}
-
-// failed logs a run that has ended early.
-func (s *Script) failed(name string, err error) {
-	s.st.log.Warn("a program of a script has ended early", "program", name, "err", err)
-}
-
-// endWait is how long Stop waits for runs that are under way in the guest.
-const endWait = time.Second
-
-// Stop ends a script of StartScript: it detaches the probes, waits at most a second for programs that run in the guest, runs END, and writes to w
-// the text that the script has printed since its start, and its maps. At most 4 MB of records wait for Stop: of a script that prints more the rest is lost, and w has a line that says so.
-// The error is that of w, or of the detach.
-func (s *Script) Stop(w io.Writer) error {
-	var wrong error
-	printer := s.NewPrinter(false, func(text string) {
-		if wrong == nil {
-			_, wrong = io.WriteString(w, text)
-		}
-	}, func(text string) { s.st.log.Warn("script", "warning", text) })
-	_, gone := s.Quiesce(endWait, nil)
-	s.RunAll(s.compiled.End, s.failed)
-	s.st.Poll()
-	for s.Waiting() > 0 {
-		s.Each(func(r ScriptRecord, next []byte) {
-			if err := printer.Record(r.Data, next); err != nil {
-				s.st.log.Warn("damaged record of a script", "err", err)
-			}
-		})
-	}
-	if n := s.Lost(); n > 0 {
-		printer.Lost(n)
-	}
-	printer.PrintMaps()
-	_, err := s.Close()
-	return errors.Join(wrong, gone, err)
 }
 
 // Compiled returns the compiled script.

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -352,7 +353,7 @@ func TestScript(t *testing.T) {
 // TestStartScript: a script from its text to its output.
 func TestStartScript(t *testing.T) {
 	f := newFake(t, session.Options{})
-	_, err := f.s.StartScript("interval:s:1 { print(1); }", session.ScriptOptions{})
+	_, err := f.s.StartScript("profile:hz:99 { @++; }", session.ScriptOptions{})
 	f.refused(err, session.CodeUnavailable)
 	_, err = f.s.StartScript("kprobe:"+target+"+1 { @++; }", session.ScriptOptions{})
 	if e := f.refused(err, session.CodeBadScript); !errors.Is(err, syscall.EILSEQ) || !errors.As(err, new(*script.Error)) || !strings.Contains(e.Text, ":1:") {
@@ -375,6 +376,48 @@ func TestStartScript(t *testing.T) {
 	}
 	if f.names() != "" || len(f.s.Maps()) > 0 {
 		t.Errorf("left: %s", f.names())
+	}
+}
+
+// TestRunScript: a script prints until it exits by itself, its context ends, or its probes go, at once or after its intervals.
+func TestRunScript(t *testing.T) {
+	f := newFake(t, session.Options{})
+	run := func(ctx context.Context, text string, meanwhile func()) (string, int64) {
+		t.Helper()
+		s, err := f.s.StartScript(text, session.ScriptOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		meanwhile()
+		var out strings.Builder
+		status, err := s.Run(ctx, &out)
+		if err != nil || f.names() != "" || len(f.s.Maps()) > 0 {
+			t.Errorf("left: %s, %v", f.names(), err)
+		}
+		return strings.Join(strings.Fields(out.String()), " "), status
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		text      string
+		ctx       context.Context
+		meanwhile func()
+		want      string
+		status    int64
+	}{
+		{"kprobe:" + target + ` { @ = count(); printf("%d\n", arg0); exit(3); }`, patience.Of(t), func() { f.call(target, 7) }, "7 @: 1", 3},
+		{`BEGIN { @n = 0; } interval:ms:1 { @n++; printf("%d\n", @n); if (@n == 3) { clear(@n); exit(); } }`, patience.Of(t), func() {}, "1 2 3", 0},
+		{"kprobe:" + target + " { @ = count(); }", ended, func() { f.call(target, 7) }, "@: 1", 0},
+		{"kprobe:" + target + " { @ = count(); } END { print(5); }", patience.Of(t), func() {
+			f.call(target, 7)
+			if _, err := f.s.DetachIf(func(*session.Probe) bool { return true }); err != nil {
+				t.Error(err)
+			}
+		}, "5 @: 1", 0},
+	} {
+		if got, status := run(c.ctx, c.text, c.meanwhile); got != c.want || status != c.status {
+			t.Errorf("%s: printed %q with status %d, want %q and %d", c.text, got, status, c.want, c.status)
+		}
 	}
 }
 

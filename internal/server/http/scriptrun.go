@@ -35,10 +35,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		defer t.Stop()
 		looks = t.C
 	}
-	next, start := make([]time.Time, len(rs.script.Intervals)), time.Now()
-	for i, v := range rs.script.Intervals {
-		next[i] = start.Add(v.Period)
-	}
+	next := rs.loaded.FirstTicks()
 	tick := time.NewTimer(time.Hour)
 	defer tick.Stop()
 	for {
@@ -72,7 +69,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if err := rs.send(); err != nil {
 			return err
 		}
-		tick.Reset(rs.tick(next))
+		tick.Reset(rs.loaded.Tick(next, rs.failed))
 		select {
 		case <-rs.loaded.Ready():
 		case <-tick.C:
@@ -145,21 +142,10 @@ func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
 	return reason, code, over && !again
 }
 
-// tick runs the intervals that are due, and returns how long it is until the next one. One that comes too late
-// does not come twice. Those that are due together run in the order of the source: there is one now for all.
-func (rs *runningScript) tick(next []time.Time) time.Duration {
-	wait, now := time.Hour, time.Now()
-	for i, v := range rs.script.Intervals {
-		if !next[i].After(now) {
-			rs.warn(rs.runAll([]string{v.Program}))
-			rs.s.probes.Poll()
-			if next[i] = next[i].Add(v.Period); next[i].Before(now) {
-				next[i] = now.Add(v.Period)
-			}
-		}
-		wait = min(wait, max(time.Until(next[i]), 0))
-	}
-	return wait
+// failed warns of a run that has ended early.
+func (rs *runningScript) failed(name string, err error) {
+	rs.cut++
+	rs.warn([]string{rs.fault(name, err, 1)})
 }
 
 // print gives the next records to the printer.
