@@ -1,6 +1,10 @@
 package guest
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
 
 // Window is a range of values: those from Lo on, N of them.
 type Window struct{ Lo, N uint64 }
@@ -23,6 +27,31 @@ func Replace(b []byte, x, y Window, with func(v uint64) uint64) {
 	for ; len(b) >= 8; b = b[8:] {
 		if v := binary.LittleEndian.Uint64(b); v-x.Lo < x.N || v-y.Lo < y.N {
 			binary.LittleEndian.PutUint64(b, with(v))
+		}
+	}
+}
+
+// ScanUneven calls found with the offset of each 8 bytes of b at no multiple of 8 that are, in this order of bytes, a number in one of two windows. It
+// looks for the bytes that all numbers of a window have in common, so narrow windows are found fast. The guest may be changing b.
+func ScanUneven(b []byte, x, y Window, found func(off int, v uint64)) {
+	for i, w := range [...]Window{x, y} {
+		if w.N == 0 || i == 1 && w == x {
+			continue
+		}
+		var lo [8]byte
+		binary.LittleEndian.PutUint64(lo[:], w.Lo)
+		skip := (bits.Len64(w.Lo^(w.Lo+w.N-1)) + 7) / 8 // bytes that differ within the window
+		for off := 0; off+8 <= len(b); off++ {
+			if skip < 8 {
+				n := bytes.Index(b[off+skip:], lo[skip:])
+				if n < 0 {
+					break
+				}
+				off += n
+			}
+			if v := binary.LittleEndian.Uint64(b[off:]); off%8 != 0 && v-w.Lo < w.N {
+				found(off, v)
+			}
 		}
 	}
 }

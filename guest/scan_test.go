@@ -34,6 +34,53 @@ func TestScan(t *testing.T) {
 	Scan(b, Window{}, Window{}, func(uint64) { t.Error("a word in no window") })
 }
 
+// TestScanUneven compares with each offset by itself, in windows of many widths.
+func TestScanUneven(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 9))
+	type hit struct {
+		off int
+		v   uint64
+	}
+	for _, w := range []Window{{0xf800000, 0x10000}, {0xffff_ffff_7fa0_0000, 0x20_0000}, {0xffff_ff00, 0x200}, {5, 1}, {1 << 63, 1 << 63}, {0, 1 << 20}, {}} {
+		b := make([]byte, 1<<13+3)
+		for i := range b {
+			if i%512 > 256 { // the rest is zeros
+				b[i] = byte(rnd.Uint32())
+			}
+		}
+		for range 200 {
+			if v := w.Lo + rnd.Uint64N(max(w.N, 1)) + rnd.Uint64N(3) - 1; rnd.Uint32()%4 != 0 {
+				binary.LittleEndian.PutUint64(b[rnd.IntN(len(b)-8):], v)
+			}
+		}
+		var got, want []hit
+		ScanUneven(b, w, Window{}, func(off int, v uint64) { got = append(got, hit{off, v}) })
+		for off := 0; off+8 <= len(b); off++ {
+			if v := binary.LittleEndian.Uint64(b[off:]); off%8 != 0 && v-w.Lo < w.N {
+				want = append(want, hit{off, v})
+			}
+		}
+		if !slices.Equal(got, want) || w.N > 1 && len(want) < 50 {
+			t.Errorf("%#x: found %d, want %d", w, len(got), len(want))
+		}
+	}
+}
+
+// BenchmarkScanUneven is how long 64 MiB take, with the windows of the built-in guest.
+func BenchmarkScanUneven(b *testing.B) {
+	mem := make([]byte, 64<<20)
+	rnd := rand.New(rand.NewPCG(1, 9))
+	for i := 0; i < len(mem); i += 1 << 16 { // half of the pages have something
+		for j := range 1 << 15 {
+			mem[i+j] = byte(rnd.Uint32())
+		}
+	}
+	b.SetBytes(int64(len(mem)))
+	for b.Loop() {
+		ScanUneven(mem, Window{0xf800000, 0x10000}, Window{0xffff_ffff_7fa0_0000, 0x10_0000}, func(int, uint64) {})
+	}
+}
+
 // BenchmarkScan is how long the words of 64 MiB take.
 func BenchmarkScan(b *testing.B) {
 	mem := make([]byte, 64<<20)

@@ -24,24 +24,24 @@ var msrRanges = []struct{ first, n uint32 }{
 	{0xc0000103, 1}, // TSC_AUX
 	{0xc001011f, 1}, // VIRT_SPEC_CTRL
 	// Those that are in no list.
-	{0x17a, 2},      // MCG_STATUS, MCG_CTL
-	{0x1d9, 1},      // DEBUGCTL
-	{0x1db, 4},      // LASTBRANCHFROMIP to LASTINTTOIP
-	{0x200, 16},     // variable MTRRs
-	{0x250, 1},      // fixed MTRRs
-	{0x258, 2},      //
-	{0x268, 8},      //
-	{0x277, 1},      // PAT
-	{0x280, 32},     // MCi_CTL2
-	{0x2ff, 1},      // MTRRdefType
-	{0x400, 4 * 32}, // MCi_CTL, _STATUS, _ADDR, _MISC
-	{0xc0010015, 1}, // HWCR
-	{0xc0010114, 1}, // VM_CR
-	{0xc0010117, 1}, // VM_HSAVE_PA
-	{0xc0010140, 2}, // OSVW
-	{0xc0011022, 1}, // DC_CFG
-	{0xc0011029, 1}, // DE_CFG
-	{0x4b564d08, 1}, // KVM's MIGRATION_CONTROL
+	{0x17a, 2},       // MCG_STATUS, MCG_CTL
+	{0x1d9, 1},       // DEBUGCTL
+	{0x1db, 4},       // LASTBRANCHFROMIP to LASTINTTOIP
+	{0x200, 16},      // variable MTRRs
+	{0x250, 1},       // fixed MTRRs
+	{0x258, 2},       //
+	{0x268, 8},       //
+	{0x277, 1},       // PAT
+	{0x280, 32},      // MCi_CTL2
+	{0x2ff, 1},       // MTRRdefType
+	{0x400, 4 * 32},  // MCi_CTL, _STATUS, _ADDR, _MISC
+	{0xc0010015, 1},  // HWCR
+	{0xc0010114, 1},  // VM_CR
+	{0xc0010117, 1},  // VM_HSAVE_PA
+	{0xc0010140, 2},  // OSVW
+	{0xc0011022, 1},  // DC_CFG
+	{0xc0011029, 1},  // DE_CFG
+	{0x4b564d00, 32}, // KVM's own: MIGRATION_CONTROL, and what kernels of clouds add
 }
 
 // StateMSRs returns the numbers of all MSRs whose values make up the state of a guest whose vCPU v is: those of MSRIndexes, and

@@ -54,7 +54,6 @@ type Clean struct {
 	ended  bool
 	live   liveChange
 	bounds [2]code.Range // of the engine's code
-	uneven bool          // return addresses are elsewhere than at multiples of 8, too
 }
 
 // liveChange says what Clean.Memory changes of memory that the guest itself has.
@@ -88,7 +87,7 @@ func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 
 // runUnpatched is Apart with the world stopped.
 func (e *Engine) runUnpatched(w World, ended bool, f func(*Clean) error) (err error) {
-	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds(), uneven: e.uneven()}
+	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds()}
 	for i := range e.cpus {
 		r, ok := e.cpus[i].guestRegs(w.CPU(i))
 		if clean.Regs[i] = r; ok {
@@ -193,7 +192,7 @@ func (e *Engine) runsMirror(w World, m *mirror) bool {
 	return false
 }
 
-// nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes.
+// nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes, where it is the guest's own text.
 const nearStack = 64 << 10
 
 // guestRegs returns the registers of a vCPU as they would be without the engine, and false where they cannot be told: then RIP alone is the
@@ -208,9 +207,11 @@ func (c *cpu) guestRegs(s State) (Regs, bool) {
 	if c.step.active && c.InSlot(rip) {
 		r.RFLAGS = r.RFLAGS&^(x86.FlagIF|x86.FlagTF) | c.step.flags
 	}
-	for n := x86.RAX; n <= x86.R15; n++ { // what code has read from its stack, as one that pops its return address
+	for n := x86.RAX; n <= x86.R15; n++ { // what code has read from its stack, or from a saved context
 		p := r.Reg(n)
-		if t, i := c.trampoline(guest.GVA(*p)); t != nil && t.word(i, instPlace).Load()-s.Regs.RSP+nearStack < 2*nearStack {
+		if home, ok := c.guestWord(guest.GVA(*p)); ok {
+			*p = uint64(home)
+		} else if t, i := c.trampoline(guest.GVA(*p)); t != nil && t.word(i, instPlace).Load()-s.Regs.RSP+nearStack < 2*nearStack {
 			*p = uint64(t.home(guest.GVA(*p)))
 		}
 	}

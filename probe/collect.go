@@ -11,10 +11,8 @@ import (
 // be in it any more. It knows nothing of the guest: it is a conservative garbage
 // collector. In a stopped world a resident that no probe uses is free unless
 //
-//   - a register of a vCPU, or a word at a multiple of 8 of what the guest can write, holds
-//     an address in it: a context that goes on there has its RIP in one of these, because
-//     the processor pushes interrupt frames to a multiple of 16 (SDM Vol. 3, 6.14.2),
-//     and calls and kernels save theirs in aligned words; or
+//   - a general or vector register of a vCPU, or 8 bytes anywhere in what the guest can write, hold
+//     an address in it: a context that goes on there has its RIP in one of these; or
 //   - something that is not free refers to it: a detour to the kretprobes whose entries
 //     run in it, a record of an activation under way to what is next on its place; or
 //   - the host is about to send a vCPU there: see roots.

@@ -10,16 +10,19 @@ import (
 // How the engine's addresses get out of the guest's memory
 //
 // Code of the engine's is interrupted like any other, and calls that are followed return by it. So there are addresses of it in the
-// guest's memory: in frames of interrupts and exceptions, in the place of return addresses, and as what the guest has copied from these.
-// A word at a multiple of 8 is such an address if it is
+// guest's memory and registers: in frames of interrupts and exceptions, in the place of return addresses, and as what the guest has copied from these,
+// wherever it has put that: on other stacks, in tables of tasks, in buffers of setjmp, in vector registers, also at odd addresses.
+// Each word with such a value is taken for a copy, if the address is
 //
-//   - the first of an interrupt's frame, which has CS, RFLAGS, RSP and SS beside it (SDM Vol. 3, figure 6-8);
-//   - a trampoline's, at the place of its activation, or as far into a page as that: a copy of the stack;
-//   - an instruction's of the engine's, or a trampoline's, among words that stacks and saved contexts have: see context.
+//   - a trampoline's: it stands for what its activation returns to;
+//   - one at which only RIP differs from the guest's (stance.exact), which is where a context stays that is interrupted: it stands for its home;
+//   - any other, in the first word of an interrupt's frame, which has CS, RFLAGS, RSP and SS beside it (SDM Vol. 3, figure 6-8), or among words
+//     that stacks and saved contexts have: see isContext. For the kernel's code a snapshot does not ask for these.
 //
-// Others have such a value by chance, and stay: numbers of 32 bits are addresses of code, too. A trampoline is what its activation returns to. Of other
-// addresses the stance says what they stand for. Where only RSP is to be put right as well it is, in the frame. Where more is, the context
-// runs for a moment, in a handler of an exception or of an NMI: machines let no other interrupt come there
+// A number of the guest's own that happens to be such an address is changed, too. There is nothing to tell it by; for the kernel's code, and for that of
+// programs above 4 GiB, it takes a number that no program computes. Trampolines that are the guest's own text (returns.borrow) are return addresses of
+// its own calls elsewhere, so these count at the places of their activations, or as far into a page, and in frames alone. Where only RSP is to be put right
+// as well it is, in the frame. Where more is, the context runs for a moment, in a handler of an exception or of an NMI: machines let no other interrupt come there
 // (Engine.Settle). Whether one does is looked up; else the frame, or the return address of a call in a stage, is a remnant, and the word
 // becomes the probed address.
 
@@ -51,20 +54,47 @@ func (k *core) guestAddrOf(v guest.GVA) guest.GVA {
 // no activation.
 func (k *core) returnWord(v guest.GVA, place uint64) (guest.GVA, bool) {
 	t, i := k.trampoline(v)
-	if t == nil || (place^t.word(i, instPlace).Load())%guest.PageSize != 0 {
+	if t == nil {
 		return v, false
 	}
-	switch free := t.word(i, instState).Load()&phaseMask == phaseFree; {
-	case free && t.lent != nil:
+	free := t.word(i, instState).Load()&phaseMask == phaseFree
+	near := (place^t.word(i, instPlace).Load())%guest.PageSize == 0
+	switch {
+	case t.lent != nil && (free || !near):
 		return v, false
-	case !free && t.word(i, instNext).Load() == 0: // of code that nobody has called
-		return 0, true
+	case !free && t.word(i, instNext).Load() == 0: // of code that nobody has called, or not followed yet
+		return 0, near
 	}
 	return t.home(v), true
 }
 
-// Memory makes p, which is a copy of the guest's memory at pa, what it would be without the engine, as far as that stands in
-// words at multiples of 8, and where calls push to other addresses in return addresses there; the engine's bytes in text are Apart's. More returns the copy of what is at an address behind it, or nil. Errors are
+// guestWord returns what an address of the engine's code stands for wherever the guest has it, and false for one that is no such address, or
+// means something in a frame only.
+func (k *core) guestWord(v guest.GVA) (guest.GVA, bool) {
+	s, r := k.stanceOf(v)
+	switch r := r.(type) {
+	case nil:
+		return v, false
+	case *instances:
+		if r.lent != nil {
+			return v, false
+		}
+	case *detour:
+		if r.board(v) {
+			return v, false
+		}
+	}
+	if t, i := k.trampoline(v); t != nil {
+		return t.home(v), t.word(i, instNext).Load() != 0
+	}
+	return k.guestAddrOf(v), s.exact()
+}
+
+// board reports whether an address is in the middle of a board of the detour's, where no context can be.
+func (d *detour) board(at guest.GVA) bool { return at != d.addr && (at < d.start || at >= d.end) }
+
+// Memory makes p, which is a copy of the guest's memory at pa, what it would be without the engine; the engine's bytes in text are Apart's. Words across
+// two pieces of memory stay, but frames at multiples of 8. More returns the copy of what is at an address behind it, or nil. Errors are
 // *InsideError, unless the guest has ended. Engine.Withdraw has it change the guest's memory itself.
 func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error {
 	e := c.e
@@ -79,8 +109,8 @@ func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) erro
 		}
 		at := guest.GVA(v)
 		s, r := e.stanceOf(at)
-		if d, ok := r.(*detour); r == nil || ok && at != d.addr && (at < d.start || at >= d.end) {
-			continue // nothing, or the middle of a board
+		if d, ok := r.(*detour); r == nil || ok && d.board(at) {
+			continue
 		}
 		if home, ok := e.returnWord(at, uint64(pa)+uint64(off)); ok {
 			if c.live == changeCopy || c.live == changeReturns {
@@ -101,38 +131,22 @@ func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) erro
 				f.words[i] = b[:8]
 			}
 		}
-		if t, ok := r.(*instances); ok && t.lent != nil || !calls(r, at) && !e.isContext(p, off) {
+		user, _ := e.code.Owns(at)
+		if t, ok := r.(*instances); ok && t.lent != nil || (user || c.live != changeCopy) && !s.exact() && !calls(r, at) && !e.isContext(p, off) {
 			f.lone = true
 		}
 		if err := c.cleanFrame(&f); err != nil {
 			return err
 		}
 	}
-	if c.uneven && (c.live == changeCopy || c.live == changeReturns) {
-		for off := 1; off+8 <= len(p); off++ {
-			v := le.Uint64(p[off:])
-			if off%8 == 0 || v-in[0].Lo >= in[0].N && v-in[1].Lo >= in[1].N {
-				continue
-			}
-			if home, ok := e.returnWord(guest.GVA(v), uint64(pa)+uint64(off)); ok {
+	if c.live == changeCopy || c.live == changeReturns {
+		guest.ScanUneven(p, in[0], in[1], func(off int, v uint64) {
+			if home, ok := e.guestWord(guest.GVA(v)); ok {
 				le.PutUint64(p[off:], uint64(home))
 			}
-		}
+		})
 	}
 	return nil
-}
-
-// uneven reports whether an activation's return address is at no multiple of 8.
-func (k *core) uneven() bool {
-	for r := range k.code.Residents() {
-		t, ok := r.(*instances)
-		for i := 0; ok && i < t.n; i++ {
-			if t.lent == nil && t.word(i, instPlace).Load()%8 != 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // contextReach is how far from a saved address of code other words of its context are looked for, in bytes.
@@ -377,12 +391,25 @@ func (c *Clean) sameStack(x, y uint64) bool {
 	return x-y+guest.PageSize < 2*guest.PageSize
 }
 
-// fipAt is where it is.
-const fipAt = 8
+// Parts of an XSAVE area (SDM Vol. 1, 10.5.1 and 13.4).
+const (
+	fipAt      = 8   // the address of the last x87 instruction
+	vectorsAt  = 32  // ST0 to ST7, XMM0 to XMM15
+	legacyEnd  = 416 // of these
+	extendedAt = 576 // after the header
+)
 
-// FIP makes the address of the last x87 instruction, which a vCPU's XSAVE area has (SDM Vol. 1, 10.5.1.1), the guest's own.
-func (c *Clean) FIP(xsave []byte) {
-	if len(xsave) >= fipAt+8 {
-		le.PutUint64(xsave[fipAt:], uint64(c.e.guestAddrOf(guest.GVA(le.Uint64(xsave[fipAt:])))))
+// XSave makes a vCPU's XSAVE area the guest's own: the address of its last x87 instruction, and what it has copied to its vector registers.
+func (c *Clean) XSave(area []byte) {
+	if len(area) < extendedAt {
+		return
+	}
+	le.PutUint64(area[fipAt:], uint64(c.e.guestAddrOf(guest.GVA(le.Uint64(area[fipAt:])))))
+	for _, part := range [][]byte{area[vectorsAt:legacyEnd], area[extendedAt:]} {
+		for ; len(part) >= 8; part = part[8:] {
+			if home, ok := c.e.guestWord(guest.GVA(le.Uint64(part))); ok {
+				le.PutUint64(part, uint64(home))
+			}
+		}
 	}
 }

@@ -150,10 +150,10 @@ type World interface {
 	// CPU returns the saved state of vCPU i, which may be changed.
 	CPU(i int) State
 	// Words calls found with each value within one of the ranges, of which there are at
-	// most two, that a context of the guest could go on at: of each 8-byte word at a
-	// multiple of 8 of all that the guest can write, other than AllocShared's, and of each
-	// general register of each vCPU, whether it runs or waits for something that the host
-	// has put in between. False means that the target cannot tell: then nothing of the
+	// most two, that a context of the guest could go on at: of each 8 bytes of all
+	// that the guest can write, other than AllocShared's, at any address, and of each
+	// general register and each 8 bytes of the vector registers of each vCPU, whether it runs or waits for
+	// something that the host has put in between. False means that the target cannot tell: then nothing of the
 	// engine's executable memory is used again.
 	Words(ranges []code.Range, found func(guest.GVA)) bool
 }

@@ -66,7 +66,7 @@ func (e *Engine) Withdraw(anyway bool, gone func()) error {
 // leaveContexts makes all contexts of the guest its own. What is inside handlers stays as it is: the error is about all of it. With try it
 // is about the first, nothing is changed, and mirrors that vCPUs run do not count: they are ended before. The world is stopped.
 func (e *Engine) leaveContexts(w World, try bool) error {
-	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, live: changeContexts, bounds: e.code.Bounds(), uneven: e.uneven()}
+	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, live: changeContexts, bounds: e.code.Bounds()}
 	if try {
 		clean.live = changeNothing
 	}

@@ -336,8 +336,8 @@ func TestSaves(t *testing.T) {
 	}
 }
 
-// TestSavedWords: of words in memory that are addresses of the engine's code those are the guest's own in a snapshot that are of frames of
-// interrupts, or among what stacks have; numbers that are the same by chance stay.
+// TestSavedWords: words in memory that are addresses of the engine's code are the guest's own in a snapshot, in frames of interrupts, among what
+// stacks have, and by themselves; numbers that are no such address stay.
 func TestSavedWords(t *testing.T) {
 	code, fn := counting(5)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
@@ -365,7 +365,7 @@ func TestSavedWords(t *testing.T) {
 	if !ok {
 		t.Fatal("no instruction of this guest runs in a slot here")
 	}
-	const chance, frame, crossing, stack, fxsave = 12 << 20, 12<<20 + 0x1000, 12<<20 + 0x2ff0, 12<<20 + 0x4000, 12<<20 + 0x5000
+	const alone, frame, crossing, stack, fxsave = 12 << 20, 12<<20 + 0x1000, 12<<20 + 0x2ff0, 12<<20 + 0x4000, 12<<20 + 0x5000
 	put := func(at guest.GPA, words ...uint64) {
 		t.Helper()
 		b, err := m.mem.Slice(at, 8*len(words))
@@ -377,7 +377,8 @@ func TestSavedWords(t *testing.T) {
 		}
 	}
 	s, home := uint64(slot), uint64(sym.Addr)
-	put(chance, 1, s, 2, 0, uint64(m.exec.kernel.GVA), 0xffffffff)
+	unused := uint64(m.exec.kernel.GVA) + uint64(m.exec.kernel.Size) - 8
+	put(alone, 1, s, 2, 0, unused, 0xffffffff)
 	put(frame, s, 8, 0x02, 0x123450, 0x10)
 	put(crossing, s, 8, 0x46, 0x123450, 0x10)
 	put(stack, 7, s, uint64(sym.Addr)+1, 9)
@@ -395,7 +396,7 @@ func TestSavedWords(t *testing.T) {
 		at   guest.GPA
 		want []uint64
 	}{
-		{"numbers", chance, []uint64{1, s, 2, 0, uint64(m.exec.kernel.GVA), 0xffffffff}},
+		{"by itself", alone, []uint64{1, home, 2, 0, unused, 0xffffffff}},
 		{"frame", frame, []uint64{home, 8, 0x02, 0x123450, 0x10}},
 		{"frame over two pages", crossing, []uint64{home, 8, 0x46, 0x123450, 0x10}},
 		{"stack", stack, []uint64{7, home, uint64(sym.Addr) + 1, 9}},

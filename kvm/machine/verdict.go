@@ -144,12 +144,19 @@ func (v *vcpu) continueAt(vector uint8, what string) {
 // inject delivers an exception to the interrupted code, at the registers in
 // v.trap.state.
 func (v *vcpu) inject(f probe.Trap) {
+	// The image of RFLAGS that a fault pushes has RF (SDM Vol. 3, 19.3.1.1). What KVM is given as on its way in goes in with RFLAGS as they are.
+	flags := uint64(x86.FlagRF)
+	if f.Vector == x86.VectorDB {
+		flags = 0
+	}
 	switch v.trap.via {
 	case viaExit:
+		v.regs.RFLAGS |= flags
 		v.kvm.SetRegsDirty()
 		v.deliver(f)
 	case viaStub, viaHandler:
 		v.leaveStub()
+		v.regs.RFLAGS |= flags
 		v.deliver(f)
 	case viaFault:
 		if !v.writeFrame() || !v.writeFault(uint64(f.Vector), f.Code) {

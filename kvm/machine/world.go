@@ -180,7 +180,7 @@ func (w world) CPU(i int) probe.State {
 	return v.state()
 }
 
-// Words implements probe.World: of RAM and the loader's region, and of registers,
+// Words implements probe.World: of RAM and the loader's region, and of registers, vector registers included,
 // those too that a vCPU gets back behind a call of the host's.
 func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	var in [2]guest.Window
@@ -198,6 +198,12 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	for _, v := range w.m.vcpus {
 		if v.kvm != nil {
 			regs(v.regs)
+			area, err := v.kvm.GetXSave()
+			if err != nil {
+				w.m.log.Error("vector registers could not be looked at: no code of probes is taken back", "vcpu", v.id, "err", err)
+				return false
+			}
+			guest.Replace(area, in[0], in[1], func(v uint64) uint64 { word(v); return v })
 		}
 		if v.call != nil {
 			regs(&v.call.saved)
@@ -205,7 +211,10 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	for i, r := range w.m.mem.ranges {
 		if r.Kind == guest.RangeRAM {
-			w.m.mem.eachTouched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+			w.m.mem.eachTouched(i, func(b []byte) {
+				guest.Scan(b, in[0], in[1], word)
+				guest.ScanUneven(b, in[0], in[1], func(_ int, v uint64) { word(v) })
+			})
 		}
 	}
 	return true

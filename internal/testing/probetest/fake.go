@@ -406,6 +406,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	for _, r := range *w.f.mem.regions.Load() {
 		if r.write && r.words == nil {
 			guest.Scan(r.data, in[0], in[1], word)
+			guest.ScanUneven(r.data, in[0], in[1], func(_ int, v uint64) { word(v) })
 		}
 	}
 	return true

@@ -53,7 +53,7 @@ func (v *env) clearFault() {
 func (v *env) sawFault(result uint64) seen {
 	v.Helper()
 	s := seen{result: result, vector: v.load("fault_vector"), code: v.load("fault_code"), rip: v.load("fault_rip"),
-		flags: v.load("fault_flags") &^ (1 << 16), count: v.load("fault_count")} // RF: set by faults, and no part of the frame we keep
+		flags: v.load("fault_flags"), count: v.load("fault_count")}
 	if s.vector == vecPF {
 		s.cr2 = v.load("fault_cr2")
 	}
