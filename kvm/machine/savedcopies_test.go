@@ -31,7 +31,7 @@ func TestSavedCopies(t *testing.T) {
 		0x48, 0x89, 0x0f, // mov %rcx,(%rdi)
 		0x48, 0x89, 0x8f, 0x03, 0x02, 0, 0, // mov %rcx,0x203(%rdi)
 		0xc3)
-	config := Config{Image: tinyGuest(t, code, nil, tinySym{"main", tinyText, f}, tinySym{"f", tinyText + f, uint64(len(code) - f)}),
+	config := Config{Image: tinyGuest(t, asm(code, stub3), nil, tinySym{"main", tinyText, f}, tinySym{"f", tinyText + f, uint64(len(code) - f)}),
 		Memory: 16 << 20, VCPUs: 1, Tick: -1}
 	m, other := newMachine(t, config), newMachine(t, config)
 	k := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}}

@@ -34,6 +34,17 @@ type seen struct {
 	result, vector, code, rip, flags, cr2, count uint64
 }
 
+// sameFault compares what the guest saw of a probed fault with what it saw unprobed. An emulated processor may push no RF for faults, against the
+// manual (SDM Vol. 3, 19.3.1.1): there it is not compared.
+func (v *env) sameFault(what string, got, unprobed seen) {
+	v.Helper()
+	const rf = 1 << 16
+	if unprobed.flags&rf == 0 {
+		got.flags &^= rf
+	}
+	equal(v, what, got, unprobed)
+}
+
 // probeFault calls f and returns its result and what the guest's handler saw.
 func (v *env) probeFault(f string, args ...uint64) seen {
 	v.Helper()
@@ -91,7 +102,7 @@ func testFaultEquivalence(v *env) {
 			for _, post := range []func(*probe.Context){nil, func(*probe.Context) {}} {
 				p := &probe.Kprobe{Symbol: q.f, Offset: off, Pre: nop, Post: post}
 				v.register(p)
-				equal(v, fmt.Sprintf("%s probed at +%#x, post %v", name, off, post != nil), v.probeFault(q.f, q.args...), want)
+				v.sameFault(fmt.Sprintf("%s probed at +%#x, post %v", name, off, post != nil), v.probeFault(q.f, q.args...), want)
 				v.unregister(p)
 			}
 		}

@@ -110,7 +110,7 @@ func testUserFault(v *env) {
 			for _, off := range v.offsets(q.f) {
 				p := &probe.Kprobe{Symbol: q.f, Offset: off, Pre: nop, Post: post}
 				v.register(p)
-				equal(v, fmt.Sprintf("%s(%#x) probed at +%#x, post %v", q.f, q.a, off, post != nil), v.userFault(q.f, q.a), want)
+				v.sameFault(fmt.Sprintf("%s(%#x) probed at +%#x, post %v", q.f, q.a, off, post != nil), v.userFault(q.f, q.a), want)
 				v.unregister(p)
 			}
 		}
