@@ -15,7 +15,7 @@ const (
 	Steps                      // steps and runs to an address at random moments
 	Watches                    // watches of descriptor tables, page tables and stacks
 	Aliases                    // code: text that is mapped a second time, and run there
-	Moves                      // code: stacks that move under calls, and returns that come twice
+	Moves                      // code: stacks that move under calls, returns that come twice, return addresses kept elsewhere
 	Rewrites                   // code: user text that can be written, and rewrites its next instruction
 	Tracers                    // code: a tracer of the guest's own, with int3s and text that it writes back
 	Places                     // code: instructions that leave their address in a register

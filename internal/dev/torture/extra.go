@@ -211,6 +211,58 @@ func (g *gen) again(f *fn) {
 	g.a.Place(done)
 }
 
+// wordKept is where a function keeps its return address, at an odd address.
+const wordKept = 0x43
+
+// bodyKeep is that of a function that keeps its return address elsewhere while it runs, as setjmp, generators and copies of stacks do: in a general register, at
+// an odd address, in an MMX register. The last is for one task: the kernel switches tasks without their x87 state.
+func (g *gen) bodyKeep() {
+	run := func(alu bool) {
+		g.regs, g.quiet = leafRegs, true
+		for n := g.more.IntN(12); alu && n > 0; n-- {
+			g.alu()
+		}
+		g.regs, g.quiet = free, false
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(1+g.more.IntN(60))) }) // time in which it is saved
+		top := g.a.Here()
+		g.do(func(a *x86.Asm) { a.Dec(4, x86.RCX) })
+		g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
+	}
+	spoil := func() { g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RSP, 0), x86.Imm(-1)) }) }
+	zero := func(r x86.Reg64) { g.do(func(a *x86.Asm) { a.Mov(4, r, x86.Imm(0)) }) } // no other code sees what it was
+	switch n := g.more.IntN(4); {
+	case n < 2:
+		r := free[3+g.more.IntN(len(free)-3)]
+		g.do(func(a *x86.Asm) { a.Pop(r) })
+		run(false)
+		g.do(func(a *x86.Asm) { a.Push(r) })
+		zero(r)
+	case n == 2 || g.p.Kernel || !g.FIP:
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RAX, x86.At(x86.RSP, 0)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordKept), x86.RAX) })
+		zero(x86.RAX)
+		spoil()
+		run(true)
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RAX, x86.At(regData, wordKept)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RSP, 0), x86.RAX) })
+		zero(x86.RAX)
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordKept), x86.Imm(0)) })
+	default:
+		skip := g.a.NewLabel()
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RAX, regData) })
+		g.do(func(a *x86.Asm) { a.And(4, x86.RAX, x86.Imm((maxTasks-1)*dataSize)) })
+		g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, skip) })
+		g.ins(0x0f, 0x6f, 0x1c, 0x24) // movq (%rsp),%mm3
+		spoil()
+		run(true)
+		g.ins(0x0f, 0x7f, 0x1c, 0x24) // movq %mm3,(%rsp)
+		g.ins(0x0f, 0xef, 0xdb)       // pxor %mm3,%mm3
+		g.ins(0x0f, 0x77)             // emms
+		g.a.Place(skip)
+	}
+	g.do((*x86.Asm).Ret)
+}
+
 // syscall leaves its address in RCX and flags in R11; the kernel goes back at once.
 func (g *gen) syscall() {
 	g.odd = true

@@ -74,6 +74,7 @@ const (
 	kindTail              // leaves with a jump to a leaf
 	kindMove              // moves the stack with all frames
 	kindTwice             // returns twice, first on a copy of the stack
+	kindKeep              // keeps its return address elsewhere than on the stack
 )
 
 // Features say what may be in programs.
@@ -100,6 +101,7 @@ func Generate(seed uint64, can Features) *Program {
 		binary.LittleEndian.PutUint64(p.Data[i:], g.interesting())
 	}
 	g.classes(seed)
+	keeps := rand.New(rand.NewPCG(seed, 0x6b656570))
 	for i := range 4 + g.IntN(6) {
 		f := &fn{label: g.a.NewLabel(), kind: kind(g.IntN(4)), name: fmt.Sprintf("f%d", i)}
 		if i < 2 {
@@ -107,6 +109,9 @@ func Generate(seed uint64, can Features) *Program {
 		} else if g.is(Moves) && g.more.IntN(2) == 0 {
 			f.kind = kindMove + kind(g.more.IntN(2))
 			f.second = g.a.NewLabel()
+		}
+		if i >= 2 && g.is(Moves) && keeps.IntN(4) == 0 {
+			f.kind = kindKeep
 		}
 		g.funcs = append(g.funcs, f)
 	}
@@ -303,6 +308,8 @@ func (g *gen) body(i int) {
 		g.do((*x86.Asm).Ret)
 	case kindTwice:
 		g.bodyTwice(f)
+	case kindKeep:
+		g.bodyKeep()
 	case kindPops:
 		g.blocks(1+g.IntN(3), i)
 		g.ins(0xc2, 8, 0) // ret $8
