@@ -332,12 +332,16 @@ func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 	return 0
 }
 
-// Touches reports whether the instruction at rip is one by which a stage accesses the stack of user code before it changes anything: what
-// exception it raises is not the guest's.
+// Touches reports whether the instruction at rip is one by which a stage, or the code of a return, accesses the stack of user code before it
+// changes anything: what exception it raises is not the guest's.
 func (c *Clean) Touches(rip guest.GVA) bool {
-	_, r := c.e.stanceOf(rip)
-	d, ok := r.(*detour)
-	return ok && slices.ContainsFunc(d.touches, func(x touch) bool { return rip == d.start+guest.GVA(x.off) })
+	switch _, r := c.e.stanceOf(rip); r := r.(type) {
+	case *detour:
+		return slices.ContainsFunc(r.touches, func(x touch) bool { return rip == r.start+guest.GVA(x.off) })
+	case *instances:
+		return r.touches(rip)
+	}
+	return false
 }
 
 // faulted reports whether a frame may be that of an exception which a stage's own accesses to the stack have raised, and which a handler on its way

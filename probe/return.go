@@ -361,13 +361,23 @@ func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
 	return c.mem.Write(addr, c.word[:]) == nil
 }
 
+// touches reports whether the instruction at rip is one that finds out whether the stack of user code ends: the push of a trampoline, or the one
+// before stages.
+func (t *instances) touches(rip guest.GVA) bool {
+	off := int(rip - t.tramps)
+	return t.shared() && t.user && (t.isPush(off) || off == t.touch.off)
+}
+
+// isPush reports whether the push of a trampoline is at an offset.
+func (t *instances) isPush(off int) bool { return off < t.n*trampSize && off%trampSize == t.push }
+
 // handleStackEnd serves a return whose code in the guest has found that the stack ends below:
 // as if it had not run.
 func (t *instances) handleStackEnd(c *cpu, s State) bool {
 	off, was := int(s.Regs.RIP-uint64(t.tramps)), *s.Regs
 	switch {
 	case !t.shared() || !t.user:
-	case off < t.n*trampSize && off%trampSize == t.push:
+	case t.isPush(off):
 		s.Regs.RSP += 8
 		if c.handleReturn(s, t, off/trampSize) {
 			return true

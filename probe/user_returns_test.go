@@ -184,6 +184,16 @@ func TestReturnStageNoStack(t *testing.T) {
 			if err := u.Read(tramp+6, num[:]); err != nil {
 				t.Fatal(err)
 			}
+			if err := u.e.Apart(false, func(c *probe.Clean) error { // an exception there is not the guest's in a snapshot, either
+				for _, rip := range []guest.GVA{tramp, tramp + 5, tramp + 10, common, common + 8, common + 9} {
+					if got, want := c.Touches(rip), rip == tramp+5 || rip == common+8; got != want {
+						t.Errorf("trampoline%+d is an access of the stack: %v, want %v", int64(rip-tramp), got, want)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
 			before := probe.Regs{RAX: 1, RCX: 2, RDX: 3, RSI: 4, RDI: 5, RFLAGS: 0x40202}
 			regs := before
 			switch at {

@@ -30,9 +30,9 @@ while IFS= read -r name; do
 	n=$((n + 1))
 	((n >= first && n <= last)) || continue
 	file=$(cd "$copy" && awk -v want="$n" -f edit.awk "$list")
-	# Of a defect that few guests can show: flags of gpdev torture, and five times as many guests.
+	# Of a defect that few guests can show: flags of gpdev torture, and ten times as many guests.
 	read -ra flags < <(awk -v want="$n" '/^defect / { i++ } i == want && sub(/^flags /, "") { f = $0 } END { print f }' "$list")
-	((${#flags[@]} == 0)) || flags+=(--guests $((5 * guests)))
+	((${#flags[@]} == 0)) || flags+=(--guests $((10 * guests)))
 	if ! (cd "$copy" && go build -o defective ./cmd/gpdev) >"$copy/log" 2>&1; then
 		result="DOES NOT BUILD" missed=$((missed + 1))
 		cat "$copy/log"
