@@ -12,10 +12,10 @@ import (
 // Code of the engine's is interrupted like any other, and calls that are followed return by it. So there are addresses of it in the
 // guest's memory and registers: in frames of interrupts and exceptions, in the place of return addresses, and as what the guest has copied from these,
 // wherever it has put that: on other stacks, in tables of tasks, in buffers of setjmp, in vector registers, also at odd addresses.
-// Each word with such a value is taken for a copy, if the address is
+// Each word that is an address in the engine's code is taken for a copy, if the address is
 //
-//   - a trampoline's: it stands for what its activation returns to;
-//   - one at which only RIP differs from the guest's (stance.exact), which is where a context stays that is interrupted: it stands for its home;
+//   - a trampoline's: it becomes what its activation returns to;
+//   - one at which only RIP differs from the guest's (stance.exact). Contexts are interrupted at such addresses alone. It becomes its home;
 //   - any other, in the first word of an interrupt's frame, which has CS, RFLAGS, RSP and SS beside it (SDM Vol. 3, figure 6-8), or among words
 //     that stacks and saved contexts have: see isContext. For the kernel's code a snapshot does not ask for these.
 //
@@ -62,7 +62,7 @@ func (k *core) returnWord(v guest.GVA, place uint64) (guest.GVA, bool) {
 	switch {
 	case t.lent != nil && (free || !near):
 		return v, false
-	case !free && t.word(i, instNext).Load() == 0: // of code that nobody has called, or not followed yet
+	case !free && t.word(i, instNext).Load() == 0: // the code was not called, or the call is not followed yet
 		return 0, near
 	}
 	return t.home(v), true

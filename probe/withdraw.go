@@ -6,11 +6,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Memory is what a World adds that has all of the guest's memory at hand.
+// Memory is what a World adds that has all of the guest's memory, and all registers of its vCPUs, at hand.
 type Memory interface {
 	// Pieces calls f with each piece of what the guest can write, other than AllocShared's, which f may change. More returns 8 bytes at an
 	// address, which may be in another piece, or nil.
 	Pieces(f func(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error) error
+	// Vectors calls f with the XSAVE area of each vCPU (SDM Vol. 1, 13.4), which f may change.
+	Vectors(f func(area []byte)) error
 }
 
 // Withdraw takes out of the guest what the engine has put there: text is the guest's own
@@ -95,7 +97,7 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 		return nil
 	}
 	if clean.live = changeReturns; ok { // contexts in the code of returns are told by them
-		if err := memory.Pieces(clean.Memory); err != nil {
+		if err := errors.Join(memory.Pieces(clean.Memory), memory.Vectors(clean.XSave)); err != nil {
 			return err
 		}
 	}

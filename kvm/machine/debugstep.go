@@ -45,7 +45,7 @@ func (r *steps) serve(v *vcpu) {
 		v.reconcileText()
 	}
 	for r.did < r.n && r.err == nil {
-		if m.gate.Load()&(gateStop|gateStep) != 0 { // others have the world stand still between two steps
+		if m.gate.Load()&(gateStop|gateStep) != 0 { // others stop the world between two steps
 			m.mu.Lock()
 			v.rest(stateSettled, func() bool { return true })
 			m.mu.Unlock()
@@ -74,7 +74,7 @@ func (r *steps) serve(v *vcpu) {
 	defer m.mu.Unlock()
 	v.noteStep()
 	v.steps = nil
-	// It rests again, before anybody is told.
+	// It rests again before the caller learns of it.
 	v.setState(stateSettled)
 	m.rested.Broadcast()
 	close(r.done)

@@ -97,7 +97,7 @@ func (m *memory) zeroEngine() error {
 	return nil
 }
 
-// fits returns an error that wraps ErrOtherGuest when s has memory where there is none.
+// fits returns an error that wraps ErrOtherGuest when s has memory at addresses where this machine has none.
 func (m *memory) fits(s *snapshot.Snapshot) error {
 	at := 0
 	for _, r := range m.ranges {

@@ -256,7 +256,7 @@ func (s *inPlace) runToLanding(limit time.Duration, tf bool) error {
 	}, nil)
 }
 
-// heldFlags returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
+// heldFlags returns the flags that are clear while an instruction is stepped in its place, and set again after it; exceptions of the
 // instruction push them (finishAtHandler).
 //
 // IF: that of user code of a Linux guest. Its interrupt controllers are

@@ -49,7 +49,7 @@ import "fmt"
 //   - due, step: what the thread does next, or executes, for a handler or a debugger. They are the thread's, and change in running.
 //   - midIO, traceEnd, asleep, owesText: what the last exit has left to be done, by KVM and by the thread. They outlast rests.
 //   - haltAll: a handler's word about its stop, given before the stop is.
-//   - blocked: what KVM was told, to tell it once.
+//   - blocked: KVM has been asked to hold interrupts back, so that it is asked once.
 //   - stop, goOn, steps: what others have found the vCPU stopped for, and want of it. They come and go while it rests, in any state,
 //     under Machine.mu.
 //

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"testing"
 
@@ -33,17 +34,8 @@ func TestSavedCopies(t *testing.T) {
 		0xc3)
 	config := Config{Image: tinyGuest(t, asm(code, stub3), nil, tinySym{"main", tinyText, f}, tinySym{"f", tinyText + f, uint64(len(code) - f)}),
 		Memory: 16 << 20, VCPUs: 1, Tick: -1}
-	m, other := newMachine(t, config), newMachine(t, config)
-	k := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}}
-	if err := m.Engine().Register(k); err != nil {
-		t.Fatal(err)
-	}
 	ctx := patience.Of(t)
-	for step := 0; registers(t, m, 0).Live != tinyText+back; step++ {
-		if _, err := m.Step(ctx, 0, 1); err != nil || step > 20 {
-			t.Fatal(step, err)
-		}
-	}
+	k := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}}
 	// copies returns what the copies are in a guest.
 	copies := func(m *Machine, live bool) (out []uint64) {
 		t.Helper()
@@ -71,8 +63,7 @@ func TestSavedCopies(t *testing.T) {
 		}
 		return out
 	}
-	tramp := copies(m, true)[0]
-	fill := func(mm, low, high []byte) {
+	fill := func(m *Machine, mm, low, high uint64) {
 		t.Helper()
 		err := m.Look(func(l *Look) error {
 			r, err := l.Registers(0)
@@ -83,25 +74,50 @@ func TestSavedCopies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			copy(x.ST[3][:], mm)
-			copy(x.Regs[5][:], append(low, high...))
+			binary.LittleEndian.PutUint64(x.ST[3][:], mm)
+			binary.LittleEndian.PutUint64(x.Regs[5][:], low)
+			binary.LittleEndian.PutUint64(x.Regs[5][8:], high)
 			return l.Change(0, r, &x)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	word := binary.LittleEndian.AppendUint64(nil, tramp)
-	fill(word, slices.Clone(word), word)
 	own := slices.Repeat([]uint64{tinyText + back}, 6)
-	if got := copies(m, true); slices.Contains(got, own[0]) {
-		t.Fatalf("the return address is not replaced: %#x", got)
+	// probed returns a guest that has returned from f under k, and the address that it found there.
+	probed := func(k *probe.Kretprobe) (m *Machine, tramp uint64) {
+		t.Helper()
+		m = newMachine(t, config)
+		if err := m.Engine().Register(k); err != nil {
+			t.Fatal(err)
+		}
+		for step := 0; registers(t, m, 0).Live != tinyText+back; step++ {
+			if _, err := m.Step(ctx, 0, 1); err != nil || step > 20 {
+				t.Fatal(step, err)
+			}
+		}
+		tramp = copies(m, true)[0]
+		fill(m, tramp, tramp, tramp)
+		if got := copies(m, true); tramp == own[0] || !slices.Equal(got, slices.Repeat([]uint64{tramp}, 6)) {
+			t.Fatalf("the return address is not replaced: %#x", got)
+		}
+		return m, tramp
 	}
+	m, tramp := probed(k)
+	other := newMachine(t, config)
 	if err := other.ResetTo(context.Background(), save(t, m)); err != nil {
 		t.Fatal(err)
 	}
 	if got := copies(other, true); !slices.Equal(got, own) {
 		t.Errorf("the restored guest has %#x in RCX, MM3, XMM5 and memory, want %#x", got, own)
+	}
+	// Its memory is put aside, as by a kernel that hibernates: nothing of the engine's is there any more.
+	aside, _ := probed(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}})
+	if err := aside.withdraw(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if got := copies(aside, true); !slices.Equal(got, own) {
+		t.Errorf("the guest whose memory is put aside has %#x in RCX, MM3, XMM5 and memory, want %#x", got, own)
 	}
 	if err := m.Engine().Unregister(&k.Kprobe); err != nil {
 		t.Fatal(err)
@@ -109,34 +125,33 @@ func TestSavedCopies(t *testing.T) {
 	// used returns how much memory the engine needs when only the copies that are named are left in the guest.
 	used := func(left ...string) int {
 		t.Helper()
-		word := func(what string) []byte {
-			b := make([]byte, 8)
+		word := func(what string) uint64 {
 			if slices.Contains(left, what) {
-				binary.LittleEndian.PutUint64(b, tramp)
+				return tramp
 			}
-			return b
+			return 0
+		}
+		put := func(l *Look, at guest.GVA, v uint64) error {
+			return l.Write(0, at, binary.LittleEndian.AppendUint64(nil, v))
 		}
 		err := m.Look(func(l *Look) error {
 			r, err := l.Registers(0)
 			if err != nil {
 				return err
 			}
-			r.Regs.RCX = littleEndian(word("rcx"))
+			r.Regs.RCX = word("rcx")
 			if err := l.Change(0, r, nil); err != nil {
 				return err
 			}
 			if err := l.Write(0, guest.GVA(r.Regs.RSP)-64, make([]byte, 64)); err != nil {
 				return err
 			}
-			if err := l.Write(0, buf, word("even")); err != nil {
-				return err
-			}
-			return l.Write(0, odd, word("odd"))
+			return errors.Join(put(l, buf, word("even")), put(l, odd, word("odd")))
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		fill(word("mm"), word("xmm low"), word("xmm high"))
+		fill(m, word("mm"), word("xmm low"), word("xmm high"))
 		if err := m.Engine().Collect(); err != nil {
 			t.Fatal(err)
 		}

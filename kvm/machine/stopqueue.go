@@ -21,7 +21,7 @@ func (q *stopQueue) join() (ticket uint64) {
 	return q.next - 1
 }
 
-// wait waits for the ticket's turn. If cut returns true before that, wait gives the ticket up and returns false. Whoever makes cut true
+// wait waits for the ticket's turn. If cut returns true before that, wait gives the ticket up and returns false. The caller that makes cut true
 // broadcasts changed.
 func (q *stopQueue) wait(ticket uint64, cut func() bool) bool {
 	for q.serving != ticket {

@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"bytes"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -198,16 +200,14 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	for _, v := range w.m.vcpus {
 		if v.kvm != nil {
 			regs(v.regs)
-			area, err := v.kvm.GetXSave()
-			if err != nil {
-				w.m.log.Error("vector registers could not be looked at: no code of probes is taken back", "vcpu", v.id, "err", err)
-				return false
-			}
-			guest.Replace(area, in[0], in[1], func(v uint64) uint64 { word(v); return v })
 		}
 		if v.call != nil {
 			regs(&v.call.saved)
 		}
+	}
+	if err := w.Vectors(func(area []byte) { guest.Scan(area, in[0], in[1], word) }); err != nil {
+		w.m.log.Error("vector registers could not be read: no code of probes is taken back", "err", err)
+		return false
 	}
 	for i, r := range w.m.mem.ranges {
 		if r.Kind == guest.RangeRAM {
@@ -218,6 +218,27 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 		}
 	}
 	return true
+}
+
+// Vectors implements probe.Memory.
+func (w world) Vectors(f func(area []byte)) error {
+	for _, v := range w.m.vcpus {
+		if v.kvm == nil {
+			continue
+		}
+		area, err := v.kvm.GetXSave()
+		if err != nil {
+			return fmt.Errorf("vcpu %d: %w", v.id, err)
+		}
+		was := bytes.Clone(area)
+		if f(area); bytes.Equal(area, was) {
+			continue
+		}
+		if err := v.kvm.SetXSave(area); err != nil {
+			return fmt.Errorf("vcpu %d: %w", v.id, err)
+		}
+	}
+	return nil
 }
 
 // Pieces implements probe.Memory.

@@ -45,7 +45,8 @@ func TestDeletionTellsFinalCounts(t *testing.T) {
 	}
 }
 
-// TestChoice: names, groups and patterns mean the same wherever they are taken.
+// TestChoice: names, groups and patterns of a request are those of the session, whose own test has all forms, in queries and in the
+// daemon's answers.
 func TestChoice(t *testing.T) {
 	h := serveFake(t, nil)
 	h.attach("p:io/read vfs_read", "p:io/write vfs_write", "p:io/write do_fork", "p:sched/read schedule", "p do_exit")
@@ -56,20 +57,10 @@ func TestChoice(t *testing.T) {
 		code  api.Code
 	}{
 		{"", all, ""},
-		{"1", []uint64{1}, ""},
-		{"write", []uint64{2, 3}, ""},
 		{"io/write 3 2", []uint64{2, 3}, ""},
-		{"io/", []uint64{1, 2, 3}, ""},
-		{"io/*", []uint64{1, 2, 3}, ""},
-		{"r*", []uint64{1, 4}, ""},
-		{"*/rea[d]", []uint64{1, 4}, ""},
-		{"*", all, ""},
-		{"p_do_exit_? sched/", []uint64{4, 5}, ""},
+		{"*/rea[d] p_do_exit_?", []uint64{1, 4, 5}, ""},
 		{"read", nil, api.CodeAmbiguousName},
 		{"io/ nope", nil, api.CodeProbeNotFound},
-		{"nope/", nil, api.CodeProbeNotFound},
-		{"io/ x*", nil, api.CodeProbeNotFound},
-		{"6", nil, api.CodeProbeNotFound},
 		{"[", nil, api.CodeBadValue},
 	} {
 		names := strings.Fields(tc.names)

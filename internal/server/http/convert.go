@@ -212,7 +212,7 @@ func (s *server) attach(specs []api.ProbeSpec, own *session.Owner) (api.ProbeLis
 	return list, a.Probes, err
 }
 
-// hold has the guest stand still, if it runs, and returns what has it go on. Callers hold resetMu.
+// hold pauses the guest if it runs, and returns a function that resumes it. Callers hold resetMu.
 func (s *server) hold() (resume func() error, err error) {
 	if s.guest.State().Phase != machine.PhaseRunning {
 		return func() error { return nil }, nil

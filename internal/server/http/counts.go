@@ -96,7 +96,7 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 		if c.s.guest.State().Phase == machine.PhaseClosed {
 			return c.finish(api.EndShutdown)
 		}
-		if len(c.only) > 0 && c.s.noneOf(maps.Keys(c.only)) {
+		if len(c.only) > 0 && c.s.allDetached(maps.Keys(c.only)) {
 			if err := c.moment(); err != nil { // says that they are gone
 				return err
 			}
@@ -147,7 +147,7 @@ func (c *countStream) moment() error {
 		rec = api.Counted{TimeNS: now, Probes: rec.Probes[:0]}
 		return c.flush()
 	}
-	for p := range wireOutlines(c.s.probes.Counts(c.s.those(c.only))) {
+	for p := range wireOutlines(c.s.probes.Counts(c.s.attachedOf(c.only))) {
 		n := api.ProbeCounts{
 			ID: p.ID, Name: p.Name, Kind: p.Kind, Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr,
 			Enabled: p.Enabled, Armed: p.Armed, Optimized: p.Optimized, Runs: p.Runs, Plan: p.Plan,
@@ -205,7 +205,7 @@ func (t *timedEvents) ready() <-chan struct{} {
 // is no such probe.
 func (c *countStream) time() {
 	of := 0
-	for _, a := range c.s.those(c.only) {
+	for _, a := range c.s.attachedOf(c.only) {
 		if a.Timed() {
 			of++
 		}

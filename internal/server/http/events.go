@@ -120,7 +120,7 @@ func (e *eventStream) putStart() error {
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
 	}
-	probes := wireProbes(e.s.probes.Infos(e.s.those(e.only)))
+	probes := wireProbes(e.s.probes.Infos(e.s.attachedOf(e.only)))
 	var skipped []api.Skipped
 	if e.brought != nil {
 		// Others, or the daemon's end, may have taken them away already.
@@ -265,7 +265,7 @@ func (e *eventStream) putStops() error {
 // orphaned reports whether the stream was about certain probes and all of them
 // are gone.
 func (e *eventStream) orphaned() bool {
-	return len(e.only) > 0 && e.s.noneOf(maps.Keys(e.only))
+	return len(e.only) > 0 && e.s.allDetached(maps.Keys(e.only))
 }
 
 // finish sends what has happened until now, and the end. The stream's own probes go

@@ -88,8 +88,8 @@ func setOf(as []*session.Probe) map[*session.Probe]bool {
 	return only
 }
 
-// those returns the probes of only that are attached, or all for nil, by number.
-func (s *server) those(only map[*session.Probe]bool) []*session.Probe {
+// attachedOf returns the probes of only that are attached, or all for nil, by number.
+func (s *server) attachedOf(only map[*session.Probe]bool) []*session.Probe {
 	all := s.probes.Probes()
 	if only == nil {
 		return all
@@ -103,9 +103,9 @@ func (s *server) those(only map[*session.Probe]bool) []*session.Probe {
 	return as
 }
 
-// noneOf reports whether all of the probes were detached. When the daemon stops
+// allDetached reports whether all of the probes were detached. When the daemon stops
 // it says no: their streams have another end then.
-func (s *server) noneOf(only iter.Seq[*session.Probe]) bool {
+func (s *server) allDetached(only iter.Seq[*session.Probe]) bool {
 	for a := range only {
 		if s.probes.Has(a) {
 			return false

@@ -55,7 +55,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if reason, code, ended := rs.guestEvents(); ended {
 			return rs.finishUnlessExit(reason, code)
 		}
-		if rs.script.Probes > 0 && rs.s.noneOf(rs.own().Probes()) {
+		if rs.script.Probes > 0 && rs.s.allDetached(rs.own().Probes()) {
 			return rs.finish(api.EndDetached, nil)
 		}
 		if rs.script.Attached() == len(rs.script.Begin)+len(rs.script.End) {

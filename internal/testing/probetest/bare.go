@@ -30,7 +30,7 @@ type bareArea struct {
 	data []byte
 }
 
-// NewBare makes a guest of an image, whose names are those that view returns; nil stands for the image itself.
+// NewBare returns a guest with this image. The view gives it its symbols; nil means that the image does.
 func NewBare(img *guest.Image, cpus int, view func() guest.View) (*Bare, error) {
 	b := &Bare{img: img, view: view, cpus: cpus}
 	if view == nil {

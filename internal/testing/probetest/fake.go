@@ -412,6 +412,9 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	return true
 }
 
+// Vectors implements probe.Memory: the fake's vCPUs have no vector registers.
+func (w world) Vectors(func(area []byte)) error { return nil }
+
 // Pieces implements probe.Memory: physical addresses are the virtual ones. A piece is small, and comes before those below it, which is as
 // good as any order.
 func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) error {
