@@ -211,7 +211,7 @@ func (g *generator) mapSpec(name string) bpf.MapSpec {
 	case name == mapOutput:
 		return bpf.MapSpec{Name: name, Kind: bpf.RingBuf, MaxEntries: ringSize}
 	case name == mapSites:
-		array.ValueSize = g.c.exiting() + 8
+		array.ValueSize = g.c.exiting() + 16
 		return array
 	case strings.HasPrefix(name, mapRoom):
 		array.Kind, array.ValueSize = bpf.PerCPUArray, uint32(g.roomTop)

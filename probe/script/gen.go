@@ -19,7 +19,7 @@ const (
 // Names of the maps of a script that are not its own.
 const (
 	mapOutput = "output" // the ring of what is written
-	mapSites  = "sites"  // of each site how often something failed, and the last errno; then whether exit was called
+	mapSites  = "sites"  // of each site how often something failed, and the last errno; then whether exit was called, and with what
 	mapRoom   = "room"   // in front of the number of a program
 	mapStacks = "stacks" // of a kernel and, behind a u, of user code, for memory of different privilege; in front of a depth
 )
@@ -204,7 +204,8 @@ const (
 	exitFailed
 )
 
-// exiting is where the map of sites has whether exit was called.
+// exiting is where the map of sites has whether exit was called, and after it the status: a ring that is full loses
+// the record, but a script that has called exit ends.
 func (c *checker) exiting() uint32 { return uint32(16 * len(c.sites)) }
 
 // failed counts that something failed at a site; R0 has the errno, and is kept.

@@ -218,7 +218,6 @@ func (g *generator) output(e *expr) {
 // exit asks for the script's end, and ends the program. One record of each kind is enough, and more would drive others out of the ring.
 func (g *generator) exit(e *expr) {
 	o, none, passed := g.c.outputs[e.num], g.NewLabel(), g.NewLabel()
-	level := func(r asm.Register) { g.Emit(asm.LoadMapValue(r, g.mapNumber(mapSites), g.c.exiting())) }
 	g.scoped(func() {
 		status, said := g.alloc(8), g.alloc(8)
 		g.put(e.args[0], typeInt, status)
@@ -228,9 +227,13 @@ func (g *generator) exit(e *expr) {
 		g.Emit(asm.Mov.Imm(asm.R2, exitFailed))
 		g.Place(passed)
 		g.store(said, asm.R2)
-		level(asm.R1)
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()))
 		g.Emit(bpfgen.Load(8, asm.R0, asm.R1, 0), asm.Sub.Reg(asm.R0, asm.R2))
 		g.Require(asm.JSLT, asm.R0, 0, none)
+		g.load(asm.R0, status)
+		g.Emit(bpfgen.Store(8, asm.R1, 8, asm.R0))
+		g.load(asm.R0, said)
+		g.Emit(bpfgen.Store(8, asm.R1, 0, asm.R0))
 		g.loadMap(asm.R1, mapOutput)
 		g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
 		g.Require(asm.JNE, asm.R0, 0, none)
@@ -238,9 +241,6 @@ func (g *generator) exit(e *expr) {
 		g.load(asm.R1, status)
 		g.Emit(bpfgen.Store(8, asm.R0, 8, asm.R1))
 		g.Emit(asm.Mov.Reg(asm.R1, asm.R0), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
-		level(asm.R1)
-		g.load(asm.R2, said)
-		g.Emit(bpfgen.Store(8, asm.R1, 0, asm.R2))
 	})
 	g.Place(none)
 	g.GoTo(g.end)

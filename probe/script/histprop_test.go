@@ -161,3 +161,36 @@ func TestExitOnce(t *testing.T) {
 		t.Errorf("%d records, exits %v; want two lines and one exit", n, exits)
 	}
 }
+
+// TestExitRingFull: a script has called exit although its ring had no room for the record.
+func TestExitRingFull(t *testing.T) {
+	s, err := Compile(`kprobe:vfs_read { $i = 0; while ($i < 60000) { printf("%d%d%d%d%d%d%d%d\n", 1, 2, 3, 4, 5, 6, 7, 8); $i++; } exit(3); }`, target, Options{CPUs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	col, err := s.Object.Load(1, bpf.Heap{}, 10_000_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer col.Close()
+	maps := func(name string) *bpf.Map { return col.Maps[name] }
+	if status, ok := s.Exited(maps); ok {
+		t.Errorf("before it ran: exit(%d)", status)
+	}
+	if _, err := bpf.NewVM(col.Programs[0].Program, 0).Run(make([]byte, bpf.RegsSize), bpf.NoEnv{}); err != nil {
+		t.Fatal(err)
+	}
+	records := 0
+	col.Maps[mapOutput].Drain(func(rec bpf.Record) bool {
+		if _, ok := s.Exit(rec.Data); ok {
+			records++
+		}
+		return true
+	})
+	if lost := col.Maps[mapOutput].RingStats().Lost; lost == 0 || records > 0 {
+		t.Fatalf("%d lost, %d records of exit; want a full ring", lost, records)
+	}
+	if status, ok := s.Exited(maps); !ok || status != 3 {
+		t.Errorf("exit(%d), %v; want 3", status, ok)
+	}
+}

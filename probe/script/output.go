@@ -108,6 +108,20 @@ func (s *Script) Exit(data []byte) (status int64, ok bool) {
 	return int64(word(values)), true
 }
 
+// Exited is Exit of what the script's maps have, by name: a record that the ring had no room for is not in it.
+func (s *Script) Exited(maps func(name string) *bpf.Map) (status int64, ok bool) {
+	m := maps(mapSites)
+	if m == nil {
+		return 0, false
+	}
+	values, err := m.Lookup(make([]byte, 4))
+	if err != nil {
+		return 0, false
+	}
+	said := values[0][s.c.exiting():]
+	return int64(word(said[8:])), word(said) != 0
+}
+
 // output is what a record is about, and its values.
 func (s *Script) output(data []byte) (*output, []byte, error) {
 	if len(data) < 8 || word(data) >= uint64(len(s.c.outputs)) {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +18,8 @@ type Script struct {
 	obj      *Object
 	owner    *Owner
 	records  scriptRecords
+	exit     bool // a record that Each has taken asked for the end,
+	status   int64
 }
 
 // ScriptOptions say how a script is compiled and loaded.
@@ -96,12 +97,12 @@ func (s *Script) Object() *Object { return s.obj }
 
 // NewPrinter returns a printer of the script's records and maps; see script.Script.NewPrinter.
 func (s *Script) NewPrinter(json bool, write, warn func(text string)) *script.Printer {
-	return s.compiled.NewPrinter(func(name string) *bpf.Map { return s.obj.loaded.Maps()[name] }, scriptTarget{s.st}, json, s.obj.loaded.Hold, write, warn)
+	return s.compiled.NewPrinter(s.byName, scriptTarget{s.st}, json, s.obj.loaded.Hold, write, warn)
 }
 
 // Begin enables the script's probes, unless the script has called exit already.
 func (s *Script) Begin() error {
-	if s.Exits() {
+	if _, exits := s.Exit(); exits {
 		return nil
 	}
 	if err := s.enable(true); err != nil {
@@ -113,15 +114,18 @@ func (s *Script) Begin() error {
 	return nil
 }
 
-// Exits reports whether the script has asked for its end already.
-func (s *Script) Exits() bool {
-	s.records.mu.Lock()
-	defer s.records.mu.Unlock()
-	return slices.ContainsFunc(s.records.queue, func(r ScriptRecord) bool {
-		_, ok := s.compiled.Exit(r.Data)
-		return ok
-	})
+// Exit reports whether the script has called exit, and with which status: the first that is not 0, if any. Records that it wrote before may wait yet. It is
+// for the goroutine that calls Each.
+func (s *Script) Exit() (status int64, ok bool) {
+	status, ok = s.compiled.Exited(s.byName)
+	if s.status != 0 {
+		status = s.status
+	}
+	return status, ok || s.exit
 }
+
+// byName returns a map of the script.
+func (s *Script) byName(name string) *bpf.Map { return s.obj.loaded.Maps()[name] }
 
 // enable switches the script's probes on or off.
 func (s *Script) enable(on bool) error {
@@ -248,6 +252,9 @@ func (s *Script) Each(f func(r ScriptRecord, next []byte)) {
 		next := after
 		if i+1 < len(records) {
 			next = records[i+1].Data
+		}
+		if status, ok := s.compiled.Exit(r.Data); ok && s.status == 0 { // one that is not 0 stays, also when a reset has begun the maps again
+			s.exit, s.status = true, status
 		}
 		f(r, next)
 	}

@@ -48,8 +48,6 @@ type scriptOutput struct {
 	printer *script.Printer
 	err     error // of the writer
 	lost    uint64
-	exit    bool // the script has called exit, with status
-	status  int64
 }
 
 func (s *Script) outputTo(w io.Writer) *scriptOutput {
@@ -68,10 +66,6 @@ func (o *scriptOutput) print() {
 		o.s.Each(func(r ScriptRecord, next []byte) {
 			if err := o.printer.Record(r.Data, next); err != nil {
 				o.s.st.log.Warn("damaged record of a script", "err", err)
-				return
-			}
-			if status, ok := o.s.compiled.Exit(r.Data); ok && o.status == 0 { // one that is not 0 stays
-				o.exit, o.status = true, status
 			}
 		})
 	}
@@ -100,8 +94,10 @@ func (s *Script) Run(ctx context.Context, w io.Writer) (status int64, err error)
 	defer tick.Stop()
 	for {
 		gone := s.st.Changed()
-		if o.print(); o.exit || o.err != nil || s.compiled.Probes > 0 && !s.attached() {
-			return o.status, o.finish()
+		o.print()
+		status, exits := s.Exit()
+		if exits || o.err != nil || s.compiled.Probes > 0 && !s.attached() {
+			return status, o.finish()
 		}
 		tick.Reset(s.Tick(next, s.failed))
 		select {
@@ -109,7 +105,7 @@ func (s *Script) Run(ctx context.Context, w io.Writer) (status int64, err error)
 		case <-tick.C:
 		case <-gone:
 		case <-ctx.Done():
-			return o.status, o.finish()
+			return status, o.finish()
 		}
 	}
 }

@@ -49,8 +49,6 @@ type runningScript struct {
 	read    uint64 // records that were printed
 	damaged uint64 // records that make no sense, which count as lost
 	cut     uint64 // runs that have ended early
-	exit    bool   // the script has called exit, with status
-	status  int64
 }
 
 // scriptError turns what is wrong with a script into what goes over the wire.
@@ -144,7 +142,7 @@ func (s *server) startScript(ctx context.Context, req *api.RunScript) (_ *runnin
 	rs.printer = rs.loaded.NewPrinter(rs.format == api.ScriptJSON, rs.write, func(text string) { rs.warn([]string{text}) })
 	warnings = append(sc.Warnings, rs.runAll(sc.Begin)...)
 	s.probes.Poll()
-	if rs.loaded.Exits() {
+	if _, exits := rs.loaded.Exit(); exits {
 		return rs, warnings, nil
 	}
 	if err := rs.loaded.Begin(); err != nil {

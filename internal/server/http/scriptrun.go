@@ -49,7 +49,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if err := rs.print(); err != nil {
 			return err
 		}
-		if rs.exit {
+		if _, exits := rs.loaded.Exit(); exits {
 			return rs.finishUnlessExit("", nil)
 		}
 		if reason, code, ended := rs.guestEvents(); ended {
@@ -159,9 +159,6 @@ func (rs *runningScript) print() error {
 			return
 		}
 		rs.read++
-		if status, ok := rs.script.Exit(r.Data); ok && rs.status == 0 { // one that is not 0 stays
-			rs.exit, rs.status = true, status
-		}
 	})
 	return rs.gone
 }
@@ -258,8 +255,7 @@ func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
 	if err := rs.printAll(); err != nil {
 		return err
 	}
-	if rs.exit {
-		status := rs.status
+	if status, exits := rs.loaded.Exit(); exits {
 		reason, code = api.EndExit, &status
 	}
 	return rs.finish(reason, code)
@@ -287,8 +283,8 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.printAll(); err != nil {
 		return err
 	}
-	if rs.status != 0 { // perhaps END's
-		reason, code = api.EndExit, &rs.status
+	if status, _ := rs.loaded.Exit(); status != 0 { // perhaps END's
+		reason, code = api.EndExit, &status
 	}
 	if rs.data {
 		rs.putMaps(api.ScriptMaps{Final: true})
