@@ -31,12 +31,12 @@ type gathering struct {
 	sub    *session.Subscription
 	taking sync.Mutex // held from taking an event until it is counted
 	mu     sync.Mutex // guards took
-	took   map[*session.Probe]*durations
+	took   map[uint64]*durations // by probe number: a probe that was detached is not held
 }
 
 // newGathering has return probes make events; run must follow.
 func newGathering(st *session.Session) *gathering {
-	g := &gathering{st: st, took: map[*session.Probe]*durations{}}
+	g := &gathering{st: st, took: map[uint64]*durations{}}
 	g.sub = st.Subscribe(func(ev event.Event) bool { return session.ProbeOf(ev).Timed() }, event.Queue{Lose: func(ev event.Event) {
 		g.count(ev, 0, false)
 	}}, session.ReturnEvents)
@@ -83,12 +83,12 @@ func (g *gathering) take() {
 func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := session.ProbeOf(ev)
-	d := g.took[a]
+	id := session.ProbeOf(ev).ID()
+	d := g.took[id]
 	if d == nil {
 		g.forget()
 		d = &durations{buckets: make([]uint64, len(durationBounds))}
-		g.took[a] = d
+		g.took[id] = d
 	}
 	if !known {
 		d.lost++
@@ -105,9 +105,15 @@ func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 
 // forget forgets probes that were detached, once they are more than those that are there. Callers hold mu.
 func (g *gathering) forget() {
-	if len(g.took) > 2*len(g.st.Probes())+100 {
-		maps.DeleteFunc(g.took, func(a *session.Probe, _ *durations) bool { return !g.st.Has(a) })
+	probes := g.st.Probes()
+	if len(g.took) <= 2*len(probes)+100 {
+		return
 	}
+	there := make(map[uint64]bool, len(probes))
+	for _, a := range probes {
+		there[a.ID()] = true
+	}
+	maps.DeleteFunc(g.took, func(id uint64, _ *durations) bool { return !there[id] })
 }
 
 // scraped returns the durations of all calls that had returned before it was called, by name.
@@ -131,7 +137,7 @@ func (g *gathering) scraped() (out []metrics.Duration) {
 		x := &out[i]
 		x.Lost += a.Lost()
 		g.mu.Lock()
-		if d := g.took[a]; d != nil {
+		if d := g.took[a.ID()]; d != nil {
 			x.Count += d.count
 			x.Lost += d.lost
 			x.Seconds += d.sum.Seconds()
