@@ -47,7 +47,7 @@ func (w *worker) examine(r *rand.Rand) {
 // saved.
 func (w *worker) save(*rand.Rand) {
 	var file bytes.Buffer
-	if !w.ok(w.try(func(ctx context.Context) error { return w.c.Save(ctx, &file) }), api.CodeGuestState) {
+	if !w.ok(w.try(func(ctx context.Context) error { return w.c.Save(ctx, &file) }), api.CodeGuestState, api.CodeInsideProbe) {
 		return
 	}
 	s, err := snapshot.Read(&file, guest.MaxRAM)
