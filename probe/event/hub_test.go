@@ -406,6 +406,24 @@ func TestQueueMemory(t *testing.T) {
 	if e, _, _ := s.TryNext(); e.Lost != 97 {
 		t.Errorf("%d lost before the event behind the gap, want 97", e.Lost)
 	}
+
+	// What a reader that fell back once has needed is given back when it has read all.
+	s = &Subscription{hub: newHub(0, HubOptions{}), limit: Queue{Events: 8192, Bytes: 1 << 20}, ready: make(chan struct{}, 1)}
+	for i := range uint64(8192) {
+		s.push(Event{Seq: i})
+	}
+	for i := range uint64(8192) {
+		if e, ok, _ := s.TryNext(); !ok || e.Seq != i {
+			t.Fatalf("event %d: got %d", i, e.Seq)
+		}
+	}
+	if _, ok, _ := s.TryNext(); ok || cap(s.queue) > 1024 {
+		t.Errorf("an empty queue has room for %d events", cap(s.queue))
+	}
+	s.push(Event{Seq: 1})
+	if e, ok, _ := s.TryNext(); !ok || e.Seq != 1 {
+		t.Errorf("then it has %+v, %v; want event 1", e, ok)
+	}
 }
 
 // TestEmitAllocates nothing: clock, ring and wake-up together.

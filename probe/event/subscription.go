@@ -60,6 +60,9 @@ type Subscription struct {
 	ready     chan struct{} // capacity 1: something has changed
 }
 
+// maxIdleQueue bounds the room that a queue without events has, in events.
+const maxIdleQueue = 1024
+
 // SubscriptionCounts says what became of the events that a subscription was to
 // have: of all that were stored after Subscribe and that its filter chose,
 // each is counted once.
@@ -114,7 +117,7 @@ func (s *Subscription) push(e Event) {
 	}
 	s.time = max(s.time, e.Time)
 	// Reuse the front before growing: the queue's memory stays within twice
-	// what it ever held.
+	// what it has held since it was last empty.
 	if len(s.queue) == cap(s.queue) && s.first > len(s.queue)/2 {
 		n := copy(s.queue, s.queue[s.first:])
 		clear(s.queue[n:])
@@ -165,7 +168,9 @@ func (s *Subscription) TryNext() (e Event, ok, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first == len(s.queue) {
-		s.queue, s.first = s.queue[:0], 0
+		if s.queue, s.first = s.queue[:0], 0; cap(s.queue) > maxIdleQueue {
+			s.queue = nil // a reader that once fell back may live as long as the daemon
+		}
 		return Event{}, false, s.ended
 	}
 	e = s.queue[s.first]
