@@ -324,6 +324,9 @@ func TestSaves(t *testing.T) {
 		if t.Failed() {
 			break
 		}
+		if (i+1)%1000 == 0 {
+			t.Logf("%d of %d saves after %v", i+1, n, time.Since(start).Round(time.Second))
+		}
 	}
 	if st := m.State(); st.Checks.Count != 0 || st.Phase == PhaseCrashed {
 		t.Errorf("the guest that was saved: %+v", st)
