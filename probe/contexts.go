@@ -395,25 +395,18 @@ func (c *Clean) sameStack(x, y uint64) bool {
 	return x-y+guest.PageSize < 2*guest.PageSize
 }
 
-// Parts of an XSAVE area (SDM Vol. 1, 10.5.1 and 13.4).
-const (
-	fipAt      = 8   // the address of the last x87 instruction
-	vectorsAt  = 32  // ST0 to ST7, XMM0 to XMM15
-	legacyEnd  = 416 // of these
-	extendedAt = 576 // after the header
-)
-
-// XSave makes a vCPU's XSAVE area the guest's own: the address of its last x87 instruction, and what it has copied to its vector registers.
-func (c *Clean) XSave(area []byte) {
-	if len(area) < extendedAt {
-		return
-	}
-	le.PutUint64(area[fipAt:], uint64(c.e.guestAddrOf(guest.GVA(le.Uint64(area[fipAt:])))))
-	for _, part := range [][]byte{area[vectorsAt:legacyEnd], area[extendedAt:]} {
-		for ; len(part) >= 8; part = part[8:] {
-			if home, ok := c.e.guestWord(guest.GVA(le.Uint64(part))); ok {
-				le.PutUint64(part, uint64(home))
-			}
+// Register makes the bytes of a register of a vCPU's the guest's own, wherever in it a copy is: see Memory.Registers.
+func (c *Clean) Register(reg []byte, ip bool) {
+	for off := 0; off+8 <= len(reg); off++ {
+		v := guest.GVA(le.Uint64(reg[off:]))
+		if v-c.bounds[0].Start >= c.bounds[0].End-c.bounds[0].Start && v-c.bounds[1].Start >= c.bounds[1].End-c.bounds[1].Start {
+			continue
+		}
+		if ip {
+			le.PutUint64(reg[off:], uint64(c.e.guestAddrOf(v)))
+		} else if home, ok := c.e.guestWord(v); ok {
+			le.PutUint64(reg[off:], uint64(home))
+			off += 7
 		}
 	}
 }

@@ -11,8 +11,10 @@ type Memory interface {
 	// Pieces calls f with each piece of what the guest can write, other than AllocShared's, which f may change. More returns 8 bytes at an
 	// address, which may be in another piece, or nil.
 	Pieces(f func(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error) error
-	// Vectors calls f with the XSAVE area of each vCPU (SDM Vol. 1, 13.4), which f may change.
-	Vectors(f func(area []byte)) error
+	// Registers calls f with the bytes of each register of each vCPU that the guest's code can keep an address in, but for the general ones:
+	// x87, MMX, vector and mask registers, FS.base and GS.base, CR2, debug registers and MSRs. f may change them. Ip says that it has the
+	// address of an instruction, the last one of the x87 unit.
+	Registers(f func(reg []byte, ip bool)) error
 }
 
 // Withdraw takes out of the guest what the engine has put there: text is the guest's own
@@ -97,7 +99,7 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 		return nil
 	}
 	if clean.live = changeReturns; ok { // contexts in the code of returns are told by them
-		if err := errors.Join(memory.Pieces(clean.Memory), memory.Vectors(clean.XSave)); err != nil {
+		if err := errors.Join(memory.Pieces(clean.Memory), memory.Registers(clean.Register)); err != nil {
 			return err
 		}
 	}

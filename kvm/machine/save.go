@@ -218,7 +218,7 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 			// An exception on its way in is of the stage's access, not of the probed instruction where the vCPU is in the snapshot.
 			c.Events.E.Inject, c.Events.E.Pending = 0, 0
 		}
-		clean.XSave(c.XSave)
+		eachHeld(c, m.cpuid, clean.Register)
 		s.CPUs = append(s.CPUs, *c)
 	}
 	release, err := k.save(m, s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -48,7 +49,7 @@ func TestSavedCopies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			out = []uint64{r.RCX, littleEndian(x.ST[3][:8]), littleEndian(x.Regs[5][:8]), littleEndian(x.Regs[5][8:16])}
+			out = append([]uint64{r.RCX}, held(t, m.vcpus[0], &x, nil)...)
 			for _, at := range []guest.GVA{buf, odd} {
 				var b [8]byte
 				if _, err := l.Read(0, at, b[:], live); err != nil {
@@ -63,7 +64,7 @@ func TestSavedCopies(t *testing.T) {
 		}
 		return out
 	}
-	fill := func(m *Machine, mm, low, high uint64) {
+	fill := func(m *Machine, word func(what string) uint64) {
 		t.Helper()
 		err := m.Look(func(l *Look) error {
 			r, err := l.Registers(0)
@@ -74,16 +75,17 @@ func TestSavedCopies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			binary.LittleEndian.PutUint64(x.ST[3][:], mm)
-			binary.LittleEndian.PutUint64(x.Regs[5][:], low)
-			binary.LittleEndian.PutUint64(x.Regs[5][8:], high)
-			return l.Change(0, r, &x)
+			held(t, m.vcpus[0], &x, word)
+			err = l.Change(0, r, &x)
+			held(t, m.vcpus[0], &x, word) // it gives back the others
+			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	own := slices.Repeat([]uint64{tinyText + back}, 6)
+	names := heldNames(unpackVectors(make([]byte, 1<<16), newMachine(t, config).cpuid).Width)
+	own := slices.Repeat([]uint64{tinyText + back}, 3+len(names))
 	// probed returns a guest that has returned from f under k, and the address that it found there.
 	probed := func(k *probe.Kretprobe) (m *Machine, tramp uint64) {
 		t.Helper()
@@ -97,8 +99,8 @@ func TestSavedCopies(t *testing.T) {
 			}
 		}
 		tramp = copies(m, true)[0]
-		fill(m, tramp, tramp, tramp)
-		if got := copies(m, true); tramp == own[0] || !slices.Equal(got, slices.Repeat([]uint64{tramp}, 6)) {
+		fill(m, func(string) uint64 { return tramp })
+		if got := copies(m, true); tramp == own[0] || !slices.Equal(got, slices.Repeat([]uint64{tramp}, len(own))) {
 			t.Fatalf("the return address is not replaced: %#x", got)
 		}
 		return m, tramp
@@ -109,7 +111,7 @@ func TestSavedCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := copies(other, true); !slices.Equal(got, own) {
-		t.Errorf("the restored guest has %#x in RCX, MM3, XMM5 and memory, want %#x", got, own)
+		t.Errorf("the restored guest has %#x in RCX, %q and memory, want %#x", got, names, own)
 	}
 	// Its memory is put aside, as by a kernel that hibernates: nothing of the engine's is there any more.
 	aside, _ := probed(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}})
@@ -117,7 +119,7 @@ func TestSavedCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := copies(aside, true); !slices.Equal(got, own) {
-		t.Errorf("the guest whose memory is put aside has %#x in RCX, MM3, XMM5 and memory, want %#x", got, own)
+		t.Errorf("the guest whose memory is put aside has %#x in RCX, %q and memory, want %#x", got, names, own)
 	}
 	if err := m.Engine().Unregister(&k.Kprobe); err != nil {
 		t.Fatal(err)
@@ -151,13 +153,13 @@ func TestSavedCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fill(m, word("mm"), word("xmm low"), word("xmm high"))
+		fill(m, word)
 		if err := m.Engine().Collect(); err != nil {
 			t.Fatal(err)
 		}
 		return m.Engine().CollectorStats().Used
 	}
-	for _, left := range []string{"rcx", "mm", "xmm low", "xmm high", "even", "odd"} {
+	for _, left := range append([]string{"rcx", "even", "odd"}, names...) {
 		if used(left) == 0 {
 			t.Errorf("the code was taken back with its address in %s", left)
 		}
@@ -165,4 +167,68 @@ func TestSavedCopies(t *testing.T) {
 	if n := used(); n != 0 {
 		t.Errorf("%d bytes of code are left, with no address of them in the guest", n)
 	}
+}
+
+// heldNames are the places in registers of a vCPU with vectors of that width that held is about.
+func heldNames(width int) []string {
+	names := []string{"mm", "xmm low", "xmm high", "xmm at 3", "fs", "gs", "kernel gs", "lstar", "sysenter", "dr0", "dr3", "cr2"}
+	if width >= 32 {
+		names = append(names, "ymm at 12")
+	}
+	if width >= 64 {
+		names = append(names, "zmm at 27", "zmm16 at 40")
+	}
+	return names
+}
+
+// held returns the words that a vCPU, which rests, has in the places of heldNames, and gives it those of word, if that is not nil: in x those of
+// vectors.
+func held(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out []uint64) {
+	t.Helper()
+	var debug kvm.DebugRegs
+	if err := v.kvm.GetDebugRegs(&debug); err != nil {
+		t.Fatal(err)
+	}
+	msrs := []kvm.MSR{{Index: 0xc0000102}, {Index: 0xc0000082}, {Index: 0x176}}
+	for i := range msrs {
+		got, err := v.kvm.ReadMSRs([]uint32{msrs[i].Index})
+		if err != nil || len(got) != 1 {
+			t.Fatalf("MSR %#x: %v, %v", msrs[i].Index, got, err)
+		}
+		msrs[i] = got[0]
+	}
+	place := map[string][]byte{
+		"mm": x.ST[3][:], "xmm low": x.Regs[5][:], "xmm high": x.Regs[5][8:], "xmm at 3": x.Regs[6][3:],
+		"ymm at 12": x.Regs[7][12:], "zmm at 27": x.Regs[8][27:],
+	}
+	if x.Width >= 64 {
+		place["zmm16 at 40"] = x.Regs[16][40:]
+	}
+	number := map[string]*uint64{
+		"fs": &v.sregs.FS.Base, "gs": &v.sregs.GS.Base, "kernel gs": &msrs[0].Data, "lstar": &msrs[1].Data, "sysenter": &msrs[2].Data,
+		"dr0": &debug.DB[0], "dr3": &debug.DB[3], "cr2": &v.sregs.CR2,
+	}
+	for _, what := range heldNames(x.Width) {
+		b, n := place[what], number[what]
+		switch {
+		case word == nil:
+		case n != nil:
+			*n = word(what)
+		default:
+			binary.LittleEndian.PutUint64(b, word(what))
+		}
+		if n != nil {
+			out = append(out, *n)
+		} else {
+			out = append(out, littleEndian(b[:8]))
+		}
+	}
+	if word == nil {
+		return out
+	}
+	v.kvm.SetSregsDirty()
+	if err := errors.Join(v.kvm.SetDebugRegs(&debug), v.kvm.SetMSRs(msrs)); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

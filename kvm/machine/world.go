@@ -1,8 +1,7 @@
 package machine
 
 import (
-	"bytes"
-	"fmt"
+	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -182,8 +181,8 @@ func (w world) CPU(i int) probe.State {
 	return v.state()
 }
 
-// Words implements probe.World: of RAM and the loader's region, and of registers, vector registers included,
-// those too that a vCPU gets back behind a call of the host's.
+// Words implements probe.World: of RAM and the loader's region, and of all registers, those too that a vCPU gets back behind a call of
+// the host's.
 func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	var in [2]guest.Window
 	for i, r := range ranges {
@@ -205,8 +204,15 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 			regs(&v.call.saved)
 		}
 	}
-	if err := w.Vectors(func(area []byte) { guest.Scan(area, in[0], in[1], word) }); err != nil {
-		w.m.log.Error("vector registers could not be read: no code of probes is taken back", "err", err)
+	held := func(reg []byte, _ bool) {
+		for off := 0; off+8 <= len(reg); off++ {
+			if v := binary.LittleEndian.Uint64(reg[off:]); v-in[0].Lo < in[0].N || v-in[1].Lo < in[1].N {
+				word(v)
+			}
+		}
+	}
+	if err := w.Registers(held); err != nil {
+		w.m.log.Error("registers could not be read: no code of probes is taken back", "err", err)
 		return false
 	}
 	for i, r := range w.m.mem.ranges {
@@ -218,27 +224,6 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 		}
 	}
 	return true
-}
-
-// Vectors implements probe.Memory.
-func (w world) Vectors(f func(area []byte)) error {
-	for _, v := range w.m.vcpus {
-		if v.kvm == nil {
-			continue
-		}
-		area, err := v.kvm.GetXSave()
-		if err != nil {
-			return fmt.Errorf("vcpu %d: %w", v.id, err)
-		}
-		was := bytes.Clone(area)
-		if f(area); bytes.Equal(area, was) {
-			continue
-		}
-		if err := v.kvm.SetXSave(area); err != nil {
-			return fmt.Errorf("vcpu %d: %w", v.id, err)
-		}
-	}
-	return nil
 }
 
 // Pieces implements probe.Memory.

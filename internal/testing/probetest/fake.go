@@ -412,8 +412,10 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	return true
 }
 
-// Vectors implements probe.Memory: the fake's vCPUs have no vector registers.
-func (w world) Vectors(func(area []byte)) error { return nil }
+// Registers implements probe.Memory: the fake's vCPUs have general registers only.
+func (w world) Registers(func(reg []byte, ip bool)) error { return nil }
+
+var _ probe.Memory = world{}
 
 // Pieces implements probe.Memory: physical addresses are the virtual ones. A piece is small, and comes before those below it, which is as
 // good as any order.
