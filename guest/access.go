@@ -64,6 +64,11 @@ func (as AddressSpace) transfer(va GVA, p []byte, a access) error {
 // one page and one region.
 func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 	regions := as.mem.Regions()
+	if pa, ok := as.pins.at(va); ok && a != accessWrite {
+		if b := hostBytes(regions, pa, min(n, page4K-uint64(va)&(page4K-1))); b != nil {
+			return b, nil
+		}
+	}
 	m, level, reason := as.walk(regions, va, nil)
 	if reason != 0 {
 		return nil, &PageFaultError{VA: va, Level: level, Reason: reason}

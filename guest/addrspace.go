@@ -72,6 +72,13 @@ type AddressSpace struct {
 	user bool
 	deep bool
 	home Home
+	pins *TextPins
+}
+
+// Pinned returns the address space in which pages of text that pins has are where they were patched. Translate has them where the page tables do.
+func (as AddressSpace) Pinned(pins *TextPins) AddressSpace {
+	as.pins = pins
+	return as
 }
 
 // Home is a range of virtual memory that is at one place of physical memory whatever the
@@ -111,6 +118,9 @@ func (as AddressSpace) At(h Home) AddressSpace {
 	as.home = h
 	return as
 }
+
+// TextAt returns where va is if its page is pinned: see Pinned.
+func (as AddressSpace) TextAt(va GVA) (GPA, bool) { return as.pins.at(va) }
 
 // Translate walks the tables for va. Errors are *PageFaultError.
 func (as AddressSpace) Translate(va GVA) (Mapping, error) {

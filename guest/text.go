@@ -21,7 +21,8 @@ func NewText(as AddressSpace) Text { return Text{as: as} }
 // Patch replaces the bytes old at addr by new: the one way in which guest text
 // changes. Both have the same length, 1 to MaxPatch; the pages may be read-only
 // to the guest. When something else than old is there, nothing changes and the
-// error is a *TextMismatchError; when a page is not mapped, a *PageFaultError.
+// error is a *TextMismatchError; when a page is not mapped, a *PageFaultError. In an address space with pins bytes are put back in the memory
+// in which they were replaced: see TextPins.
 //
 // Every vCPU must be out of guest mode: a processor that executes code while
 // another writes it may do anything (SDM Vol. 3, 8.1.3), and it is entering
@@ -46,15 +47,50 @@ func (t Text) Patch(addr GVA, old, new []byte) error {
 			return fmt.Errorf("patch text at %v: %w", addr, err)
 		}
 	}
-	if k := len(head); !bytes.Equal(head, old[:k]) || !bytes.Equal(tail, old[k:]) {
+	k := len(head)
+	if !bytes.Equal(head, old[:k]) || !bytes.Equal(tail, old[k:]) {
 		got := append(append(make([]byte, 0, n), head...), tail...)
+		t.unpin(addr, k)
+		t.unpin(addr+GVA(k), n-k)
 		return &TextMismatchError{Addr: addr, Want: bytes.Clone(old), Got: got}
 	}
 	if n > 1 {
 		head[0] = x86.Int3
 		copy(head[1:], new[1:])
-		copy(tail, new[len(head):])
+		copy(tail, new[k:])
 	}
 	head[0] = new[0]
+	t.pin(addr, old[:k], new[:k])
+	t.pin(addr+GVA(k), old[k:], new[k:])
 	return nil
+}
+
+// pin notes in which memory old was replaced by new, all in one page.
+func (t Text) pin(addr GVA, old, new []byte) {
+	if t.as.pins == nil || len(new) == 0 {
+		return
+	}
+	pa, ok := t.as.pins.at(addr)
+	if !ok {
+		m, err := t.as.Translate(addr)
+		if err != nil {
+			return // it was written a moment ago
+		}
+		pa = m.PA
+	}
+	t.as.pins.note(addr, pa, old, new)
+}
+
+// unpin forgets n bytes that are not what they were patched to any more, if the guest has other memory there now: that is what will be patched next.
+func (t Text) unpin(addr GVA, n int) {
+	if t.as.pins == nil || n == 0 {
+		return
+	}
+	pa, ok := t.as.pins.at(addr)
+	if !ok {
+		return
+	}
+	if m, err := t.as.Translate(addr); err != nil || m.PA != pa {
+		t.as.pins.lose(addr, n)
+	}
 }

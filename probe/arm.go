@@ -31,6 +31,7 @@ func (t *text) arm(w World, st *site) *Error {
 	if err := w.PatchText(st.addr, old, patched); err != nil {
 		return textError(st, err)
 	}
+	t.place(st)
 	st.armed.Store(true)
 	t.show(st, nil)
 	t.watchText()

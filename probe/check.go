@@ -190,7 +190,8 @@ func (p *places) prepare(at place) (*site, *Error) {
 	orig := &original{n: uint8(n), plan: plan}
 	copy(orig.bytes[:], code[:n])
 	st.orig.Store(orig)
-	st.pa, _ = p.pages.Translate(0, at.addr)
+	pa, _ := p.pages.Translate(0, at.addr)
+	st.pa.Store(uint64(pa))
 	if err := p.checkUnchanged(st); err != nil {
 		return nil, err
 	}

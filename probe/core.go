@@ -43,16 +43,31 @@ type core struct {
 // addSite makes st known to hits.
 func (k *core) addSite(st *site) {
 	k.sites.Set(st.addr, st)
-	if st.pa != 0 {
-		k.phys.Set(guest.GVA(st.pa), st)
+	if pa := st.pa.Load(); pa != 0 {
+		k.phys.Set(guest.GVA(pa), st)
+	}
+}
+
+// place notes where the int3 of st was put, which may be other memory than before. The world is stopped.
+func (k *core) place(st *site) {
+	pa, _ := k.pages.Translate(0, st.addr)
+	was := st.pa.Swap(uint64(pa))
+	if was == uint64(pa) {
+		return
+	}
+	if k.phys.Find(guest.GVA(was)) == st {
+		k.phys.Delete(guest.GVA(was))
+	}
+	if pa != 0 {
+		k.phys.Set(guest.GVA(pa), st)
 	}
 }
 
 // dropSite makes st unknown to hits.
 func (k *core) dropSite(st *site) {
 	k.sites.Delete(st.addr)
-	if k.phys.Find(guest.GVA(st.pa)) == st {
-		k.phys.Delete(guest.GVA(st.pa))
+	if pa := guest.GVA(st.pa.Load()); k.phys.Find(pa) == st {
+		k.phys.Delete(pa)
 	}
 }
 
@@ -116,11 +131,12 @@ func (k *core) SiteAt(root guest.GPA, addr guest.GVA) (home guest.GVA, orig byte
 // address space can have other code there. The kernel's text is the same in all
 // of them.
 func (k *core) sameCode(s State, st *site, rip guest.GVA) bool {
-	if !st.user || st.pa == 0 {
+	was := guest.GPA(st.pa.Load())
+	if !st.user || was == 0 {
 		return true
 	}
 	pa, ok := k.pages.Translate(s.Root, rip)
-	return !ok || pa == st.pa
+	return !ok || pa == was
 }
 
 // siteOfAlias returns the site whose int3 is at rip because its page is mapped there,

@@ -14,7 +14,7 @@ import (
 type site struct {
 	addr guest.GVA
 	user bool      // text of CPL3
-	pa   guest.GPA // where addr is in physical memory, if the target can tell; see sameCode
+	pa   atomic.Uint64 // where addr is in physical memory, or was when the int3 was put there; 0: the target cannot tell; see sameCode
 
 	// orig is the instruction; another one only when the guest has told that it writes
 	// one (Engine.WriteText), while the world is stopped.

@@ -20,7 +20,8 @@ type booted struct {
 	space  guest.AddressSpace // the kernel's page tables
 	home   guest.Home
 	deep   bool
-	tables guest.Mapper // the kernel's page tables, to add to
+	pins   *guest.TextPins // of space, or nil: in a guest that tells what it does with its text
+	tables guest.Mapper    // the kernel's page tables, to add to
 	state  *guest.BootState
 }
 
@@ -34,7 +35,12 @@ func (m *Machine) load(p payload, to *snapshot.Snapshot) (*guest.BootState, erro
 	if b.Deep {
 		as = as.Levels5()
 	}
-	m.booted.Store(&booted{space: as, home: b.Home, deep: b.Deep, tables: b.Tables, state: b})
+	var pins *guest.TextPins
+	if _, ok := p.(bare); ok {
+		pins = new(guest.TextPins)
+		as = as.Pinned(pins)
+	}
+	m.booted.Store(&booted{space: as, pins: pins, home: b.Home, deep: b.Deep, tables: b.Tables, state: b})
 	m.exec.reset(b)
 	m.shared.reset(b)
 	return b, nil

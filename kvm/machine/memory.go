@@ -77,7 +77,11 @@ func (m target) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
 
 // Translate implements probe.PageTables, under the rules of ReadMemory.
 func (m target) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
-	t, err := m.space(root).Translate(addr)
+	as := m.space(root)
+	if pa, ok := as.TextAt(addr); ok {
+		return pa, true
+	}
+	t, err := as.Translate(addr)
 	return t.PA, err == nil
 }
 

@@ -36,6 +36,9 @@ func (m target) Stop(f func(probe.World) error) error {
 		if err := m.payload().onStop(m.Machine); err != nil {
 			return err
 		}
+		if pins := m.booted.Load().pins; pins != nil {
+			pins.Sweep()
+		}
 		w := world{m: m.Machine, given: make([]*probe.Regs, len(m.vcpus))}
 		defer w.takeOver()
 		return f(w)

@@ -271,6 +271,16 @@ func TestLinuxSaves(t *testing.T) {
 	wait, left, start := patience.Of(t), 0, time.Now()
 	var slowest time.Duration
 	passed := 0
+	var last *snapshot.Snapshot
+	defer func() { // other.finish ends the test where it finds something
+		if !t.Failed() || last == nil {
+			return
+		}
+		t.Logf("save %d (-seed %d): on were %s", passed, *savesSeed, s.listed())
+		for i, c := range last.CPUs {
+			t.Logf("vCPU %d was saved at %s: %+v, events %+v, asleep %v", i, s.place(guest.GVA(c.Regs.RIP)), c.Regs, c.Events, c.Asleep)
+		}
+	}()
 	for i := range n {
 		if *savesTime > 0 && time.Since(start) > *savesTime {
 			break
@@ -288,6 +298,7 @@ func TestLinuxSaves(t *testing.T) {
 		if err != nil {
 			t.Fatalf("save %d, behind %v: %v", i, took, err)
 		}
+		last = snap
 		m.rounds(want, false)
 		check(m.Pause())
 		registers, words := s.engineWords(snap)
@@ -315,6 +326,14 @@ func TestLinuxSaves(t *testing.T) {
 	m.finish(want)
 	t.Logf("%d saves in %v, the longest took %v; %d words of memory had an address of the engine's code; %d hits on the host; probes %v, refused %v; %+v",
 		passed, time.Since(start).Round(time.Second), slowest, left, s.hits.Load(), s.kinds, s.refused, m.Engine().Totals(-1))
+}
+
+// place says where an address is.
+func (s *saver) place(at guest.GVA) string {
+	if sym, ok := s.Image().Find(at); ok {
+		return fmt.Sprintf("%v (%s+%#x)", at, sym.Name, uint64(at-sym.Addr))
+	}
+	return at.String()
 }
 
 // listed says which probes are on.

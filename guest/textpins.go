@@ -1,0 +1,77 @@
+package guest
+
+import "sync"
+
+// TextPins remembers in which memory Text.Patch has replaced bytes. As long as some of them are not put back, an address space with the
+// pins (AddressSpace.Pinned) has their page there: a guest may map other memory at the address meanwhile, and the bytes must not stay in
+// the first. Patches change the pins, so every vCPU is out of guest mode then; reads come from any goroutine. The zero value has none.
+type TextPins struct {
+	pages sync.Map     // page -> GPA
+	own   map[GVA]byte // what is replaced, by what was there first
+	count map[GVA]int  // of own, by page
+	idle  []GVA        // pages of which the last byte was put back
+}
+
+// at returns where the page of va is, if it is pinned.
+func (p *TextPins) at(va GVA) (GPA, bool) {
+	if p == nil {
+		return 0, false
+	}
+	pa, ok := p.pages.Load(va &^ (page4K - 1))
+	if !ok {
+		return 0, false
+	}
+	return pa.(GPA) + GPA(va&(page4K-1)), true
+}
+
+// note notes that old at va, of which the page is at pa, was replaced by new. All of it lies in one page.
+func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
+	page := va &^ (page4K - 1)
+	for i := range new {
+		a := va + GVA(i)
+		was, ours := p.own[a]
+		switch {
+		case ours && new[i] == was:
+			p.drop(a)
+		case !ours && new[i] != old[i]:
+			if p.own == nil {
+				p.own, p.count = map[GVA]byte{}, map[GVA]int{}
+			}
+			p.own[a] = old[i]
+			p.count[page]++
+		}
+	}
+	if p.count[page] > 0 {
+		p.pages.LoadOrStore(page, pa&^(page4K-1))
+	}
+}
+
+// lose forgets what was replaced among n bytes at va, where the guest has written something else.
+func (p *TextPins) lose(va GVA, n int) {
+	for i := range n {
+		if _, ours := p.own[va+GVA(i)]; ours {
+			p.drop(va + GVA(i))
+		}
+	}
+}
+
+// drop forgets a byte.
+func (p *TextPins) drop(va GVA) {
+	page := va &^ (page4K - 1)
+	delete(p.own, va)
+	if p.count[page]--; p.count[page] == 0 {
+		p.idle = append(p.idle, page)
+	}
+}
+
+// Sweep releases pages in which nothing is replaced any more. What is taken back for a moment, with every vCPU out of guest mode, and put
+// there again, stays in its memory: so it is called before, or after, but not in between.
+func (p *TextPins) Sweep() {
+	for _, page := range p.idle {
+		if p.count[page] == 0 {
+			delete(p.count, page)
+			p.pages.Delete(page)
+		}
+	}
+	p.idle = p.idle[:0]
+}

@@ -1,0 +1,108 @@
+package guest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+)
+
+// TestTextPins: bytes are put back in the memory in which they were replaced, whatever the page tables map there by then, and then the page is
+// where the tables have it.
+func TestTextPins(t *testing.T) {
+	const va, other = GVA(0xffe), GPA(0xa000)
+	p := sampleTables(t)
+	tables := NewAddressSpace(p.mem, 0x1000)
+	was, err := tables.Translate(va)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := tables.Table(va, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := p.host[table+GPA(va>>12&511)*8:][:8]
+	first := bytes.Clone(entry)
+	remap := func() {
+		binary.LittleEndian.PutUint64(entry, uint64(other)|binary.LittleEndian.Uint64(first)&(page4K-1))
+	}
+	byteAt := func(pa GPA) byte { return p.host[pa] }
+	there := was.PA - GPA(va&(page4K-1)) // the first frame
+	in := GPA(va & (page4K - 1))
+	var pins TextPins
+	as := tables.Pinned(&pins)
+	text := NewText(as)
+	patch := func(old, new byte, n int) error {
+		return text.Patch(va, bytes.Repeat([]byte{old}, n), bytes.Repeat([]byte{new}, n))
+	}
+	want := func(what string, a, b byte) {
+		t.Helper()
+		if x, y := byteAt(there+in), byteAt(other+in); x != a || y != b {
+			t.Errorf("%s: the first frame has %#x, the second %#x; want %#x and %#x", what, x, y, a, b)
+		}
+	}
+	orig := byteAt(there + in)
+	if byteAt(other+in) != orig {
+		t.Fatal("the frames differ")
+	}
+
+	for _, n := range []int{1, 4} { // in one page, and in two
+		if err := patch(orig, 0xcc, n); err != nil {
+			t.Fatal(err)
+		}
+		remap()
+		want("patched, then mapped elsewhere", 0xcc, orig)
+		if got := mustRead(t, as, va, 1); got[0] != 0xcc {
+			t.Errorf("with its pins it has %#x", got[0])
+		}
+		if got := mustRead(t, tables, va, 1); got[0] != orig {
+			t.Errorf("the guest has %#x", got[0])
+		}
+		// Taken back for a moment, as for a snapshot: it comes to where it was.
+		if err := errors.Join(patch(0xcc, orig, n), patch(orig, 0xcc, n)); err != nil {
+			t.Fatal(err)
+		}
+		want("back for a moment", 0xcc, orig)
+		pins.Sweep()
+		if err := patch(0xcc, orig, n); err != nil {
+			t.Fatal(err)
+		}
+		want("put back", orig, orig)
+		pins.Sweep()
+		if err := patch(orig, 0xcc, n); err != nil {
+			t.Fatal(err)
+		}
+		want("patched again", orig, 0xcc)
+		if err := patch(0xcc, orig, n); err != nil {
+			t.Fatal(err)
+		}
+		pins.Sweep()
+		copy(entry, first)
+	}
+
+	// The first frame is used for something else: the byte there is not touched, and the next patch goes to where the address leads.
+	if err := patch(orig, 0xcc, 1); err != nil {
+		t.Fatal(err)
+	}
+	remap()
+	p.host[there+in] = 0x77
+	if err := patch(0xcc, orig, 1); !errors.As(err, new(*TextMismatchError)) {
+		t.Errorf("got %v, want a TextMismatchError", err)
+	}
+	pins.Sweep()
+	if err := patch(orig, 0xcc, 1); err != nil {
+		t.Error(err)
+	}
+	want("used for something else", 0x77, 0xcc)
+
+	// Without memory at the address bytes are put back all the same.
+	clear(entry)
+	if err := patch(0xcc, orig, 1); err != nil {
+		t.Error(err)
+	}
+	want("not mapped", 0x77, orig)
+	pins.Sweep()
+	if err := patch(orig, 0xcc, 1); !errors.As(err, new(*PageFaultError)) {
+		t.Errorf("got %v, want a PageFaultError", err)
+	}
+}
