@@ -81,7 +81,7 @@ func (t Text) pin(addr GVA, old, new []byte) {
 	t.as.pins.note(addr, pa, old, new)
 }
 
-// unpin forgets n bytes that are not what they were patched to any more, if the guest has other memory there now: that is what will be patched next.
+// unpin forgets n bytes, which the guest has overwritten, if it has other memory there now: the next patch goes to that memory.
 func (t Text) unpin(addr GVA, n int) {
 	if t.as.pins == nil || n == 0 {
 		return

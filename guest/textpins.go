@@ -3,11 +3,11 @@ package guest
 import "sync"
 
 // TextPins remembers in which memory Text.Patch has replaced bytes. As long as some of them are not put back, an address space with the
-// pins (AddressSpace.Pinned) has their page there: a guest may map other memory at the address meanwhile, and the bytes must not stay in
-// the first. Patches change the pins, so every vCPU is out of guest mode then; reads come from any goroutine. The zero value has none.
+// pins (AddressSpace.Pinned) has their page there, although the guest may have mapped other memory at the address: no byte must stay in
+// the first memory. Patches change the pins, so every vCPU is out of guest mode then; reads come from any goroutine. The zero value has none.
 type TextPins struct {
 	pages sync.Map     // page -> GPA
-	own   map[GVA]byte // what is replaced, by what was there first
+	own   map[GVA]byte // the guest's own bytes where others are
 	count map[GVA]int  // of own, by page
 	idle  []GVA        // pages of which the last byte was put back
 }
@@ -46,7 +46,7 @@ func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
 	}
 }
 
-// lose forgets what was replaced among n bytes at va, where the guest has written something else.
+// lose forgets the replaced ones of n bytes at va, where the guest has written others.
 func (p *TextPins) lose(va GVA, n int) {
 	for i := range n {
 		if _, ours := p.own[va+GVA(i)]; ours {
@@ -64,8 +64,8 @@ func (p *TextPins) drop(va GVA) {
 	}
 }
 
-// Sweep releases pages in which nothing is replaced any more. What is taken back for a moment, with every vCPU out of guest mode, and put
-// there again, stays in its memory: so it is called before, or after, but not in between.
+// Sweep releases pages in which no byte is replaced any more. Bytes that are put back for a moment, with every vCPU out of guest mode, go into
+// the same memory again: call Sweep before that moment or after it.
 func (p *TextPins) Sweep() {
 	for _, page := range p.idle {
 		if p.count[page] == 0 {
