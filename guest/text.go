@@ -50,8 +50,9 @@ func (t Text) Patch(addr GVA, old, new []byte) error {
 	k := len(head)
 	if !bytes.Equal(head, old[:k]) || !bytes.Equal(tail, old[k:]) {
 		got := append(append(make([]byte, 0, n), head...), tail...)
-		t.unpin(addr, k)
-		t.unpin(addr+GVA(k), n-k)
+		if t.as.pins != nil {
+			t.as.pins.lose(addr, got)
+		}
 		return &TextMismatchError{Addr: addr, Want: bytes.Clone(old), Got: got}
 	}
 	if n > 1 {
@@ -79,18 +80,4 @@ func (t Text) pin(addr GVA, old, new []byte) {
 		pa = m.PA
 	}
 	t.as.pins.note(addr, pa, old, new)
-}
-
-// unpin forgets n bytes, which the guest has overwritten, if it has other memory there now: the next patch goes to that memory.
-func (t Text) unpin(addr GVA, n int) {
-	if t.as.pins == nil || n == 0 {
-		return
-	}
-	pa, ok := t.as.pins.at(addr)
-	if !ok {
-		return
-	}
-	if m, err := t.as.Translate(addr); err != nil || m.PA != pa {
-		t.as.pins.lose(addr, n)
-	}
 }

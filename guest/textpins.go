@@ -6,11 +6,14 @@ import "sync"
 // pins (AddressSpace.Pinned) has their page there, although the guest may have mapped other memory at the address: no byte must stay in
 // the first memory. Patches change the pins, so every vCPU is out of guest mode then; reads come from any goroutine. The zero value has none.
 type TextPins struct {
-	pages sync.Map     // page -> GPA
-	own   map[GVA]byte // the guest's own bytes where others are
-	count map[GVA]int  // of own, by page
-	idle  []GVA        // pages of which the last byte was put back
+	pages sync.Map // page -> GPA
+	own   map[GVA]replaced
+	count map[GVA]int // of own, by page
+	idle  []GVA       // pages of which the last byte was put back
 }
+
+// replaced is a byte of text.
+type replaced struct{ was, is byte }
 
 // at returns where the page of va is, if it is pinned.
 func (p *TextPins) at(va GVA) (GPA, bool) {
@@ -29,15 +32,17 @@ func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
 	page := va &^ (page4K - 1)
 	for i := range new {
 		a := va + GVA(i)
-		was, ours := p.own[a]
+		b, ours := p.own[a]
 		switch {
-		case ours && new[i] == was:
+		case ours && new[i] == b.was:
 			p.drop(a)
-		case !ours && new[i] != old[i]:
+		case ours:
+			p.own[a] = replaced{b.was, new[i]}
+		case new[i] != old[i]:
 			if p.own == nil {
-				p.own, p.count = map[GVA]byte{}, map[GVA]int{}
+				p.own, p.count = map[GVA]replaced{}, map[GVA]int{}
 			}
-			p.own[a] = old[i]
+			p.own[a] = replaced{old[i], new[i]}
 			p.count[page]++
 		}
 	}
@@ -46,10 +51,10 @@ func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
 	}
 }
 
-// lose forgets the replaced ones of n bytes at va, where the guest has written others.
-func (p *TextPins) lose(va GVA, n int) {
-	for i := range n {
-		if _, ours := p.own[va+GVA(i)]; ours {
+// lose forgets the bytes of got, which are at va, that are not as they were left: the guest has overwritten them.
+func (p *TextPins) lose(va GVA, got []byte) {
+	for i := range got {
+		if b, ours := p.own[va+GVA(i)]; ours && got[i] != b.is {
 			p.drop(va + GVA(i))
 		}
 	}

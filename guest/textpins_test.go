@@ -80,6 +80,35 @@ func TestTextPins(t *testing.T) {
 		copy(entry, first)
 	}
 
+	// The guest overwrites a byte in the second page: what is left of the patch is taken back in the first frame, in the second as well.
+	own := []byte{orig, orig, orig, orig}
+	patched := []byte{0xcc, orig, 0x12, 0x13}
+	if err := text.Patch(va, own, patched); err != nil {
+		t.Fatal(err)
+	}
+	remap()
+	last := mustSlice(t, p, tables, va+3)
+	last[0] = 0x77
+	var mismatch *TextMismatchError
+	if err := text.Patch(va, patched, own); !errors.As(err, &mismatch) {
+		t.Fatalf("got %v, want a TextMismatchError", err)
+	}
+	if err := text.Patch(va, mismatch.Got, []byte{orig, orig, orig, 0x77}); err != nil {
+		t.Fatal(err)
+	}
+	want("overwritten in the second page", orig, orig)
+	last[0] = orig
+	pins.Sweep()
+	if err := patch(orig, 0xcc, 1); err != nil {
+		t.Fatal(err)
+	}
+	want("patched again behind that", orig, 0xcc)
+	if err := patch(0xcc, orig, 1); err != nil {
+		t.Fatal(err)
+	}
+	pins.Sweep()
+	copy(entry, first)
+
 	// The first frame is used for something else: the byte there is not touched, and the next patch goes to where the address leads.
 	if err := patch(orig, 0xcc, 1); err != nil {
 		t.Fatal(err)
@@ -105,4 +134,14 @@ func TestTextPins(t *testing.T) {
 	if err := patch(orig, 0xcc, 1); !errors.As(err, new(*PageFaultError)) {
 		t.Errorf("got %v, want a PageFaultError", err)
 	}
+}
+
+// mustSlice returns the host memory at va.
+func mustSlice(t *testing.T, p pokeTable, as AddressSpace, va GVA) []byte {
+	t.Helper()
+	m, err := as.Translate(va)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.host[m.PA:][:1]
 }
