@@ -73,8 +73,9 @@ So does SIGHUP without --config; with it, it has the daemon read that again: log
 and limits change, the rest is told to wait for the next start. docs/service.md has that
 and what a service manager gives and is told.
 
-Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
---config, or a --probe or --script that is not right; 5 no permission for /dev/kvm or the socket.`,
+Exit status: 0 stopped by a signal; 1 failed, or the guest's text is not its image's at
+the end, which the guest may have done itself; 2 bad flags or --config, or a --probe or
+--script that is not right; 5 no permission for /dev/kvm or the socket.`,
 			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
