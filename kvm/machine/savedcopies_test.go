@@ -171,7 +171,7 @@ func TestSavedCopies(t *testing.T) {
 
 // heldNames are the places in registers of a vCPU with vectors of that width that held is about.
 func heldNames(width int) []string {
-	names := []string{"mm", "xmm low", "xmm high", "xmm at 3", "fs", "gs", "kernel gs", "lstar", "sysenter", "dr0", "dr3", "cr2"}
+	names := []string{"mm", "xmm low", "xmm high", "xmm at 3", "fs", "gs", "kernel gs", "lstar", "dr0", "dr3", "cr2"}
 	if width >= 32 {
 		names = append(names, "ymm at 12")
 	}
@@ -189,7 +189,7 @@ func held(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out
 	if err := v.kvm.GetDebugRegs(&debug); err != nil {
 		t.Fatal(err)
 	}
-	msrs := []kvm.MSR{{Index: 0xc0000102}, {Index: 0xc0000082}, {Index: 0x176}}
+	msrs := []kvm.MSR{{Index: 0xc0000102}, {Index: 0xc0000082}}
 	for i := range msrs {
 		got, err := v.kvm.ReadMSRs([]uint32{msrs[i].Index})
 		if err != nil || len(got) != 1 {
@@ -205,7 +205,7 @@ func held(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out
 		place["zmm16 at 40"] = x.Regs[16][40:]
 	}
 	number := map[string]*uint64{
-		"fs": &v.sregs.FS.Base, "gs": &v.sregs.GS.Base, "kernel gs": &msrs[0].Data, "lstar": &msrs[1].Data, "sysenter": &msrs[2].Data,
+		"fs": &v.sregs.FS.Base, "gs": &v.sregs.GS.Base, "kernel gs": &msrs[0].Data, "lstar": &msrs[1].Data,
 		"dr0": &debug.DB[0], "dr3": &debug.DB[3], "cr2": &v.sregs.CR2,
 	}
 	for _, what := range heldNames(x.Width) {
