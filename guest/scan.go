@@ -31,6 +31,16 @@ func Replace(b []byte, x, y Window, with func(v uint64) uint64) {
 	}
 }
 
+// ScanBytes calls found with the offset of each 8 bytes of b, which is short and the caller's own, that are a number in one of two windows. Found may
+// change them.
+func ScanBytes(b []byte, x, y Window, found func(off int, v uint64)) {
+	for off := 0; off+8 <= len(b); off++ {
+		if v := binary.LittleEndian.Uint64(b[off:]); v-x.Lo < x.N || v-y.Lo < y.N {
+			found(off, v)
+		}
+	}
+}
+
 // ScanUneven calls found with the offset of each 8 bytes of b at no multiple of 8 that are, in this order of bytes, a number in one of two windows. It
 // looks for the bytes that all numbers of a window have in common, so narrow windows are found fast. The guest may be changing b.
 func ScanUneven(b []byte, x, y Window, found func(off int, v uint64)) {

@@ -98,10 +98,7 @@ func (d *detour) board(at guest.GVA) bool { return at != d.addr && (at < d.start
 // *InsideError, unless the guest has ended. Engine.Withdraw has it change the guest's memory itself.
 func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error {
 	e := c.e
-	in := [2]guest.Window{}
-	for i, b := range c.bounds {
-		in[i] = guest.Window{Lo: uint64(b.Start), N: uint64(b.End - b.Start)}
-	}
+	in := c.windows()
 	for off := 0; off+8 <= len(p); off += 8 {
 		v := le.Uint64(p[off:])
 		if v-in[0].Lo >= in[0].N && v-in[1].Lo >= in[1].N {
@@ -397,16 +394,22 @@ func (c *Clean) sameStack(x, y uint64) bool {
 
 // Register makes the bytes of a register of a vCPU's the guest's own, wherever in it a copy is: see Memory.Registers.
 func (c *Clean) Register(reg []byte, ip bool) {
-	for off := 0; off+8 <= len(reg); off++ {
-		v := guest.GVA(le.Uint64(reg[off:]))
-		if v-c.bounds[0].Start >= c.bounds[0].End-c.bounds[0].Start && v-c.bounds[1].Start >= c.bounds[1].End-c.bounds[1].Start {
-			continue
-		}
+	in := c.windows()
+	guest.ScanBytes(reg, in[0], in[1], func(off int, v uint64) {
+		home, ok := c.e.guestWord(guest.GVA(v))
 		if ip {
-			le.PutUint64(reg[off:], uint64(c.e.guestAddrOf(v)))
-		} else if home, ok := c.e.guestWord(v); ok {
-			le.PutUint64(reg[off:], uint64(home))
-			off += 7
+			home, ok = c.e.guestAddrOf(guest.GVA(v)), true
 		}
+		if ok {
+			le.PutUint64(reg[off:], uint64(home))
+		}
+	})
+}
+
+// windows are the addresses of the engine's code.
+func (c *Clean) windows() (in [2]guest.Window) {
+	for i, b := range c.bounds {
+		in[i] = guest.Window{Lo: uint64(b.Start), N: uint64(b.End - b.Start)}
 	}
+	return in
 }

@@ -13,7 +13,7 @@ import (
 // looks at is fixed before the site is published, or atomic.
 type site struct {
 	addr guest.GVA
-	user bool      // text of CPL3
+	user bool          // text of CPL3
 	pa   atomic.Uint64 // where addr is in physical memory, or was when the int3 was put there; 0: the target cannot tell; see sameCode
 
 	// orig is the instruction; another one only when the guest has told that it writes

@@ -12,7 +12,7 @@ type Memory interface {
 	// address, which may be in another piece, or nil.
 	Pieces(f func(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error) error
 	// Registers calls f with the bytes of each register of each vCPU that the guest's code can keep an address in, but for the general ones:
-	// x87, MMX, vector and mask registers, FS.base and GS.base, CR2, debug registers and MSRs. f may change them. Ip says that it has the
+	// x87, MMX, vector and mask registers, FS.base and GS.base, CR2, debug registers and MSRs that are for addresses. f may change them. Ip says that it has the
 	// address of an instruction, the last one of the x87 unit.
 	Registers(f func(reg []byte, ip bool)) error
 }

@@ -20,7 +20,7 @@ type booted struct {
 	space  guest.AddressSpace // the kernel's page tables
 	home   guest.Home
 	deep   bool
-	pins   *guest.TextPins // of space, or nil: in a guest that tells what it does with its text
+	pins   *guest.TextPins // of space; nil in a Linux guest, whose kernel's text stays in its memory
 	tables guest.Mapper    // the kernel's page tables, to add to
 	state  *guest.BootState
 }

@@ -13,6 +13,15 @@ import (
 // Components of extended state that are taken as they are in the area (SDM Vol. 1, 13.1): the data of tiles, and R16 to R31.
 var flatComponents = []int{18, 19}
 
+// addressMSRs are the MSRs in which a guest keeps linear addresses (SDM Vol. 4, table 2-2). Others are numbers that may be anything: clocks, counters.
+var addressMSRs = map[uint32]bool{
+	0x175: true, 0x176: true, // SYSENTER_ESP, SYSENTER_EIP
+	0x600: true,                                                     // DS_AREA
+	0x6a4: true, 0x6a5: true, 0x6a6: true, 0x6a7: true, 0x6a8: true, // PL0_SSP to PL3_SSP, INTERRUPT_SSP_TABLE
+	0xc0000082: true, 0xc0000083: true, // LSTAR, CSTAR
+	0xc0000102: true, // KERNEL_GS_BASE
+}
+
 // eachHeld calls f with each register of a vCPU in c in which code can hold an address, but for the general ones, as its bytes; f may change
 // them, which goes into c. See probe.Memory.
 func eachHeld(c *snapshot.CPU, cpuid []kvm.CPUIDEntry, f func(reg []byte, ip bool)) {
@@ -47,7 +56,9 @@ func eachHeld(c *snapshot.CPU, cpuid []kvm.CPUIDEntry, f func(reg []byte, ip boo
 		word(&c.Debug.DB[i], false)
 	}
 	for i := range c.MSRs {
-		word(&c.MSRs[i].Data, false)
+		if addressMSRs[c.MSRs[i].Index] {
+			word(&c.MSRs[i].Data, false)
+		}
 	}
 }
 

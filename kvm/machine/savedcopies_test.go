@@ -10,11 +10,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
 // TestSavedCopies: a function under a return probe copies its return address, as setjmp and stacks that are moved do, to memory at even and odd
-// addresses, far from any other word of a context, and to a general register; what code of programs puts into MMX and XMM registers is put there. In a snapshot all of them are the guest's own, and as long as
+// addresses, far from any other word of a context, and to a general register; what code of programs puts into MMX and vector registers is put there, at odd bytes, too, and what the kernel puts into bases, debug registers and MSRs. In a snapshot all of them are the guest's own, and as long as
 // one of them is left in the running guest, the code that it leads into is not used for anything else.
 func TestSavedCopies(t *testing.T) {
 	const (
@@ -231,4 +232,27 @@ func held(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestHeldMSRs: of a snapshot's MSRs those are looked at that are for addresses. A clock or a counter may be any number, that of a trampoline too.
+func TestHeldMSRs(t *testing.T) {
+	const number = 0xffffffff80800410
+	c := &snapshot.CPU{XSave: make([]byte, 4096)}
+	for _, index := range []uint32{0x10, 0x6e0, 0xc0000082, 0x309, 0xc0000102, 0x4b564d01} {
+		c.MSRs = append(c.MSRs, kvm.MSR{Index: index, Data: number})
+	}
+	eachHeld(c, nil, func(reg []byte, _ bool) {
+		if littleEndian(reg[:8]) == number {
+			binary.LittleEndian.PutUint64(reg, 1)
+		}
+	})
+	for _, x := range c.MSRs {
+		want := uint64(number)
+		if x.Index == 0xc0000082 || x.Index == 0xc0000102 {
+			want = 1
+		}
+		if x.Data != want {
+			t.Errorf("MSR %#x has %#x, want %#x", x.Index, x.Data, want)
+		}
+	}
 }

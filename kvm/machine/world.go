@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -184,7 +183,7 @@ func (w world) CPU(i int) probe.State {
 	return v.state()
 }
 
-// Words implements probe.World: of RAM and the loader's region, and of all registers, those too that a vCPU gets back behind a call of
+// Words implements probe.World: of RAM and the loader's region, and of all registers, those too that a vCPU gets back after a call of
 // the host's.
 func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	var in [2]guest.Window
@@ -207,14 +206,9 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 			regs(&v.call.saved)
 		}
 	}
-	held := func(reg []byte, _ bool) {
-		for off := 0; off+8 <= len(reg); off++ {
-			if v := binary.LittleEndian.Uint64(reg[off:]); v-in[0].Lo < in[0].N || v-in[1].Lo < in[1].N {
-				word(v)
-			}
-		}
-	}
-	if err := w.Registers(held); err != nil {
+	if err := w.Registers(func(reg []byte, _ bool) {
+		guest.ScanBytes(reg, in[0], in[1], func(_ int, v uint64) { word(v) })
+	}); err != nil {
 		w.m.log.Error("registers could not be read: no code of probes is taken back", "err", err)
 		return false
 	}

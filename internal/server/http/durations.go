@@ -29,8 +29,8 @@ var durationBounds = func() (b []time.Duration) {
 type gathering struct {
 	st     *session.Session
 	sub    *session.Subscription
-	taking sync.Mutex // held from taking an event until it is counted
-	mu     sync.Mutex // guards took
+	taking sync.Mutex            // held from taking an event until it is counted
+	mu     sync.Mutex            // guards took
 	took   map[uint64]*durations // by probe number: a probe that was detached is not held
 }
 
