@@ -115,8 +115,9 @@ func newBrowser(t *testing.T) *window {
 	t.Helper()
 	chromium := kvmtest.RequireCommand(t, "chromium")
 	home := t.TempDir()
+	// A scroll that begins smoothly is lost now and then on a busy machine, without this page's doing.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(home, "user")),
-		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-dev-shm-usage", true))
+		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-smooth-scrolling", true), chromedp.Flag("disable-dev-shm-usage", true))
 	ctx, end := chromedp.NewExecAllocator(patience.Of(t), opts...)
 	t.Cleanup(end)
 	return openWindow(t, ctx)
@@ -214,7 +215,8 @@ func (w *window) until(format string, args ...any) {
 			err = w.ctx.Err()
 		}
 		if w.ctx.Err() != nil {
-			w.t.Fatalf("waiting for %s: %v; the page had\n%s", expr, err, w.last)
+			// A long page would hide that.
+			w.t.Fatalf("waiting for %s: %v; the page had\n%.4000s", expr, err, w.last)
 		}
 		w.look()
 	}

@@ -69,6 +69,7 @@ func TestManyProbes(t *testing.T) {
 		w.do(chromedp.KeyEvent(kb.Enter))
 	}
 	w.do(chromedp.Focus(".tall"), chromedp.KeyEvent(kb.Home))
+	w.until("%s", row(0)+` === "io/e0"`)
 	sort("hits")
 	w.until("%s", row(0)+` === "io/e7777" && document.querySelectorAll("th[aria-sort=descending]").length === 1`)
 	sort("probe")
