@@ -37,7 +37,7 @@ const emulators = `## What the two emulators do that no processor does
   thread, which has no such race.
 * **QEMU 7.2 TCG** can deliver an interrupt that vmrun injects twice: its vector stays noted (` + "`exception_index`" + `), and where another thread of QEMU's makes the processor leave its loop before the next exception or
   exit, it is delivered again, at the first instruction of its handler, with interrupts off. A Linux guest whose user code was interrupted dies of that: the second handler takes itself for one that
-  interrupted the kernel, and has the gs base of user code. Seen with ` + "`TestFiles`" + `, where interrupts that an instruction stepped in its place has held off come behind it, in user code.
+  interrupted the kernel, and has the gs base of user code. Seen with ` + "`TestFiles`" + ` and ` + "`TestFilesCopied`" + `, where interrupts that an instruction stepped in its place has held off come behind it, in user code.
 `
 
 const again = `## Recording it anew
