@@ -15,7 +15,7 @@ type Context struct {
 	Probe *Kprobe   // whose handler runs; nil in that of a watch
 	Addr  guest.GVA // the probed address
 	Regs  *Regs     // saved registers; changes take effect
-	Root  guest.GPA // page tables of the interrupted code
+	Root  guest.GPA // the top-level page table of the interrupted code, a multiple of 4096
 	CPL   uint8     // 0 or 3
 
 	// Ret and Data are for the handlers of a kretprobe: the address that the

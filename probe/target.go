@@ -305,7 +305,7 @@ type PageAccess struct {
 // stopped.
 type State struct {
 	Regs *Regs     // changes take effect when the vCPU goes on
-	Root guest.GPA // its page tables
+	Root guest.GPA // the address of its top-level page table: CR3 without flags and PCID
 	CPL  uint8     // 0 or 3
 }
 

@@ -60,7 +60,7 @@ func (v *vcpu) unpackFrame(t *arrival, b []byte) {
 	v.frame.RFLAGS = word(frameRFLAGS)
 	v.frame.RSP = word(frameRSP)
 	t.cs, t.ss = word(frameCS), word(frameSS)
-	t.state = probe.State{Regs: &v.frame, Root: guest.GPA(v.sregs.CR3), CPL: uint8(t.cs & 3)}
+	t.state = probe.State{Regs: &v.frame, Root: v.space(), CPL: uint8(t.cs & 3)}
 }
 
 // writeFrame makes the guest's iretq return to v.frame: RIP, RFLAGS and RSP go

@@ -233,8 +233,8 @@ func (f *finder) tables(root guest.GPA) {
 // guard ends the protection of pages that the processor accesses by itself for a vCPU. The vCPU's thread owns it.
 type guard struct {
 	v      *vcpu
-	cr3    uint64
-	deep   time.Time // when the page tables were looked at
+	space  guest.GPA // whose page tables were looked at
+	deep   time.Time // when that was
 	lately bool      // an interrupt was injected at the last entry
 }
 
@@ -245,7 +245,7 @@ func (g *guard) check() {
 	if len(v.m.watch.pages) == 0 {
 		return
 	}
-	cr3 := v.sregs.CR3
+	space := v.space()
 	var ended []probe.WatchedPage
 	var whys []string
 	note := func(i implicit) {
@@ -257,10 +257,10 @@ func (g *guard) check() {
 	}
 	f := finder{v: v, found: note}
 	f.registers(false)
-	if since := time.Since(g.deep); cr3 != g.cr3 && since > guardPeriod || since > deepPeriod {
+	if since := time.Since(g.deep); space != g.space && since > guardPeriod || since > deepPeriod {
 		f.kvmAreas()
-		f.tables(v.space())
-		g.deep, g.cr3 = time.Now(), cr3
+		f.tables(space)
+		g.deep, g.space = time.Now(), space
 	}
 	if len(ended) != 0 {
 		g.end(func() ([]probe.WatchedPage, []string) { return ended, whys })

@@ -73,11 +73,12 @@ func newVCPU(m *Machine, id int) *vcpu {
 // state returns the registers for the engine. Thread: the vCPU's, or while it
 // rests.
 func (v *vcpu) state() probe.State {
-	return probe.State{Regs: v.regs, Root: guest.GPA(v.sregs.CR3), CPL: v.cpl()}
+	return probe.State{Regs: v.regs, Root: v.space(), CPL: v.cpl()}
 }
 
 // space returns the address of the top-level page table (SDM Vol. 3, table 4-12),
-// 0 before the first run.
+// 0 before the first run. The other bits of CR3 are not the same all the time in
+// one address space: Linux gives it another PCID when it comes back.
 func (v *vcpu) space() guest.GPA { return guest.GPA(v.sregs.CR3 & 0x000f_ffff_ffff_f000) }
 
 // cpl returns the current privilege level (SDM Vol. 3, 5.5).

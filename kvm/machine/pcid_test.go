@@ -1,0 +1,47 @@
+package machine
+
+import (
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// TestReturnsByOtherPCID: the bits of CR3 that are no part of an address (a PCID, PWT, PCD: SDM Vol. 3, table 4-12) are others when a
+// function of user code returns than when it was called, as they are in a Linux guest whose process was away meanwhile. It is the same
+// address space: calls are followed to their returns, and handlers see the same page tables.
+func TestReturnsByOtherPCID(t *testing.T) {
+	const flags = 3 << 3 // PWT and PCD, which need no support
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=4"})
+	var mirrored, entered, returned, other int
+	root := m.booted.Load().state.Root
+	see := func(c *probe.Context) {
+		if c.CPL == 3 && c.Root&(guest.PageSize-1) != 0 {
+			other++
+		}
+	}
+	r := &probe.Kretprobe{
+		Kprobe: probe.Kprobe{Symbol: "user_hot"},
+		Entry: func(c *probe.Context) int {
+			see(c)
+			entered++
+			v := m.vcpus[c.CPU]
+			v.sregs.CR3 ^= flags
+			v.kvm.SetSregsDirty()
+			return 0
+		},
+		Return: func(c *probe.Context) { see(c); returned++ },
+	}
+	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "user_hot"}, Entry: func(c *probe.Context, _ probe.Args) { see(c); mirrored++ }}
+	if err := m.Engine().Register(r, j); err != nil {
+		t.Fatal(err)
+	}
+	results(t, m)
+	i, _ := m.Engine().Info(&r.Kprobe)
+	if s := i.Stats; entered == 0 || returned != entered || s.Handled != uint64(entered) || s.Returns != s.Handled || s.Abandoned != 0 || s.Missed != 0 || i.InUse != 0 {
+		t.Errorf("%d calls, %d returns, %d in use: %+v", entered, returned, i.InUse, s)
+	}
+	if mirrored != entered || other != 0 {
+		t.Errorf("%d of %d calls seen by the other probe, %d times by other page tables than %v", mirrored, entered, other, root)
+	}
+}
