@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -50,7 +51,7 @@ func TestSamples(t *testing.T) {
 			}
 		}
 		var text, engine, other int
-		const enough = 100
+		enough := kvmtest.Full(25, 100)
 		calling, stop := context.WithCancel(ctx)
 		tick := &probe.Kprobe{Addr: timer.Addr, Pre: func(c *probe.Context) int {
 			var rip [8]byte

@@ -274,7 +274,7 @@ var found = []uint64{
 }
 
 var (
-	guests = flag.Int("guests", 200, "how many guests")
+	guests = flag.Int("guests", 60, "how many guests")
 	first  = flag.Int("first", 0, "the first one's seed")
 )
 
