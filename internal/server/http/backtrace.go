@@ -22,17 +22,17 @@ import (
 // maxBacktrace bounds the frames of one backtrace: stacks can lead anywhere.
 const maxBacktrace = 256
 
-func (s *server) getBacktraces(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getBacktraces(w http.ResponseWriter, _ *http.Request, q values) error {
 	a := lookQuery(q)
 	if a.vcpu >= 0 && a.task >= 0 {
 		return badValue("vcpu and task: give one of them")
 	}
 	var found []backtrace
 	list := api.BacktraceList{Backtraces: []api.Backtrace{}}
-	names := newNamer(s.guest)
-	err := s.look(func(l *machine.Look) (err error) {
+	names := newNamer(in.guest)
+	err := in.look(func(l *machine.Look) (err error) {
 		if a.task >= 0 {
-			b, err := s.taskStack(l, a.task)
+			b, err := in.taskStack(l, a.task)
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ func (s *server) getBacktraces(w http.ResponseWriter, _ *http.Request, q values)
 			if a.vcpu >= 0 {
 				cpu = a.vcpu
 			}
-			b, err := s.vcpuStack(l, cpu)
+			b, err := in.vcpuStack(l, cpu)
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func (s *server) getBacktraces(w http.ResponseWriter, _ *http.Request, q values)
 			}
 		}
 		for _, b := range found {
-			list.Backtraces = append(list.Backtraces, b.wire(s, l, names))
+			list.Backtraces = append(list.Backtraces, b.wire(in, l, names))
 		}
 		return nil
 	})
@@ -78,7 +78,7 @@ type backtrace struct {
 }
 
 // vcpuStack returns the stack of what a vCPU runs.
-func (s *server) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
+func (in *inspector) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
 	b.cpu = cpu
 	r, err := l.Registers(cpu)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *server) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
 	if b.frames, b.more, err = l.Stack(cpu, maxBacktrace); err != nil {
 		return b, err
 	}
-	if v, ok := s.guest.Image().(linuxView); ok {
+	if v, ok := in.guest.Image().(linuxView); ok {
 		if gs, err := l.KernelGS(cpu); err == nil && gs != 0 {
 			if at, err := v.TaskReader().Current(gs, reader(l)); err == nil {
 				if t, err := v.TaskReader().Task(at, reader(l)); err == nil {
@@ -116,18 +116,18 @@ func reader(l *machine.Look) linux.Read {
 
 // taskStack returns the stack of a task: that of a vCPU where it runs on one, else from where it
 // goes on when it is scheduled.
-func (s *server) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
-	t, err := s.task(pid)
+func (in *inspector) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
+	t, err := in.task(pid)
 	if err != nil {
 		return b, err
 	}
 	for cpu := range l.NumVCPU() {
-		if b, err = s.vcpuStack(l, cpu); err == nil && b.task != nil && b.task.Addr == t.Addr {
+		if b, err = in.vcpuStack(l, cpu); err == nil && b.task != nil && b.task.Addr == t.Addr {
 			return b, nil
 		}
 	}
 	b = backtrace{cpu: -1, task: &t}
-	v, ok := s.guest.Image().(linuxView)
+	v, ok := in.guest.Image().(linuxView)
 	if !ok {
 		return b, errNoTasks
 	}
@@ -140,7 +140,7 @@ func (s *server) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
 }
 
 // wire is the wire form, with names, places in the source, and arguments.
-func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace {
+func (b *backtrace) wire(in *inspector, l *machine.Look, names namer) api.Backtrace {
 	out := api.Backtrace{Frames: []api.StackFrame{}, More: b.more, Note: b.note}
 	if b.cpu >= 0 {
 		out.CPU = &b.cpu
@@ -158,7 +158,7 @@ func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace 
 		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
 			out.Frames = append(out.Frames, api.StackFrame{Frame: x})
 		}
-		out.Frames[len(out.Frames)-1].Args = e.args(s, i)
+		out.Frames[len(out.Frames)-1].Args = e.args(in, i)
 	}
 	return out
 }
@@ -213,7 +213,7 @@ func dwarfOrder(r *probe.Regs) [guest.Registers]uint64 {
 
 // args returns the arguments of the function of a frame, as far as they are to be had: by debug
 // information, or at a function's first instruction by its prototype.
-func (e *entered) args(s *server, i int) (out []api.FrameArg) {
+func (e *entered) args(in *inspector, i int) (out []api.FrameArg) {
 	b, names := e.b, e.names
 	f := &b.frames[i]
 	at := f.At()
@@ -237,7 +237,7 @@ func (e *entered) args(s *server, i int) (out []api.FrameArg) {
 		}
 		return out
 	}
-	known := s.guest.Types()
+	known := in.guest.Types()
 	if known == nil || i > 0 || b.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
 		return nil
 	}

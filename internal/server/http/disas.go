@@ -28,33 +28,33 @@ type Disassembler struct {
 	funcs *probe.Functions
 }
 
-func (s *server) getDisas(w http.ResponseWriter, _ *http.Request, q values) error {
-	d, err := s.disas.Function(s.guest.Image(), q.text("at"))
+func (in *inspector) getDisas(w http.ResponseWriter, _ *http.Request, q values) error {
+	d, err := in.disas.Function(in.guest.Image(), q.text("at"))
 	if err != nil {
 		return err
 	}
 	if q.flag("lines") {
-		info, by, err := sourceOf(s.guest)
+		info, by, err := sourceOf(in.guest)
 		if err != nil {
 			return err
 		}
 		addSource(&d, info, by)
 	}
-	s.markProbes(&d)
+	in.markProbes(&d)
 	writeJSON(w, http.StatusOK, d)
 	return nil
 }
 
 // markProbes notes the probes that are attached to instructions of d.
-func (s *server) markProbes(d *api.Disas) {
+func (in *inspector) markProbes(d *api.Disas) {
 	at := map[api.Hex]*api.DisasInst{}
 	for i := range d.Insts {
 		at[d.Insts[i].Addr] = &d.Insts[i]
 	}
-	as := slices.DeleteFunc(slices.Clone(s.probes.Probes()), func(a *session.Probe) bool {
+	as := slices.DeleteFunc(slices.Clone(in.probes.Probes()), func(a *session.Probe) bool {
 		return a.Def().Kind == event.KindWatch || uint64(a.Addr())-uint64(d.Addr) >= d.Size
 	})
-	for _, i := range s.probes.Present(as) {
+	for _, i := range in.probes.Present(as) {
 		p := wireProbe(&i)
 		x := api.DisasProbe{Name: p.Name, How: "none", Hits: p.Stats.Hits, Region: p.Region}
 		switch {

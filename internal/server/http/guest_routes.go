@@ -204,19 +204,6 @@ func (s *server) callTarget(req api.Call) (guest.GVA, error) {
 	return fn, nil
 }
 
-// symbolize returns name+0xoffset, or the address where no symbol is.
-func (s *server) symbolize(a guest.GVA) string {
-	sym, ok := s.guest.Image().Find(a)
-	switch {
-	case !ok:
-		return a.String()
-	case sym.Addr == a:
-		return sym.Name
-	default:
-		return fmt.Sprintf("%s+%#x", sym.Name, uint64(a-sym.Addr))
-	}
-}
-
 // wireGuest describes the guest as it is now.
 func (s *server) wireGuest() api.Guest {
 	st, stats, id := s.guest.State(), s.guest.Stats(), s.guest.Image().ID()

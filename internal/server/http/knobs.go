@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (s *server) getKnobs(w http.ResponseWriter, r *http.Request) error {
-	on := s.probes.Armed()
+func (in *inspector) getKnobs(w http.ResponseWriter, r *http.Request) error {
+	on := in.probes.Armed()
 	writeJSON(w, http.StatusOK, api.Knobs{Enabled: &on})
 	return nil
 }
@@ -33,9 +33,9 @@ func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
 	return s.getKnobs(w, r)
 }
 
-func (s *server) getBlacklist(w http.ResponseWriter, r *http.Request) error {
+func (in *inspector) getBlacklist(w http.ResponseWriter, r *http.Request) error {
 	list := api.Blacklist{Entries: []api.BlacklistEntry{}}
-	for _, f := range s.guest.Engine().Blacklist() {
+	for _, f := range in.guest.Engine().Blacklist() {
 		list.Entries = append(list.Entries, api.BlacklistEntry{Start: api.Hex(f.Start), End: api.Hex(f.End), Symbol: f.Name, Reason: f.Why})
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -43,19 +43,19 @@ func (s *server) getBlacklist(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getKernelBlacklist answers in the format of the kernel's kprobes/blacklist.
-func (s *server) getKernelBlacklist(w http.ResponseWriter, r *http.Request) error {
-	return writeText(w, func(b *bufio.Writer) error { return probe.WriteBlacklist(b, s.guest.Engine().Blacklist()) })
+func (in *inspector) getKernelBlacklist(w http.ResponseWriter, r *http.Request) error {
+	return writeText(w, func(b *bufio.Writer) error { return probe.WriteBlacklist(b, in.guest.Engine().Blacklist()) })
 }
 
 // getKernelList answers in the format of the kernel's kprobes/list.
-func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
+func (in *inspector) getKernelList(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, func(b *bufio.Writer) error {
-		for i := range s.guest.Engine().Listed() {
+		for i := range in.guest.Engine().Listed() {
 			if !i.Pending { // the kernel has it among its events alone
 				fmt.Fprintln(b, i)
 			}
 		}
-		for _, i := range s.guest.Engine().Watches() {
+		for _, i := range in.guest.Engine().Watches() {
 			fmt.Fprintln(b, i)
 		}
 		return nil
@@ -63,9 +63,9 @@ func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getKernelProfile answers in the format of tracefs' kprobe_profile.
-func (s *server) getKernelProfile(w http.ResponseWriter, r *http.Request) error {
+func (in *inspector) getKernelProfile(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, func(b *bufio.Writer) error {
-		for p := range wireProbes(s.probes.Infos(s.probes.Probes())) {
+		for p := range wireProbes(in.probes.Infos(in.probes.Probes())) {
 			_, event, _ := strings.Cut(p.Name, "/")
 			fmt.Fprintf(b, "  %-44s %15d %15d\n", event, p.Stats.Hits, p.Stats.Missed)
 		}

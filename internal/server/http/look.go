@@ -20,8 +20,8 @@ type looking interface {
 }
 
 // look runs f at one instant of the guest.
-func (s *server) look(f func(*machine.Look) error) error {
-	g, ok := s.guest.(looking)
+func (in *inspector) look(f func(*machine.Look) error) error {
+	g, ok := in.guest.(looking)
 	if !ok {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest cannot be looked at"}
 	}
@@ -69,7 +69,7 @@ func lookQuery(q values) lookAt {
 }
 
 // root returns the page tables that are meant; 0 stands for those of the kernel.
-func (a lookAt) root(s *server, l *machine.Look) (guest.GPA, error) {
+func (a lookAt) root(in *inspector, l *machine.Look) (guest.GPA, error) {
 	named := 0
 	for _, given := range []bool{a.vcpu >= 0, a.task >= 0, a.space != 0} {
 		if given {
@@ -86,17 +86,17 @@ func (a lookAt) root(s *server, l *machine.Look) (guest.GPA, error) {
 	case a.task < 0:
 		return a.space, nil
 	}
-	t, err := s.task(a.task)
+	t, err := in.task(a.task)
 	return t.Root, err
 }
 
 // addr returns the address that is meant: a number, SYMBOL or %REGISTER, and +OFFSET or -OFFSET
 // behind it. Registers are those of vCPU 0 unless another one is named.
-func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
+func (a lookAt) addr(in *inspector, l *machine.Look) (guest.GVA, error) {
 	if a.at == "" {
 		return 0, badValue("at: %s", sayWhere)
 	}
-	base, err := s.baseAddr(a.at, max(a.vcpu, 0), l)
+	base, err := in.baseAddr(a.at, max(a.vcpu, 0), l)
 	if err == nil {
 		return base, nil
 	}
@@ -109,7 +109,7 @@ func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
 	if bad != nil && !errors.Is(bad, strconv.ErrRange) {
 		return 0, err
 	}
-	if base, err = s.baseAddr(a.at[:k], max(a.vcpu, 0), l); err != nil {
+	if base, err = in.baseAddr(a.at[:k], max(a.vcpu, 0), l); err != nil {
 		return 0, err
 	}
 	to, beyond := uint64(base)+off, off > ^uint64(base)
@@ -123,7 +123,7 @@ func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
 }
 
 // baseAddr returns the address that a number, a name or a register of a vCPU has.
-func (s *server) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error) {
+func (in *inspector) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error) {
 	switch n, err := strconv.ParseUint(at, 0, 64); {
 	case err == nil:
 		return guest.GVA(n), nil
@@ -141,7 +141,7 @@ func (s *server) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error
 		}
 		return guest.GVA(v), nil
 	}
-	sym, err := s.guest.Image().Lookup(at)
+	sym, err := in.guest.Image().Lookup(at)
 	if err != nil {
 		return 0, toProbeError(at, err)
 	}
@@ -149,17 +149,17 @@ func (s *server) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error
 }
 
 // near is symbolize, or "" where no symbol is.
-func (s *server) near(a guest.GVA) string {
-	if _, ok := s.guest.Image().Find(a); !ok {
+func (in *inspector) near(a guest.GVA) string {
+	if _, ok := in.guest.Image().Find(a); !ok {
 		return ""
 	}
-	return s.symbolize(a)
+	return in.symbolize(a)
 }
 
-func (s *server) getRegisters(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getRegisters(w http.ResponseWriter, _ *http.Request, q values) error {
 	a := lookQuery(q)
 	list := api.RegisterList{VCPUs: []api.Registers{}}
-	err := s.look(func(l *machine.Look) error {
+	err := in.look(func(l *machine.Look) error {
 		for cpu := range l.NumVCPU() {
 			if a.vcpu >= 0 {
 				cpu = a.vcpu
@@ -168,7 +168,7 @@ func (s *server) getRegisters(w http.ResponseWriter, _ *http.Request, q values) 
 			if err != nil {
 				return err
 			}
-			out := s.wireRegisters(&regs)
+			out := in.wireRegisters(&regs)
 			if q.flag("vectors") {
 				v, err := l.Vectors(cpu)
 				if err != nil {
@@ -190,20 +190,20 @@ func (s *server) getRegisters(w http.ResponseWriter, _ *http.Request, q values) 
 	return nil
 }
 
-func (s *server) getPageWalk(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getPageWalk(w http.ResponseWriter, _ *http.Request, q values) error {
 	a := lookQuery(q)
 	out := api.PageWalk{Steps: []api.PageStep{}}
-	err := s.look(func(l *machine.Look) error {
-		addr, err := a.addr(s, l)
+	err := in.look(func(l *machine.Look) error {
+		addr, err := a.addr(in, l)
 		if err != nil {
 			return err
 		}
-		root, err := a.root(s, l)
+		root, err := a.root(in, l)
 		if err != nil {
 			return err
 		}
 		as, steps, m, err := l.Walk(root, addr)
-		out.Addr, out.Symbol, out.Space, out.Levels = api.Hex(addr), s.near(addr), api.Hex(as.Root()), as.Levels()
+		out.Addr, out.Symbol, out.Space, out.Levels = api.Hex(addr), in.near(addr), api.Hex(as.Root()), as.Levels()
 		for _, x := range steps {
 			step := api.PageStep{Level: x.Level, Name: x.Name(), Index: x.Index(), At: api.Hex(x.At), Entry: api.Hex(x.Entry), Flags: x.Flags()}
 			if step.Flags == nil {
@@ -228,8 +228,8 @@ func (s *server) getPageWalk(w http.ResponseWriter, _ *http.Request, q values) e
 }
 
 // task returns the task with that number.
-func (s *server) task(pid int) (taskInfo, error) {
-	t, ok := s.guest.Image().(tasker)
+func (in *inspector) task(pid int) (taskInfo, error) {
+	t, ok := in.guest.Image().(tasker)
 	if !ok {
 		return taskInfo{}, errNoTasks
 	}

@@ -21,7 +21,7 @@ const (
 	maxLook     = api.MaxLook
 )
 
-func (s *server) getMemory(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getMemory(w http.ResponseWriter, _ *http.Request, q values) error {
 	a, n := lookQuery(q), q.number("length")
 	live, symbols := q.flag("live"), q.flag("symbols")
 	var as *script.Path
@@ -30,19 +30,19 @@ func (s *server) getMemory(w http.ResponseWriter, _ *http.Request, q values) err
 		if q.given["length"] {
 			return badValue("length and type: the type says how long it is")
 		}
-		if as, err = s.pathOf(q.text("type")); err != nil {
+		if as, err = in.pathOf(q.text("type")); err != nil {
 			return err
 		}
 		n = as.Size
 	}
 	out := api.Memory{Live: live}
 	var b []byte
-	err = s.look(func(l *machine.Look) error {
-		addr, err := a.addr(s, l)
+	err = in.look(func(l *machine.Look) error {
+		addr, err := a.addr(in, l)
 		if err != nil {
 			return err
 		}
-		root, err := a.root(s, l)
+		root, err := a.root(in, l)
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (s *server) getMemory(w http.ResponseWriter, _ *http.Request, q values) err
 			out.Fault = err.Error()
 		}
 		b = b[:k]
-		out.Addr, out.Symbol, out.Space = api.Hex(addr), s.near(addr), api.Hex(root)
+		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.near(addr), api.Hex(root)
 		return nil
 	})
 	if err != nil {
@@ -68,19 +68,19 @@ func (s *server) getMemory(w http.ResponseWriter, _ *http.Request, q values) err
 	}
 	out.Data = hex.EncodeToString(b)
 	for off := 0; (symbols || as != nil) && off+8 <= len(b); off += 8 {
-		if name := s.near(guest.GVA(binary.LittleEndian.Uint64(b[off:]))); name != "" {
+		if name := in.near(guest.GVA(binary.LittleEndian.Uint64(b[off:]))); name != "" {
 			out.Symbols = append(out.Symbols, api.Pointer{Offset: off, Symbol: name})
 		}
 	}
 	if as != nil {
-		named := func(a uint64) string { return s.near(guest.GVA(a)) }
+		named := func(a uint64) string { return in.near(guest.GVA(a)) }
 		out.Type, out.Text, out.Value = types.Text(as.Type), as.Text(b, named), []byte(as.JSON(b))
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil
 }
 
-func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
+func (in *inspector) putMemory(w http.ResponseWriter, r *http.Request) error {
 	var req api.WriteMemory
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
@@ -102,16 +102,16 @@ func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	out := api.Memory{Data: req.Data}
-	err = s.look(func(l *machine.Look) error {
-		addr, err := a.addr(s, l)
+	err = in.look(func(l *machine.Look) error {
+		addr, err := a.addr(in, l)
 		if err != nil {
 			return err
 		}
-		root, err := a.root(s, l)
+		root, err := a.root(in, l)
 		if err != nil {
 			return err
 		}
-		out.Addr, out.Symbol, out.Space = api.Hex(addr), s.near(addr), api.Hex(root)
+		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.near(addr), api.Hex(root)
 		return l.Write(root, addr, b)
 	})
 	if err != nil {
@@ -122,12 +122,12 @@ func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pathOf finds the type, and what it is a part of, that text names.
-func (s *server) pathOf(text string) (*script.Path, error) {
-	known := s.probes.ScriptTarget().Types()
+func (in *inspector) pathOf(text string) (*script.Path, error) {
+	known := in.probes.ScriptTarget().Types()
 	if known == nil {
 		e := &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
-			Detail: s.adviseTypes("; or give its debug information with guestprobed --debug FILE")}
-		if _, err := s.guest.Source(); err != nil && !errors.Is(err, debuginfo.ErrNone) {
+			Detail: in.adviseTypes("; or give its debug information with guestprobed --debug FILE")}
+		if _, err := in.guest.Source(); err != nil && !errors.Is(err, debuginfo.ErrNone) {
 			e.Detail = fmt.Sprintf("its image has no BTF: %v", err)
 		}
 		return nil, e

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (s *server) getOptimization(w http.ResponseWriter, _ *http.Request) error {
-	e := s.guest.Engine()
+func (in *inspector) getOptimization(w http.ResponseWriter, _ *http.Request) error {
+	e := in.guest.Engine()
 	x := e.OptimizerStats()
 	writeJSON(w, http.StatusOK, api.Optimization{
 		Enabled: e.Optimization(), Now: x.Now, Waiting: x.Waiting, Optimized: x.Optimized, Unoptimized: x.Unoptimized,

@@ -14,8 +14,8 @@ import (
 
 // getPlaces lists where a script may have probes. A kernel has tens of thousands of
 // functions: the answer is written as they are found.
-func (s *server) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
-	listed, err := script.List(q.text("match"), s.probes.ScriptTarget())
+func (in *inspector) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
+	listed, err := script.List(q.text("match"), in.probes.ScriptTarget())
 	if err != nil {
 		return scriptError(err)
 	}
@@ -30,23 +30,23 @@ func (s *server) getPlaces(w http.ResponseWriter, _ *http.Request, q values) err
 			return badValue("match: %v", err)
 		}
 	}
-	known, err := s.askedTypes(q.flag("types"))
+	known, err := in.askedTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"places":`)
-	writeList(b, s.places(listed, known))
+	writeList(b, in.places(listed, known))
 	b.WriteString("}\n")
 	_ = b.Flush() // an error: nobody is left to tell
 	return nil
 }
 
 // places are those that patterns stand for.
-func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.Place] {
+func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[api.Place] {
 	return func(yield func(api.Place) bool) {
-		img := s.guest.Image()
+		img := in.guest.Image()
 		for _, l := range listed {
 			for _, place := range l.Places {
 				if !yield(api.Place{Probe: l.Provider + ":" + place}) {
@@ -59,7 +59,7 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 			if l.Data || l.Pattern == "" {
 				continue
 			}
-			for sym, name := range s.probes.Functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
+			for sym, name := range in.probes.Functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
 				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
 					return
 				}

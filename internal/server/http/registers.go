@@ -48,7 +48,7 @@ func rflagsNames(v uint64) []string {
 }
 
 // wireRegisters is the wire form of the registers of a vCPU.
-func (s *server) wireRegisters(r *machine.Registers) api.Registers {
+func (in *inspector) wireRegisters(r *machine.Registers) api.Registers {
 	y := &r.System
 	out := api.Registers{
 		CPU: r.CPU, State: string(r.Activity), CPL: uint8(y.CS.Selector & 3),
@@ -74,7 +74,7 @@ func (s *server) wireRegisters(r *machine.Registers) api.Registers {
 		out.Live = api.Hex(r.Live)
 	}
 	if y.CR0&1 != 0 { // elsewhere addresses are not those of the image
-		out.Symbol = s.near(guest.GVA(r.Regs.RIP))
+		out.Symbol = in.near(guest.GVA(r.Regs.RIP))
 	}
 	return out
 }

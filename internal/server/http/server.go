@@ -31,12 +31,10 @@ const (
 
 // server serves one guest.
 type server struct {
+	inspector
 	log      *slog.Logger
 	opt      options
-	guest    Guest
 	access   access
-	probes   *session.Session
-	disas    Disassembler
 	streams  streams
 	scripts  scripts
 	profiles profiles
@@ -78,7 +76,7 @@ type server struct {
 // newServer returns a server of g; start must follow.
 func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *server {
 	s := &server{
-		log: log, opt: o, guest: g, logLost: logLost, pid: os.Getpid(),
+		inspector: inspector{guest: g}, log: log, opt: o, logLost: logLost, pid: os.Getpid(),
 		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
 		streams: streams{open: map[*stream]struct{}{}},
 		leaving: func() {},

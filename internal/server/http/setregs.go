@@ -85,7 +85,7 @@ const maxNumber = 2 + 512
 // vectorNames are the names of vector registers by their bytes.
 var vectorNames = map[int]string{16: "xmm", 32: "ymm", 64: "zmm"}
 
-func (s *server) putRegisters(w http.ResponseWriter, r *http.Request) error {
+func (in *inspector) putRegisters(w http.ResponseWriter, r *http.Request) error {
 	var req api.WriteRegisters
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *server) putRegisters(w http.ResponseWriter, r *http.Request) error {
 		return badValue("set: say which registers, and what is to be in them")
 	}
 	var out api.Registers
-	if err := s.look(func(l *machine.Look) error {
+	if err := in.look(func(l *machine.Look) error {
 		regs, err := l.Registers(req.VCPU)
 		if err != nil {
 			return err
@@ -130,7 +130,7 @@ func (s *server) putRegisters(w http.ResponseWriter, r *http.Request) error {
 		if regs, err = l.Registers(req.VCPU); err != nil {
 			return err
 		}
-		out = s.wireRegisters(&regs)
+		out = in.wireRegisters(&regs)
 		if changed != nil {
 			if vectors, err = l.Vectors(req.VCPU); err == nil {
 				out.Vectors = wireVectors(&vectors)

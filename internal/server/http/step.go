@@ -90,7 +90,7 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	case api.StepUntil:
 		var addr guest.GVA
 		err = s.look(func(l *machine.Look) (err error) {
-			addr, err = lookAt{at: req.At, vcpu: cpu}.addr(s, l)
+			addr, err = lookAt{at: req.At, vcpu: cpu}.addr(&s.inspector, l)
 			if err == nil && addr == 0 {
 				err = badValue("at %q: nothing can stop at address 0", req.At)
 			}

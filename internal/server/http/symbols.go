@@ -18,13 +18,13 @@ const (
 
 var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymData: "data", guest.SymOther: "other"}
 
-func (s *server) getSymbols(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getSymbols(w http.ResponseWriter, _ *http.Request, q values) error {
 	limit, kind := int(q.number("limit")), q.text("kind")
-	known, err := s.askedTypes(q.flag("types"))
+	known, err := in.askedTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}
-	img := s.guest.Image()
+	img := in.guest.Image()
 	syms := img.Symbols()
 	if m := q.text("match"); m != "" {
 		if err := guest.CheckGlob(m); err != nil {
@@ -43,7 +43,7 @@ func (s *server) getSymbols(w http.ResponseWriter, _ *http.Request, q values) er
 		}
 		list.Symbols = append(list.Symbols, api.Symbol{
 			Name: sym.Name, Demangled: guest.SourceName(sym.Name, true), Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
-			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, img, sym),
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: in.blacklisted(sym), Prototype: prototype(known, img, sym),
 		})
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -51,20 +51,20 @@ func (s *server) getSymbols(w http.ResponseWriter, _ *http.Request, q values) er
 }
 
 // askedTypes are the guest's types where a request asks for them, or nil.
-func (s *server) askedTypes(asked bool) (event.Types, error) {
+func (in *inspector) askedTypes(asked bool) (event.Types, error) {
 	if !asked {
 		return nil, nil
 	}
-	known := s.guest.Types()
+	known := in.guest.Types()
 	if known == nil {
-		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: s.adviseTypes("")}
+		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: in.adviseTypes("")}
 	}
 	return known, nil
 }
 
 // adviseTypes says how the guest gets types, and what else would do.
-func (s *server) adviseTypes(or string) string {
-	if _, linux := s.guest.Image().(probe.Kernel); linux {
+func (in *inspector) adviseTypes(or string) string {
+	if _, linux := in.guest.Image().(probe.Kernel); linux {
 		return "the kernel has no BTF: boot one that is built with CONFIG_DEBUG_INFO_BTF=y" + or
 	}
 	return "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J" + or
@@ -87,9 +87,9 @@ func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototy
 }
 
 // blacklisted returns why the symbol may not be probed, or "".
-func (s *server) blacklisted(sym guest.Symbol) string {
+func (in *inspector) blacklisted(sym guest.Symbol) string {
 	if sym.Kind != guest.SymFunc {
 		return ""
 	}
-	return s.guest.Image().Blacklisted(sym.Addr)
+	return in.guest.Image().Blacklisted(sym.Addr)
 }

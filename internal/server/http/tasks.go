@@ -16,8 +16,8 @@ type tasker interface {
 	Tasks(limit int) (tasks []linux.Task, more bool, err error)
 }
 
-func (s *server) getTasks(w http.ResponseWriter, _ *http.Request, q values) error {
-	t, ok := s.guest.Image().(tasker)
+func (in *inspector) getTasks(w http.ResponseWriter, _ *http.Request, q values) error {
+	t, ok := in.guest.Image().(tasker)
 	if !ok {
 		return errNoTasks
 	}

@@ -14,8 +14,8 @@ import (
 // maxTextRanges bounds the list of differences; the hashes cover everything.
 const maxTextRanges = 10_000
 
-func (s *server) getText(w http.ResponseWriter, r *http.Request) error {
-	t, err := compareText(s.guest)
+func (in *inspector) getText(w http.ResponseWriter, r *http.Request) error {
+	t, err := compareText(in.guest)
 	if err != nil {
 		return fmt.Errorf("compare text: %w", err)
 	}

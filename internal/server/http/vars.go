@@ -31,13 +31,13 @@ func fetchText(img guest.View, f event.Fetch) string {
 }
 
 // getVariables answers with the variables at each place of the code that a place stands for.
-func (s *server) getVariables(w http.ResponseWriter, _ *http.Request, q values) error {
+func (in *inspector) getVariables(w http.ResponseWriter, _ *http.Request, q values) error {
 	at := q.text("at")
-	info, by, err := sourceOf(s.guest)
+	info, by, err := sourceOf(in.guest)
 	if err != nil {
 		return err
 	}
-	img := s.guest.Image()
+	img := in.guest.Image()
 	var places []debuginfo.Place
 	if line, ok := event.InSource("p " + at); ok {
 		if places, err = source.Places(info, line); err != nil {
@@ -61,7 +61,7 @@ func (s *server) getVariables(w http.ResponseWriter, _ *http.Request, q values) 
 			return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the variables of " + at + ": " + err.Error()}
 		}
 		addr := guest.GVA(p.Addr + by)
-		out := api.VariablePlace{Addr: api.Hex(addr), Symbol: s.symbolize(addr), Variables: []api.Variable{}}
+		out := api.VariablePlace{Addr: api.Hex(addr), Symbol: in.symbolize(addr), Variables: []api.Variable{}}
 		if file, line, ok := info.Line(p.Addr); ok {
 			out.Source = fmt.Sprintf("%s:%d", file, line)
 		}

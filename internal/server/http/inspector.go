@@ -1,0 +1,29 @@
+package http
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/session"
+)
+
+// inspector answers what is asked about the guest as it is: symbols, code, registers, memory, stacks, variables and tasks. It changes
+// nothing but registers and memory that a client writes, and knows nothing of streams, scripts, snapshots and clients.
+type inspector struct {
+	guest  Guest
+	probes *session.Session
+	disas  Disassembler
+}
+
+// symbolize returns name+0xoffset, or the address where no symbol is.
+func (in *inspector) symbolize(a guest.GVA) string {
+	sym, ok := in.guest.Image().Find(a)
+	switch {
+	case !ok:
+		return a.String()
+	case sym.Addr == a:
+		return sym.Name
+	default:
+		return fmt.Sprintf("%s+%#x", sym.Name, uint64(a-sym.Addr))
+	}
+}
