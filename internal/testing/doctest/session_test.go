@@ -89,7 +89,7 @@ var programs = sync.OnceValue(func() error {
 // vary matches. A step that ends in & is a daemon or a trace; the next one comes
 // when it is ready. A step that looks at the guest for some seconds looks for a part
 // of one first, which is enough on most machines; where it is not, the step is run as
-// the document has it.
+// the document has it, and then ten times as long.
 func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 	t.Helper()
 	if err := programs(); err != nil {
@@ -131,7 +131,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 			command = fmt.Sprintf("%s >%s 2>&1 &\nuntil grep -qs -e msg=ready -e ^Tracing -e ^Serving %s; do kill -0 $! || break; sleep 0.01; done", job, log, log)
 		}
 		wrong := ""
-		for _, command := range slices.Compact([]string{shorter(command), command}) {
+		for _, command := range slices.Compact([]string{shorter(command), command, longer(command)}) {
 			fmt.Fprintf(in, "%s\nprintf '\\n\\001%%d\\n' $?\n", command)
 			said, err := out.ReadString(1)
 			status, err2 := out.ReadString('\n')
@@ -175,6 +175,17 @@ func shorter(command string) string {
 			n = min(n, 1000)
 		}
 		return fmt.Sprintf("%s%dms", m[1], n/4)
+	})
+}
+
+// longer is a command that looks at the guest for ten times as long: on a busy machine the guest may do nothing for a second.
+func longer(command string) string {
+	return windows.ReplaceAllStringFunc(command, func(w string) string {
+		m := windows.FindStringSubmatch(w)
+		if n, err := strconv.Atoi(m[2]); err == nil && (m[1] == " -d " || m[1] == " --duration " || m[1] == "interval:s:" && m[4] != "") {
+			return fmt.Sprintf("%s%d%s%s", m[1], 10*n, m[3], m[4])
+		}
+		return w
 	})
 }
 
