@@ -13,7 +13,7 @@ VERSION ?=
 # The version that packages have; without one the programs say what Go knows of the tree.
 ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(VERSION) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
-full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestSaves|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort)$$
+full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 

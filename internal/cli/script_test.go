@@ -213,7 +213,7 @@ func unhurried(args []string) []string {
 			return args
 		}
 	}
-	return append([]string{"--tick", "30ms"}, args...)
+	return append([]string{"--tick", "100ms"}, args...)
 }
 
 // cmdDaemon starts guestprobed in the background and waits until it is ready.
