@@ -60,7 +60,7 @@ func startGuest(t *testing.T, args ...string) *guest {
 		t.Fatal(err)
 	}
 	g := &guest{t: t, ctx: patience.Of(t), log: &bytes.Buffer{}, Client: remote.New(filepath.Join(dir, "s"))}
-	g.d, err = child.Start(g.ctx, child.Options{Program: exe, Args: append([]string{"--socket", g.Path()}, args...), Env: append(os.Environ(), beDaemon+"=1"), Output: g.log})
+	g.d, err = child.Start(g.ctx, child.Options{Program: exe, Args: append([]string{"--socket", g.Path(), "--tick", "50ms"}, args...), Env: append(os.Environ(), beDaemon+"=1"), Output: g.log})
 	if err != nil {
 		t.Fatalf("%v; log:\n%s", err, g.log)
 	}
