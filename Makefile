@@ -45,12 +45,13 @@ demo: build ## boot the built-in guest, probe it, show a live trace
 demo-linux: build ## boot a Linux kernel, probe it, show processes and latencies
 	scripts/demo-linux.sh
 
+# Programs of tests are linked without debug information (-w): nobody looks at them with a debugger, and linking takes half as long.
 test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
 	$(GO) vet ./...
-	$(GO) test -vet=off -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+	$(GO) test -vet=off -ldflags=-w -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
 test-full: ## the tests that take samples or are short in make test, at full size
-	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...

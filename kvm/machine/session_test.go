@@ -15,10 +15,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// sessionOn returns a Session on a running built-in guest.
-func sessionOn(t *testing.T) (*Machine, *session.Session) {
+// sessionOn returns a Session on a running built-in guest with these words on its command line.
+func sessionOn(t *testing.T, cmdline string) (*Machine, *session.Session) {
 	t.Helper()
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2})
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: cmdline})
 	s := session.New(m, session.Options{
 		Clock: func(now func() int64) (session.Clock, error) { c, err := m.Clock(now); return session.Clock(c), err },
 		Hold:  func() (func() error, error) { return m.Resume, m.Pause() },
@@ -56,7 +56,7 @@ func awaitProbe(t *testing.T, m *Machine, s *session.Session, name, what string,
 // TestSession attaches definitions of all kinds, a program and a script to a guest under KVM, changes them, resets the guest under them,
 // and takes them away: the counts close, and the text is what it was.
 func TestSession(t *testing.T) {
-	m, s := sessionOn(t)
+	m, s := sessionOn(t, "")
 	events := s.Subscribe(func(ev event.Event) bool { return session.ProbeOf(ev).Name() == "kprobes/reads" }, event.Queue{}, session.AllEvents)
 	defer events.Close()
 	if _, err := s.Attach([]session.Spec{
@@ -168,7 +168,7 @@ func TestSession(t *testing.T) {
 
 // TestSessionOverride: a definition's function returns what was asked for, in exactly those calls that were.
 func TestSessionOverride(t *testing.T) {
-	m, s := sessionOn(t)
+	m, s := sessionOn(t, "idle")
 	fn, err := m.Image().Lookup("bench_target")
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestSessionOverride(t *testing.T) {
 // TestSessionOverrideLimit: hits of two vCPUs at once inject as many as the limit says, another filter does not begin
 // again, and hits that are not chosen run.
 func TestSessionOverrideLimit(t *testing.T) {
-	m, s := sessionOn(t)
+	m, s := sessionOn(t, "")
 	limit := int64(5)
 	if _, err := s.Attach([]session.Spec{{Def: "p:fail user_hot", Override: &session.Override{Times: &limit, After: 100}, Unsafe: true}}, nil); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestSessionOverrideLimit(t *testing.T) {
 // TestSessionFilters gives probes that are hit all the time one filter after the other, on the host and in the guest, with a
 // subscription to their events: counts only grow, and in the end they close.
 func TestSessionFilters(t *testing.T) {
-	m, s := sessionOn(t)
+	m, s := sessionOn(t, "")
 	events := s.Subscribe(nil, event.Queue{}, session.AllEvents)
 	defer events.Close()
 	names := []string{"a", "b", "c", "d"}
