@@ -18,6 +18,7 @@ type core struct {
 	pages    PageTables
 	oneSpace bool   // the target has no PageTables of its own
 	files    Files  // nil: none
+	spaces   Spaces // nil: each address space has one top-level table
 	runner   Runner // nil: handlers cannot call the guest, and only Stop can tell who calls
 	perCPU   PerCPU // nil: the target cannot tell
 	log      *slog.Logger

@@ -65,6 +65,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.runner, _ = t.(Runner)
 	e.perCPU, _ = t.(PerCPU)
 	e.files, _ = t.(Files)
+	e.spaces, _ = t.(Spaces)
 	if e.pages, _ = t.(PageTables); e.pages == nil {
 		e.pages, e.oneSpace = onePageTable{}, true
 	}

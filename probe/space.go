@@ -11,7 +11,7 @@ const cr3Addr = 0x000f_ffff_ffff_f000
 // countElsewhere reports, and counts, that the vCPU is in another address space than
 // the one that r is for.
 func (r *registration) countElsewhere(c *cpu, s State) bool {
-	if r.space == 0 || s.Root == r.space {
+	if r.space == 0 || s.Root == r.space || c.spaces != nil && c.spaces.SameSpace(s.Root, r.space) {
 		return false
 	}
 	count(&r.cells[c.id].elsewhere)

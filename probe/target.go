@@ -198,6 +198,14 @@ type PageTables interface {
 	Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool)
 }
 
+// Spaces is what a Target adds whose guest has more than one top-level page table for an address space: with page-table isolation
+// user code runs by another one than the kernel.
+type Spaces interface {
+	// SameSpace reports whether root and space, which differ, are the tables of one address space, as far as is known. Any thread
+	// may call it. It takes no lock, and allocates nothing.
+	SameSpace(root, space guest.GPA) bool
+}
+
 // Files is what a Target adds whose guest runs programs of files: of each byte of a file
 // Symbols has one address, which no code of the guest has, and the guest that byte in any
 // number of pages and at any number of addresses. World.PatchText of such an address changes

@@ -33,6 +33,7 @@ import (
 type fileText struct {
 	m    *Machine
 	view *linux.View
+	data guest.GVA // of the kernel's, which user code's tables never have; 0: not known
 
 	mu    sync.Mutex // held by who changes sites, which is with the world stopped, and by who reads them without
 	sites map[guest.GVA]*fileSite
@@ -64,6 +65,9 @@ type filePage struct {
 func newFileText(m *Machine, view *linux.View) *fileText {
 	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}, other: map[guest.GVA]time.Time{}, told: map[string]bool{}}
 	t.pages.Store(&map[guest.GPA]filePage{})
+	if s, err := view.Lookup("init_top_pgt"); err == nil {
+		t.data = s.Addr
+	}
 	return t
 }
 
@@ -325,6 +329,23 @@ func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 		return 0, false
 	}
 	return g.files.Load().place(root, addr)
+}
+
+// SameSpace implements probe.Spaces: under page-table isolation Linux has user code's table in the page behind the kernel's
+// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Two processes have such pages where there is no isolation; then both have the
+// kernel's data.
+func (m target) SameSpace(root, space guest.GPA) bool {
+	const users = guest.PageSize
+	g, ok := m.payload().(*linuxGuest)
+	if !ok || root^space != users {
+		return false
+	}
+	data := g.files.Load().data
+	if data == 0 {
+		return false
+	}
+	_, err := m.space(root | users).Translate(data)
+	return err != nil
 }
 
 // FileCode implements probe.Files.

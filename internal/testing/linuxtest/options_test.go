@@ -93,6 +93,7 @@ func boots(t *testing.T, dir string, o option) {
 	for _, jumps := range []bool{false, true} {
 		systemCalls(t, g, jumps)
 	}
+	bySpace(t, g, strings.Contains(o.cmdline, "pti=on"))
 	if o.check != nil {
 		o.check(t, g)
 	}
@@ -186,6 +187,44 @@ func hidden(t *testing.T, g *Guest) {
 	}
 	if err := g.Engine().Unregister(p); err != nil {
 		t.Error(err)
+	}
+}
+
+// bySpace: a probe that is bound to an address space is hit by its process, whichever of its top-level page tables, of which there are two
+// with isolation, is given; and by none in the space behind it without.
+func bySpace(t *testing.T, g *Guest, isolated bool) {
+	t.Helper()
+	var root atomic.Uint64
+	const function, command = "do_sys_openat2", "echo >/tmp/space" // by the shell itself
+	look := &probe.Kprobe{Symbol: function, Pre: func(c *probe.Context) int { root.Store(uint64(c.Root)); return 0 }}
+	if err := g.Engine().Register(look); err != nil {
+		t.Fatal(err)
+	}
+	g.Command(command)
+	if err := g.Engine().Unregister(look); err != nil {
+		t.Error(err)
+	}
+	kernels := guest.GPA(root.Load())
+	for _, tc := range []struct {
+		space guest.GPA
+		hit   bool
+	}{{kernels, true}, {kernels ^ guest.PageSize, isolated}} {
+		p := &probe.Kprobe{Symbol: function, Space: tc.space}
+		if err := g.Engine().Register(p); err != nil {
+			t.Fatal(err)
+		}
+		g.Command(command)
+		i, _ := g.Engine().Info(p)
+		if s := i.Stats; s.Handled > 0 != tc.hit || !tc.hit && s.Elsewhere == 0 {
+			t.Errorf("bound to %v, where the kernel has %v: %+v", tc.space, kernels, s)
+		}
+		if err := g.Engine().Unregister(p); err != nil {
+			t.Error(err)
+		}
+		same := g.Target().(probe.Spaces).SameSpace
+		if isolated != same(kernels^guest.PageSize, kernels) || isolated != same(kernels, kernels^guest.PageSize) || same(kernels, kernels^(2*guest.PageSize)) {
+			t.Errorf("%v and the next table are of one space, or others", kernels)
+		}
 	}
 }
 
