@@ -33,7 +33,9 @@ import (
 type fileText struct {
 	m    *Machine
 	view *linux.View
-	data guest.GVA // of the kernel's, which user code's tables never have; 0: not known
+
+	// Of the kernel: data, which user code's tables do not have under page-table isolation, and code that they have. 0: not known.
+	data, entry guest.GVA
 
 	mu    sync.Mutex // held by who changes sites, which is with the world stopped, and by who reads them without
 	sites map[guest.GVA]*fileSite
@@ -65,8 +67,10 @@ type filePage struct {
 func newFileText(m *Machine, view *linux.View) *fileText {
 	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}, other: map[guest.GVA]time.Time{}, told: map[string]bool{}}
 	t.pages.Store(&map[guest.GPA]filePage{})
-	if s, err := view.Lookup("init_top_pgt"); err == nil {
-		t.data = s.Addr
+	for name, at := range map[string]*guest.GVA{"init_top_pgt": &t.data, "entry_SYSCALL_64": &t.entry} {
+		if s, err := view.Lookup(name); err == nil {
+			*at = s.Addr
+		}
 	}
 	return t
 }
@@ -332,20 +336,21 @@ func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 }
 
 // SameSpace implements probe.Spaces: under page-table isolation Linux has user code's table in the page behind the kernel's
-// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Two processes have such pages where there is no isolation; then both have the
-// kernel's data.
+// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Without isolation that page may be another process's table, which has the
+// kernel's data, or anything, which has not the kernel's code.
 func (m target) SameSpace(root, space guest.GPA) bool {
 	const users = guest.PageSize
 	g, ok := m.payload().(*linuxGuest)
 	if !ok || root^space != users {
 		return false
 	}
-	data := g.files.Load().data
-	if data == 0 {
+	t, as := g.files.Load(), m.space(root|users)
+	if t.data == 0 || t.entry == 0 {
 		return false
 	}
-	_, err := m.space(root | users).Translate(data)
-	return err != nil
+	_, err := as.Translate(t.entry)
+	_, none := as.Translate(t.data)
+	return err == nil && none != nil
 }
 
 // FileCode implements probe.Files.

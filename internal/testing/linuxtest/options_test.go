@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
@@ -191,41 +192,45 @@ func hidden(t *testing.T, g *Guest) {
 }
 
 // bySpace: a probe that is bound to an address space is hit by its process, whichever of its top-level page tables, of which there are two
-// with isolation, is given; and by none in the space behind it without.
+// with isolation, is given; and by none in the page behind it without.
 func bySpace(t *testing.T, g *Guest, isolated bool) {
 	t.Helper()
+	const function = "do_sys_openat2"
+	pid := strings.Join(g.Command("while [ ! -e /tmp/stop ]; do echo >/tmp/space; done & echo $!"), "\n")
 	var root atomic.Uint64
-	const function, command = "do_sys_openat2", "echo >/tmp/space" // by the shell itself
-	look := &probe.Kprobe{Symbol: function, Pre: func(c *probe.Context) int { root.Store(uint64(c.Root)); return 0 }}
-	if err := g.Engine().Register(look); err != nil {
-		t.Fatal(err)
-	}
-	g.Command(command)
-	if err := g.Engine().Unregister(look); err != nil {
-		t.Error(err)
-	}
-	kernels := guest.GPA(root.Load())
-	for _, tc := range []struct {
-		space guest.GPA
-		hit   bool
-	}{{kernels, true}, {kernels ^ guest.PageSize, isolated}} {
-		p := &probe.Kprobe{Symbol: function, Space: tc.space}
+	attach := func(p *probe.Kprobe, until func(probe.Info) bool) probe.Stats {
+		t.Helper()
 		if err := g.Engine().Register(p); err != nil {
 			t.Fatal(err)
 		}
-		g.Command(command)
-		i, _ := g.Engine().Info(p)
-		if s := i.Stats; s.Handled > 0 != tc.hit || !tc.hit && s.Elsewhere == 0 {
-			t.Errorf("bound to %v, where the kernel has %v: %+v", tc.space, kernels, s)
+		var i probe.Info
+		for i, _ = g.Engine().Info(p); !until(i) && t.Context().Err() == nil; i, _ = g.Engine().Info(p) {
+			time.Sleep(time.Millisecond)
 		}
 		if err := g.Engine().Unregister(p); err != nil {
 			t.Error(err)
 		}
-		same := g.Target().(probe.Spaces).SameSpace
-		if isolated != same(kernels^guest.PageSize, kernels) || isolated != same(kernels, kernels^guest.PageSize) || same(kernels, kernels^(2*guest.PageSize)) {
-			t.Errorf("%v and the next table are of one space, or others", kernels)
+		return i.Stats
+	}
+	attach(&probe.Kprobe{Symbol: function, Pre: func(c *probe.Context) int {
+		var task guest.Task
+		if c.Task(&task) && fmt.Sprint(task.PID) == pid {
+			root.Store(uint64(c.Root))
+		}
+		return 0
+	}}, func(probe.Info) bool { return root.Load() != 0 })
+	kernels := guest.GPA(root.Load())
+	const some = 20
+	for _, tc := range []struct {
+		space guest.GPA
+		hit   bool
+	}{{kernels, true}, {kernels ^ guest.PageSize, isolated}, {kernels ^ 2*guest.PageSize, false}} {
+		s := attach(&probe.Kprobe{Symbol: function, Space: tc.space}, func(i probe.Info) bool { return i.Stats.Handled >= some || i.Stats.Elsewhere >= some })
+		if s.Handled > 0 != tc.hit {
+			t.Errorf("bound to %v, where the kernel has %v: %+v", tc.space, kernels, s)
 		}
 	}
+	g.Command("touch /tmp/stop; wait; rm /tmp/stop /tmp/space")
 }
 
 // trap is a program that runs an int3, and ends with 42 where that does nothing.
