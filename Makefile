@@ -80,7 +80,7 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 	scripts/nested.sh svm linux
 	scripts/nested.sh vmx linux
-	scripts/nested.sh vmx ./internal/testing/linuxtest -test.run 'TestFiles$$' -test.short
+	scripts/nested.sh vmx ./internal/testing/linuxtest -test.run TestFiles -test.short
 
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
