@@ -321,6 +321,9 @@ func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 			continue
 		}
 		w := guest.GVA(le.Uint64(b[:]))
+		if f.s.again && c.e.target.ReadMemory(root, place-8, b[:]) == nil {
+			w = t.arrivedBy(guest.GVA(f.get(ctxRIP)), w, le.Uint64(b[:]))
+		}
 		x, _ := c.e.trampoline(w)
 		if f.s.again && x == t || f.s.done && !user {
 			return c.e.Home(w)

@@ -286,6 +286,10 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 			return false
 		}
 		home = guest.GVA(v)
+		if t, ok := res.(*instances); ok && s.again && !live {
+			number, _ := word(out.RSP - 16)
+			home = t.arrivedBy(rip, home, number)
+		}
 		if !live {
 			home = k.Home(home)
 		}
@@ -305,6 +309,22 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 	}
 	*r = out
 	return true
+}
+
+// arrivedBy returns the trampoline by which a context at rip in the code of t, which may begin again there, has come: the one in the place of the
+// return address, or, where that holds something else by now, the one whose number it has pushed below. The guest may come by a jump, and use
+// the place for something else before.
+func (t *instances) arrivedBy(rip, place guest.GVA, number uint64) guest.GVA {
+	if x, _ := t.core.trampoline(place); x == t || !t.shared() {
+		return place
+	}
+	if i, ok := t.recordOf(rip); ok {
+		return t.tramp(i)
+	}
+	if number < uint64(t.n) {
+		return t.tramp(int(number))
+	}
+	return place
 }
 
 // Settle moves a vCPU that rests in code of the engine's to where its registers are the guest's own, and an

@@ -315,3 +315,22 @@ func TestSavedWhileStageFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestSavedReturnsByJump saves a guest whose functions return by a jump, and use the place of their return address before, while the code of a
+// return probe runs: in the snapshot it is where the function returns to.
+func TestSavedReturnsByJump(t *testing.T) {
+	kvmtest.Require(t)
+	if here := kvmtest.ThisHost(); here == kvmtest.HostBochs || here == kvmtest.HostQEMU {
+		return // as in TestSavedWhileStageFaults
+	}
+	x, err := New(Options{Classes: All})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for range 60 {
+		if err := x.Run(t.Context(), 10540562, Saved); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
