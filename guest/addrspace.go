@@ -131,6 +131,12 @@ func (as AddressSpace) Translate(va GVA) (Mapping, error) {
 	return m, nil
 }
 
+// Maps reports whether Translate would succeed for va. It allocates nothing.
+func (as AddressSpace) Maps(va GVA) bool {
+	_, _, reason := as.walk(as.mem.Regions(), va, nil)
+	return reason == 0
+}
+
 // Table returns where the table of a level is through which va is mapped: level 1 has
 // the entries of pages of 4 KiB. Errors are *PageFaultError: there is none.
 func (as AddressSpace) Table(va GVA, level int) (GPA, error) {

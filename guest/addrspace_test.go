@@ -114,6 +114,10 @@ func TestTranslate(t *testing.T) {
 		{"cyclic, hole", 2<<39 | 2<<30 | 2<<21 | 3<<12, Mapping{}, PageFaultError{0, 1, FaultNotPresent}},
 	}
 	for _, tt := range tests {
+		maps := false
+		if n := testing.AllocsPerRun(10, func() { maps = as.Maps(tt.va) }); maps != (tt.err.Reason == 0) || n != 0 {
+			t.Errorf("%s: %v is mapped: %v, with %v allocations", tt.name, tt.va, maps, n)
+		}
 		got, err := as.Translate(tt.va)
 		if tt.err.Reason == 0 {
 			if err != nil || got != tt.want {

@@ -303,12 +303,16 @@ func (c *Clean) maskedFlags(sl *slot) uint64 {
 	return uint64(sl.flags.Load()) & x86.FlagIF
 }
 
-// returnTarget returns what a frame in the code of a return goes on at: the return address right below the RSP that the guest has
-// then. The kernel's stacks are in all page tables; those of user code in one of those that vCPUs use, or it is not known.
+// returnTarget returns what a frame in the code of a return goes on at: where the record says whose number is below the RSP that the guest has
+// then, or the return address there. The kernel's stacks are in all page tables; those of user code in one of those that vCPUs use, or it is not
+// known.
 func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 	t, ok := f.r.(*instances)
 	if !ok {
 		return 0
+	}
+	if i, ok := t.recordOf(guest.GVA(f.get(ctxRIP))); ok && f.s.again {
+		return c.e.Home(t.tramp(i))
 	}
 	var b [8]byte
 	place := guest.GVA(f.get(ctxRSP) + uint64(f.s.below) - 8)
@@ -322,7 +326,9 @@ func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 		}
 		w := guest.GVA(le.Uint64(b[:]))
 		if f.s.again && c.e.target.ReadMemory(root, place-8, b[:]) == nil {
-			w = t.arrivedBy(guest.GVA(f.get(ctxRIP)), w, le.Uint64(b[:]))
+			if i, ok := t.numbered(le.Uint64(b[:])); ok && t.cameFrom(i, place, root) {
+				return c.e.Home(t.tramp(i))
+			}
 		}
 		x, _ := c.e.trampoline(w)
 		if f.s.again && x == t || f.s.done && !user {
@@ -330,6 +336,12 @@ func (c *Clean) returnTarget(f *frame, user bool) guest.GVA {
 		}
 	}
 	return 0
+}
+
+// cameFrom reports whether a return that ended right above place, by the page tables at root, may be that of the activation in record i.
+func (t *instances) cameFrom(i int, place guest.GVA, root guest.GPA) bool {
+	r := t.word(i, instRoot).Load()
+	return t.word(i, instState).Load()&phaseMask == phaseLive && uint64(place)-t.word(i, instPlace).Load() <= maxPopped && (!t.user || r == 0 || guest.GPA(r) == root)
 }
 
 // Touches reports whether the instruction at rip is one by which a stage, or the code of a return, accesses the stack of user code before it

@@ -281,14 +281,21 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 	out.RSP += uint64(s.below)
 	home := s.home
 	if home == 0 {
-		v, ok := word(out.RSP - 8)
-		if !ok {
-			return false
-		}
-		home = guest.GVA(v)
-		if t, ok := res.(*instances); ok && s.again && !live {
-			number, _ := word(out.RSP - 16)
-			home = t.arrivedBy(rip, home, number)
+		if t, ok := res.(*instances); ok && s.again {
+			i, there := t.recordOf(rip)
+			if !there {
+				number, read := word(out.RSP - 16)
+				if i, there = t.numbered(number); !read || !there {
+					return false
+				}
+			}
+			home = t.tramp(i)
+		} else {
+			v, ok := word(out.RSP - 8)
+			if !ok {
+				return false
+			}
+			home = guest.GVA(v)
 		}
 		if !live {
 			home = k.Home(home)
@@ -301,30 +308,16 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 			out.RIP = uint64(d.resumeAddr(rip, s))
 		case *slot:
 			out.RIP = r.RIP
-		case *instances:
-			if t, _ := k.trampoline(home); s.again && t != d {
-				return false // somebody has changed the place
-			}
 		}
 	}
 	*r = out
 	return true
 }
 
-// arrivedBy returns the trampoline by which a context at rip in the code of t, which may begin again there, has come: the one in the place of the
-// return address, or, where that holds something else by now, the one whose number it has pushed below. The guest may come by a jump, and use
-// the place for something else before.
-func (t *instances) arrivedBy(rip, place guest.GVA, number uint64) guest.GVA {
-	if x, _ := t.core.trampoline(place); x == t || !t.shared() {
-		return place
-	}
-	if i, ok := t.recordOf(rip); ok {
-		return t.tramp(i)
-	}
-	if number < uint64(t.n) {
-		return t.tramp(int(number))
-	}
-	return place
+// numbered returns the record whose number a trampoline has pushed, which says by which one a context in the code of a return has come. The
+// place right below its stack pointer need not: a return that takes arguments off the stack leaves one of these there.
+func (t *instances) numbered(number uint64) (i int, ok bool) {
+	return int(number), number < uint64(t.n)
 }
 
 // Settle moves a vCPU that rests in code of the engine's to where its registers are the guest's own, and an

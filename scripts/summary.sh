@@ -11,7 +11,7 @@ tr -d '\r' <"${1:-/dev/stdin}" | awk '
 	/^ *--- PASS: / { pass++; ran++ }
 	/^ *--- FAIL: / { fail++; ran++; failed++; broke[fail] = $3; said[fail] = last }
 	/^ *--- SKIP: / { skip++; ran++; names[skip] = $3 }
-	/^ +[a-z0-9_]+_test\.go:[0-9]+: / { last = substr($0, 1, 400); sub(/^ +/, "", last) }
+	/^ +([a-z0-9_]+_test\.go:[0-9]+|FAIL): / { last = substr($0, 1, 400); sub(/^ +/, "", last) }
 	/^=== RUN|^ *--- / { last = "" }
 	/SKIP: needs/ { sub(/.*SKIP: /, ""); why[skip + 1] = $0 }
 	/^ok  \t/ { step(0) }

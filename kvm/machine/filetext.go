@@ -335,9 +335,9 @@ func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	return g.files.Load().place(root, addr)
 }
 
-// SameSpace implements probe.Spaces: under page-table isolation Linux has user code's table in the page behind the kernel's
-// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Without isolation that page may be another process's table, which has the
-// kernel's data, or anything, which has not the kernel's code.
+// SameSpace implements probe.Spaces: under page-table isolation Linux has the table of user code in the page behind the kernel's
+// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Without isolation that page may be the table of another process, which maps the
+// kernel's data, or no table, which does not map the kernel's code.
 func (m target) SameSpace(root, space guest.GPA) bool {
 	const users = guest.PageSize
 	g, ok := m.payload().(*linuxGuest)
@@ -345,12 +345,7 @@ func (m target) SameSpace(root, space guest.GPA) bool {
 		return false
 	}
 	t, as := g.files.Load(), m.space(root|users)
-	if t.data == 0 || t.entry == 0 {
-		return false
-	}
-	_, err := as.Translate(t.entry)
-	_, none := as.Translate(t.data)
-	return err == nil && none != nil
+	return t.data != 0 && t.entry != 0 && as.Maps(t.entry) && !as.Maps(t.data)
 }
 
 // FileCode implements probe.Files.

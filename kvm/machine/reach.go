@@ -243,6 +243,6 @@ func (s *inPlace) nextSpace() (guest.AddressSpace, bool) {
 	if reg == nil {
 		return guest.AddressSpace{}, false
 	}
-	root := guest.GPA(*reg & 0x000f_ffff_ffff_f000)
+	root := guest.GPA(*reg & pteAddr)
 	return v.m.space(root), root != 0
 }

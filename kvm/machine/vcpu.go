@@ -79,7 +79,7 @@ func (v *vcpu) state() probe.State {
 // space returns the address of the top-level page table (SDM Vol. 3, table 4-12),
 // 0 before the first run. The other bits of CR3 are not the same all the time in
 // one address space: Linux gives it another PCID when it comes back.
-func (v *vcpu) space() guest.GPA { return guest.GPA(v.sregs.CR3 & 0x000f_ffff_ffff_f000) }
+func (v *vcpu) space() guest.GPA { return guest.GPA(v.sregs.CR3 & pteAddr) }
 
 // cpl returns the current privilege level (SDM Vol. 3, 5.5).
 func (v *vcpu) cpl() uint8 { return uint8(v.sregs.CS.Selector & 3) }

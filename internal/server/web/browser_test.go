@@ -115,7 +115,7 @@ func newBrowser(t *testing.T) *window {
 	t.Helper()
 	chromium := kvmtest.RequireCommand(t, "chromium")
 	home := t.TempDir()
-	// A scroll that begins smoothly is lost now and then on a busy machine, without this page's doing.
+	// Chromium sometimes ignores a key that begins a smooth scroll on a busy machine.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(home, "user")),
 		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-smooth-scrolling", true), chromedp.Flag("disable-dev-shm-usage", true))
 	ctx, end := chromedp.NewExecAllocator(patience.Of(t), opts...)
@@ -215,7 +215,7 @@ func (w *window) until(format string, args ...any) {
 			err = w.ctx.Err()
 		}
 		if w.ctx.Err() != nil {
-			// A long page would hide that.
+			// A long page would hide the condition in a log.
 			w.t.Fatalf("waiting for %s: %v; the page had\n%.4000s", expr, err, w.last)
 		}
 		w.look()

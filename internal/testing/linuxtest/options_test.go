@@ -14,6 +14,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -198,13 +199,14 @@ func bySpace(t *testing.T, g *Guest, isolated bool) {
 	const function = "do_sys_openat2"
 	pid := strings.Join(g.Command("while [ ! -e /tmp/stop ]; do echo >/tmp/space; done & echo $!"), "\n")
 	var root atomic.Uint64
+	wait := patience.Of(t)
 	attach := func(p *probe.Kprobe, until func(probe.Info) bool) probe.Stats {
 		t.Helper()
 		if err := g.Engine().Register(p); err != nil {
 			t.Fatal(err)
 		}
 		var i probe.Info
-		for i, _ = g.Engine().Info(p); !until(i) && t.Context().Err() == nil; i, _ = g.Engine().Info(p) {
+		for i, _ = g.Engine().Info(p); !until(i) && wait.Err() == nil; i, _ = g.Engine().Info(p) {
 			time.Sleep(time.Millisecond)
 		}
 		if err := g.Engine().Unregister(p); err != nil {
@@ -229,6 +231,10 @@ func bySpace(t *testing.T, g *Guest, isolated bool) {
 		if s.Handled > 0 != tc.hit {
 			t.Errorf("bound to %v, where the kernel has %v: %+v", tc.space, kernels, s)
 		}
+	}
+	same := false
+	if n := testing.AllocsPerRun(100, func() { same = g.Target().(probe.Spaces).SameSpace(kernels^guest.PageSize, kernels) }); n != 0 || same != isolated {
+		t.Errorf("%v and the next table are of one space: %v, with %v allocations", kernels, same, n)
 	}
 	g.Command("touch /tmp/stop; wait; rm /tmp/stop /tmp/space")
 }
