@@ -19,12 +19,12 @@ func (a GPA) String() string { return fmt.Sprintf("0x%x", uint64(a)) }
 // 3.3.7.1).
 func (a GVA) Canonical() bool { return uint64(int64(a<<16)>>16) == uint64(a) }
 
-// CanonicalWide reports whether a is a canonical 57-bit address, as 5-level paging has
-// them. Where paging has 4 levels some of these are not canonical.
+// CanonicalWide reports whether a is a canonical 57-bit address, as in 5-level
+// paging. With 4-level paging some of these are not canonical.
 func (a GVA) CanonicalWide() bool { return uint64(int64(a<<7)>>7) == uint64(a) }
 
-// Level returns the place of a privilege level in tables that have one entry for
-// each: 0 for the kernel's, CPL0, and 1 for the user's, CPL3.
+// Level returns the index of a privilege level in tables with one entry for each: 0
+// for the kernel's, CPL0, and 1 for the user's, CPL3.
 func Level(user bool) int {
 	if user {
 		return 1

@@ -11,9 +11,9 @@ func aligned8(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0
 }
 
-// AtomicWords returns the 8-byte words of b, which host and guest share, for
-// atomic access. b must start 8-byte aligned; a rest of less than a word is left
-// out. The byte order is the guest's: only amd64 hosts run it.
+// AtomicWords returns the 8-byte words of b, which host and guest share, for atomic
+// access. b must be 8-byte aligned; a remainder of less than a word is omitted. The
+// byte order is the guest's: only amd64 hosts run it.
 func AtomicWords(b []byte) []atomic.Uint64 {
 	if len(b) < 8 {
 		return nil
@@ -21,13 +21,13 @@ func AtomicWords(b []byte) []atomic.Uint64 {
 	if !aligned8(b) {
 		panic("BUG: shared memory is not aligned to 8 bytes")
 	}
-	// SAFETY: b is aligned to 8 bytes and has all of the words; atomic.Uint64 is
-	// one word, and what it refers to lives as long as b's memory does.
+	// SAFETY: b is aligned to 8 bytes and contains all of the words; atomic.Uint64 is
+	// one word, and its memory lives as long as b's does.
 	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/8)
 }
 
-// word returns the host's place of the 8 bytes of guest memory at pa, or nil
-// when no region holds them. The low three bits of pa are ignored.
+// word returns a pointer to the 8 bytes of guest memory at pa, or nil if no region
+// holds them. The low three bits of pa are ignored.
 func word(regions []Region, pa GPA) *uint64 {
 	pa &^= 7
 	for i := range regions {
@@ -42,9 +42,9 @@ func word(regions []Region, pa GPA) *uint64 {
 	return nil
 }
 
-// loadWord reads the word at pa in one access, as the processor's own page
-// walk does: the guest may be writing it. It reports false when no region holds
-// it. The byte order is the guest's: only amd64 hosts run it.
+// loadWord reads the word at pa in one access, as the processor's own page walk does:
+// the guest may be writing it. It returns false if no region holds it. The byte order
+// is the guest's: only amd64 hosts run it.
 func loadWord(regions []Region, pa GPA) (uint64, bool) {
 	p := word(regions, pa)
 	if p == nil {

@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// frameRow is the rule from an address up to the next row's.
+// frameRow is the rule from its address up to the next row's.
 type frameRow struct {
 	start GVA
 	rule  FrameRule
@@ -21,10 +21,10 @@ const (
 	maxFrameData = 256 << 20
 )
 
-// FrameRule returns the rule for the instruction at pc, and false where the
-// image's call frame information (sections .debug_frame and .eh_frame) has none,
-// or one that needs other registers or expressions. The information is read on
-// the first call; later calls allocate nothing.
+// FrameRule returns the rule for the instruction at pc. It returns false if the
+// image's call frame information (sections .debug_frame and .eh_frame) has none, or
+// one that needs other registers or expressions. The information is read on the first
+// call; later calls allocate nothing.
 func (img *Image) FrameRule(pc GVA) (FrameRule, bool) {
 	img.framesOnce.Do(func() { img.frames, img.framesErr = img.readFrames() })
 	if row := img.frameRow(pc); row != nil {
@@ -43,8 +43,8 @@ func (img *Image) frameRow(pc GVA) *frameRow {
 	return &rows[i]
 }
 
-// FrameError returns what is wrong with the image's call frame information;
-// what was read before the damage is used all the same.
+// FrameError returns the error in the image's call frame information, if any;
+// information before the damage is still used.
 func (img *Image) FrameError() error {
 	img.FrameRule(0)
 	return img.framesErr
@@ -80,20 +80,20 @@ type frameParser struct {
 	rows int
 }
 
-// frameDesc is one FDE, run: the rows of one range of code.
+// frameDesc is one FDE after execution: the rows of one range of code.
 type frameDesc struct {
 	start, end GVA
 	rows       []frameRow
 }
 
-// cie is what the FDEs of a compilation have in common (DWARF 5, 6.4.1).
+// cie is the common part of the FDEs of a compilation (DWARF 5, 6.4.1).
 type cie struct {
 	codeAlign uint64
 	dataAlign int64
 	retReg    uint64
 	encoding  uint8 // of addresses, in .eh_frame
 	augmented bool
-	signal    bool // what it is of was not called, but interrupted something
+	signal    bool // its code was not called, but interrupted other code
 	code      []byte
 }
 
@@ -132,8 +132,8 @@ func (p *frameParser) readSection() error {
 	return nil
 }
 
-// entry finds the entry at pos: where its body (with the ID field first)
-// begins, the body, and the ID; wide is 1 in the 64-bit format.
+// entry finds the entry at pos: the beginning of its body (with the ID field first),
+// the body, and the ID; wide is 1 in the 64-bit format.
 func (p *frameParser) entry(pos int) (start int, b []byte, id uint64, idPos, wide int, err error) {
 	r := reader{b: p.data, pos: pos}
 	n := uint64(r.u32())
@@ -156,7 +156,7 @@ func (p *frameParser) entry(pos int) (start int, b []byte, id uint64, idPos, wid
 	return start, p.data[start : start+int(n)], id, idPos, wide, nil
 }
 
-// isCIE reports whether an ID field is that of a CIE.
+// isCIE reports whether an ID field is a CIE's.
 func (p *frameParser) isCIE(id uint64, wide int) bool {
 	switch {
 	case p.eh:
@@ -167,7 +167,7 @@ func (p *frameParser) isCIE(id uint64, wide int) bool {
 	return id == 0xffffffff
 }
 
-// cie returns the CIE at pos, nil when it is of a kind that is not understood.
+// cie returns the CIE at pos, nil if its kind is not supported.
 func (p *frameParser) cie(pos int) (*cie, error) {
 	if c, ok := p.cies[pos]; ok {
 		return c, nil
@@ -257,7 +257,7 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 	}
 	m.initial = m.state
 	d.rows = append(d.rows, frameRow{start: start})
-	done := false // behind the range there is nothing to say
+	done := false // after the range the rules are irrelevant
 	m.emit = func(at GVA) {
 		if done {
 			return
@@ -281,8 +281,8 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 	return nil
 }
 
-// sortedRows returns the rows of everything that was read, ascending. Of FDEs that
-// overlap, the one that begins first counts.
+// sortedRows returns all rows that were read, ascending. If FDEs overlap, the one
+// that begins first counts.
 func (p *frameParser) sortedRows() []frameRow {
 	slices.SortStableFunc(p.fdes, func(a, b frameDesc) int {
 		switch {

@@ -6,15 +6,14 @@ import (
 	"fmt"
 )
 
-// DWARF numbers of the registers that matter (System V ABI for AMD64, figure
-// 3.36).
+// DWARF numbers of the registers used here (System V ABI for AMD64, figure 3.36).
 const (
 	dwarfRBP = 6
 	dwarfRSP = 7
 )
 
-// frameState is what the rules are at one address: of RBP, RSP and the return address as they
-// are said, of all general registers as SavedRegisters has them.
+// frameState is the set of rules at one address: of RBP, RSP and the return address
+// as specified, of all general registers in the form of SavedRegisters.
 type frameState struct {
 	general SavedRegisters
 
@@ -25,11 +24,11 @@ type frameState struct {
 	rbpO, rspO, retO int64
 }
 
-// saved says where a register of the caller is.
+// saved is the place of a register of the caller.
 type saved uint8
 
 const (
-	savedNowhere saved = iota // unchanged, or for the return address: not said
+	savedNowhere saved = iota // unchanged, or for the return address: unspecified
 	savedAt                   // at an offset from the CFA
 	savedLost                 // undefined
 	savedElse                 // another register, or an expression
@@ -50,7 +49,7 @@ const maxFrameStack = 64
 
 var errFrameCode = errors.New("damaged call frame instruction")
 
-// rule returns the rules as they are now.
+// rule returns the current rules.
 func (m *frameMachine) rule() (FrameRule, bool) {
 	s := &m.state
 	r := FrameRule{CFA: int32(s.cfaOff), Return: int32(s.retO), RBP: int32(s.rbpO)}
@@ -63,7 +62,8 @@ func (m *frameMachine) rule() (FrameRule, bool) {
 	if s.rbp != savedAt {
 		r.RBP = 0
 	}
-	// An interrupt's frame is one that the processor pushed, with the stack pointer 3 words above RIP.
+	// An interrupt's frame was pushed by the processor, with the stack pointer 3
+	// words above RIP.
 	r.Trap = m.cie.signal
 	pushed := s.rsp == savedAt && s.rspO == s.retO+24
 	ok := (pushed || !r.Trap) && !s.bad && (s.cfaReg == dwarfRBP || s.cfaReg == dwarfRSP) && s.ret == savedAt && s.rbp != savedElse &&
@@ -71,7 +71,7 @@ func (m *frameMachine) rule() (FrameRule, bool) {
 	return r, ok
 }
 
-// set notes where a register is saved.
+// set records where a register is saved.
 func (m *frameMachine) set(reg uint64, how saved, off int64) {
 	if reg < uint64(len(m.state.general)) {
 		m.state.general[reg] = savedPlace(how, off)
@@ -86,7 +86,7 @@ func (m *frameMachine) set(reg uint64, how saved, off int64) {
 	}
 }
 
-// restore puts back the rule from the CIE.
+// restore restores the rule from the CIE.
 func (m *frameMachine) restore(reg uint64) {
 	if reg < uint64(len(m.state.general)) {
 		m.state.general[reg] = m.initial.general[reg]
@@ -195,7 +195,7 @@ func (m *frameMachine) run(b []byte) error {
 	return r.err
 }
 
-// reader reads numbers; behind the end it reads zeros and sets err.
+// reader reads numbers; past the end it reads zeros and sets err.
 type reader struct {
 	b   []byte
 	pos int

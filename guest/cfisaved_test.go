@@ -37,8 +37,8 @@ func TestSavedRegisters(t *testing.T) {
 	}
 }
 
-// TestCallersRegisters: those of a caller are what is saved, and what functions preserve; of code that was
-// interrupted only what is saved.
+// TestCallersRegisters: the caller's registers are those saved, and those that
+// functions preserve; for interrupted code only those saved.
 func TestCallersRegisters(t *testing.T) {
 	const cfa, gone = 0x1000, -128
 	stack := map[uint64]uint64{cfa - 16: 0x16, cfa - 24: 0x24, cfa + 8: 0x8}

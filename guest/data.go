@@ -10,24 +10,23 @@ import (
 // relaSize is the size of Elf64_Rela (System V ABI, "Relocation").
 const relaSize = 24
 
-// field is a part of text that the linker has filled in: an operand, or data,
-// but never an opcode.
+// field is a part of text that the linker has filled in: an operand, or data, but
+// never an opcode.
 type field struct {
 	addr GVA
 	size uint8
 }
 
 // fieldSizes are the bytes that a relocation fills in (System V ABI, AMD64
-// supplement, table 4.9); types that are not here fill in 4, or are gone once the
-// program is linked.
+// supplement, table 4.9); all other types fill in 4, or do not exist in a linked
+// program.
 var fieldSizes = map[elf.R_X86_64]uint8{
 	elf.R_X86_64_NONE: 0, elf.R_X86_64_64: 8, elf.R_X86_64_PC64: 8, elf.R_X86_64_16: 2, elf.R_X86_64_PC16: 2, elf.R_X86_64_8: 1, elf.R_X86_64_PC8: 1,
 	elf.R_X86_64_DTPMOD64: 8, elf.R_X86_64_DTPOFF64: 8, elf.R_X86_64_TPOFF64: 8, elf.R_X86_64_RELATIVE: 8, elf.R_X86_64_GOTOFF64: 8, elf.R_X86_64_SIZE64: 8,
 	elf.R_X86_64_GLOB_DAT: 8, elf.R_X86_64_JMP_SLOT: 8,
 }
 
-// readRelocations notes the fields in text of a program that was linked with
-// --emit-relocs.
+// readRelocations records the fields in text of a program linked with --emit-relocs.
 func (img *Image) readRelocations() error {
 	for i := range img.file.Sections {
 		if !img.file.Sections[i].Is(elf.SHT_RELA) {
@@ -51,7 +50,7 @@ func (img *Image) readRelocations() error {
 	return nil
 }
 
-// objects notes the symbols of data in text.
+// noteObjects records the symbols of data in text.
 func (img *Image) noteObjects() {
 	for i := range img.all {
 		s := &img.all[i]
@@ -62,9 +61,10 @@ func (img *Image) noteObjects() {
 	}
 }
 
-// Data returns what the image itself calls data in [lo, hi) of its text: an
-// object that has a symbol; or a field that the linker has filled in, where one
-// holds lo, so that no instruction begins there. "" stands for nothing.
+// Data describes the data in [lo, hi) of the image's text by the image's own
+// information: an object with a symbol; or a field that the linker has filled in and
+// that contains lo, so that no instruction begins there. It returns "" if the image
+// describes no data there.
 func (img *Image) Data(lo, hi GVA) string {
 	from := lo - min(lo, GVA(img.largest))
 	for i := sort.Search(len(img.objects), func(i int) bool { return img.objects[i].Addr >= from }); i < len(img.objects) && img.objects[i].Addr < hi; i++ {

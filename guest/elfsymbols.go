@@ -23,8 +23,9 @@ func (img *Image) readSymbols() error {
 	return nil
 }
 
-// roomOf is how much of its segment and of its section begins at a symbol. A label at the
-// very end of its section (_etext), or a number that is no address, is in none.
+// roomOf returns how many bytes of its segment and of its section follow a symbol. A
+// label at the very end of its section (_etext), or a number that is not an address,
+// is in neither.
 func (img *Image) roomOf(s *Symbol) (segment, section uint64) {
 	seg := img.segment(s.Addr)
 	if seg == nil {
@@ -40,8 +41,7 @@ func (img *Image) roomOf(s *Symbol) (segment, section uint64) {
 	return segment, section
 }
 
-// symbol returns the symbol that an entry of the table is, if it is the name of a
-// place in memory.
+// symbol converts an entry of the table, if it names a place in memory.
 func (img *Image) symbol(es *elf.Symbol) (Symbol, bool) {
 	sym := Symbol{Addr: GVA(es.Value), Size: es.Size, Global: es.Global()}
 	var sec *elf.Section

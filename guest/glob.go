@@ -6,14 +6,13 @@ import (
 )
 
 // Glob reports whether the whole of name matches pattern, by the rules of the
-// kernel's lib/glob.c: * stands for any bytes, ? for any one, [a-z0] for one of a
-// set and [!a-z] for one outside of it, and \ makes the next byte an ordinary
-// one; a bracket that is not closed stands for itself. It allocates nothing, and
-// its time is at most proportional to the product of the lengths: only the last *
-// is ever gone back to.
+// kernel's lib/glob.c: * matches any bytes, ? any single byte, [a-z0] one of a set
+// and [!a-z] one outside of it, and \ makes the next byte literal; a bracket that is
+// not closed is literal. It allocates nothing, and its time is at most proportional
+// to the product of the lengths: only the last * is ever gone back to.
 func Glob(pattern, name string) bool {
 	p, n := 0, 0
-	starP, starN := -1, 0 // behind the last *, and where in name it stopped
+	starP, starN := -1, 0 // after the last *, and where in name it stopped
 	for n < len(name) {
 		if p < len(pattern) {
 			if pattern[p] == '*' {
@@ -39,8 +38,8 @@ func Glob(pattern, name string) bool {
 	return p == len(pattern)
 }
 
-// CheckGlob refuses patterns that are hardly meant as they are: an empty one, and one
-// with a bracket that is not closed.
+// CheckGlob rejects patterns that are likely mistakes: an empty one, and one with a
+// bracket that is not closed.
 func CheckGlob(pattern string) error {
 	if pattern == "" {
 		return errors.New("the pattern is empty")
@@ -79,8 +78,7 @@ func globOne(pattern string, c byte) (int, bool) {
 }
 
 // globClass matches c with the bracket expression that pattern starts with. The
-// length is 0 when the bracket is not closed. A ] right after the opening is a
-// member.
+// length is 0 if the bracket is not closed. A ] right after the opening is a member.
 func globClass(pattern string, c byte) (int, bool) {
 	i := 1
 	not := i < len(pattern) && pattern[i] == '!'

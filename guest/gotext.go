@@ -1,15 +1,16 @@
 package guest
 
-// goSections and goSymbols are what a program of Go has, and its bounds in an image of
-// more than that.
+// goSections and goBounds identify a Go program, and its bounds in an image that
+// contains more.
 var (
 	goSections = []string{".gopclntab", ".data.rel.ro.gopclntab"}
 	goBounds   = [2]string{"runtime.text", "runtime.etext"}
 )
 
-// WalksStacks names the runtime that looks up every return address on the stacks of the code
-// at addr, and ends the program when it does not know one; "" if there is none. Go's does
-// when it grows a stack, and when it collects garbage (runtime.copystack, scanstack).
+// WalksStacks names the runtime that looks up every return address on the stacks of
+// the code at addr, and ends the program if it does not know one; "" if there is no
+// such runtime. Go's does when it grows a stack, and when it collects garbage
+// (runtime.copystack, scanstack).
 func (img *Image) WalksStacks(addr GVA) string {
 	if !img.hasGo() {
 		return ""
@@ -18,7 +19,7 @@ func (img *Image) WalksStacks(addr GVA) string {
 	for i, name := range goBounds {
 		s, err := img.Lookup(name)
 		if err != nil {
-			return "Go" // without its symbols, all of the image
+			return "Go" // without its symbols, the whole image
 		}
 		at[i] = s.Addr
 	}

@@ -2,12 +2,12 @@ package guest
 
 import "fmt"
 
-// Sizes of the regions behind the RAM, in bytes.
+// Sizes of the regions after the RAM, in bytes.
 const (
 	LoaderSize = 16 << 20 // page tables, GDT, boot-info blocks, command line, stacks
 	ExecSize   = 8 << 20  // each exec area
 	FarSize    = 16 << 20 // pages for Tables.Map, for each privilege
-	DataSize   = 64 << 20 // what the engine and the guest both write, for each privilege
+	DataSize   = 64 << 20 // memory that both the engine and the guest write, for each privilege
 )
 
 // MemoryRange is one range of the physical memory map.
@@ -18,27 +18,27 @@ type MemoryRange struct {
 	Kind RangeKind
 }
 
-// RangeKind says what a range of memory is for.
+// RangeKind is the use of a range of memory.
 type RangeKind uint8
 
 // The kinds. The zero value is the guest's own memory.
 const (
 	RangeRAM    RangeKind = iota
 	RangeExec             // the engine's code; no vCPU writes there
-	RangeShared           // what the engine and its code in the guest share
+	RangeShared           // memory shared by the engine and its code in the guest
 )
 
-// Layout is the physical memory map of a bare guest. RAM starts at 0; the
-// other ranges are ours, outside RAM so that no guest takes them for its own.
-// Each is a memory slot by itself: what the engine executes can be made
-// read-only to the guest.
+// Layout is the physical memory map of a bare guest. RAM starts at 0; the other
+// ranges are ours, outside RAM so that no guest uses them as its own. Each is a
+// separate memory slot: the engine's code can be made read-only for the guest.
 type Layout struct {
 	RAM, Loader, KernelExec, UserExec MemoryRange
 
 	// Far pages are mapped one by one, at addresses that are chosen later.
 	KernelFar, UserFar MemoryRange
 
-	// Data is not executable. What code of CPL0 relies on is out of reach of CPL3.
+	// Data is not executable. Data that code of CPL0 relies on is out of reach of
+	// CPL3.
 	KernelData, UserData MemoryRange
 }
 
@@ -47,9 +47,9 @@ func (l Layout) Ranges() []MemoryRange {
 	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec, l.KernelFar, l.UserFar, l.KernelData, l.UserData}
 }
 
-// LayoutFor returns the memory map of a guest with ram bytes of RAM: whole
-// pages, at most MaxRAM. The loader's region starts at the first multiple of
-// 1 GiB behind the RAM, and not below 1 GiB.
+// LayoutFor returns the memory map of a guest with ram bytes of RAM: whole pages, at
+// most MaxRAM. The loader's region starts at the first multiple of 1 GiB after the
+// RAM, but not below 1 GiB.
 func LayoutFor(ram uint64) (Layout, error) {
 	if ram == 0 || ram > MaxRAM || ram%PageSize != 0 {
 		return Layout{}, fmt.Errorf("lay out guest memory: %d bytes of RAM: want a multiple of %d, up to %d GiB", ram, PageSize, uint64(MaxRAM)>>30)

@@ -57,7 +57,8 @@ func TestPlace(t *testing.T) {
 		{"text nearly 4 GiB long", []span{ram, {1 << 40, 1<<40 + 4<<30 - 1}}, []span{{1 << 40, 1<<40 + 4<<30 - 1}}, nil, 0, true},
 		{"last lower addresses", []span{ram, {1<<47 - page2M, 1<<47 - 1}}, []span{{1<<47 - page2M, 1<<47 - 1}}, nil, 1<<47 - page2M - size, false},
 		{"first higher addresses", []span{ram, {^GVA(1<<47 - 1), ^GVA(1<<47-1) + 0xfff}}, []span{{^GVA(1<<47 - 1), ^GVA(1<<47-1) + 0xfff}}, nil, ^GVA(1<<47-1) + page2M, false},
-		// Data 1.9 GiB behind the text: the near place before the text cannot reach it.
+		// Data 1.9 GiB after the text: the near place before the text cannot reach
+		// it.
 		{"data far behind", []span{ram, {1 << 40, 1<<40 + page2M - 1}, {1<<40 + page2M, 1<<40 + 2043<<20 - 1}}, []span{{1 << 40, 1<<40 + 0xfff}}, []span{{1<<40 + 2042<<20, 1<<40 + 2043<<20 - 1}}, 1<<40 - size, false},
 		{"data in reach from one side only", []span{ram, {1 << 40, 1<<40 + page2M - 1}, {1<<40 + 2044<<20, 1<<40 + 2049<<20 - 1}}, []span{{1 << 40, 1<<40 + 0xfff}}, []span{{1<<40 + 2044<<20, 1<<40 + 2049<<20 - 1}}, 1<<40 + page2M, false},
 		{"data in reach from nowhere", []span{ram, {1 << 40, 1<<40 + 0xfff}}, []span{{1 << 40, 1<<40 + 0xfff}}, []span{{1 << 41, 1<<41 + 0xfff}}, 1<<40 - size, false},

@@ -11,15 +11,16 @@ import (
 	"github.com/ianlancetaylor/demangle"
 )
 
-// Limits of names that the linker mangles: a short one can stand for a very long one.
+// Limits of mangled names: a short one can expand to a very long one.
 const (
 	maxMangled   = 4096 // bytes of a symbol's name
-	maxDemangled = 12   // 2^12 bytes of what it stands for
+	maxDemangled = 12   // 2^12 bytes of its expansion
 	maxMeant     = 3    // symbols that an error names
 )
 
-// SourceName returns the name that C++ or Rust source has for a function or a variable, of whose symbol name is the mangled name; params
-// has the types of a function's parameters added. It is "" for a name that is not mangled.
+// SourceName returns the name in the C++ or Rust source of a function or a variable
+// whose symbol name is mangled; if params is set it includes the types of a
+// function's parameters. It is "" for a name that is not mangled.
 func SourceName(name string, params bool) string {
 	if !isMangled(name) || len(name) > maxMangled {
 		return ""
@@ -35,8 +36,9 @@ func SourceName(name string, params bool) string {
 	return text
 }
 
-// ShownName returns the name by which texts show a symbol: that of the source, without parameters, if it has one. The
-// names that it was asked for last are kept: it is called for each record that is printed.
+// ShownName returns the name of a symbol for output: the name in the source, without
+// parameters, if it has one. The most recent names are cached: it is called for each
+// record that is printed.
 func ShownName(name string) string {
 	if !isMangled(name) {
 		return name
@@ -45,7 +47,7 @@ func ShownName(name string) string {
 		return text.(string)
 	}
 	text := cmp.Or(SourceName(name, false), name)
-	if shown.n.Add(1) > maxShown { // a few too many may come in at the same time
+	if shown.n.Add(1) > maxShown { // concurrent calls may add a few too many
 		shown.names.Clear()
 		shown.n.Store(1)
 	}
@@ -53,7 +55,7 @@ func ShownName(name string) string {
 	return text
 }
 
-// maxShown bounds how many names ShownName keeps.
+// maxShown bounds the cache of ShownName.
 const maxShown = 4096
 
 var shown struct {
@@ -61,8 +63,9 @@ var shown struct {
 	n     atomic.Int64
 }
 
-// lookupSource returns the one function or variable that has a name in its source: with its namespaces and classes, and with
-// or without the types of its parameters. What the compiler has split off does not count.
+// lookupSource returns the only function or variable with that name in its source:
+// with its namespaces and classes, and with or without the types of its parameters.
+// Parts that the compiler has split off do not count.
 func (t *SymbolTable) lookupSource(name string) (found Symbol, ok bool) {
 	plain, _, _ := strings.Cut(name, "(")
 	if len(name) < 2 || len(name) > 1<<maxDemangled || strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R") {
@@ -86,8 +89,9 @@ func (t *SymbolTable) lookupSource(name string) (found Symbol, ok bool) {
 	return found, ok
 }
 
-// Parts returns the functions that a compiler has made of the one with that name, which is there too: it splits one
-// (NAME.part.0, NAME.cold), changes what it takes (NAME.isra.0), or makes one for an argument that is always the same
+// Parts returns the functions that a compiler has made from the one with that name,
+// which also exists: it splits a function (NAME.part.0, NAME.cold), changes its
+// parameters (NAME.isra.0), or specializes it for a constant argument
 // (NAME.constprop.0).
 func (t *SymbolTable) Parts(name string) []string {
 	t.findParts.Do(func() {
@@ -109,16 +113,16 @@ func (t *SymbolTable) Parts(name string) []string {
 // maxParts bounds the parts of one function.
 const maxParts = 32
 
-// partKinds are what the names of parts have after the function's: of gcc (part, cold, isra, constprop) and of LLVM
-// (its hot-cold splitting; its other clones have numbers or hashes).
+// partKinds are the suffixes of parts: of gcc (part, cold, isra, constprop) and of
+// LLVM (its hot-cold splitting; its other clones have numbers or hashes).
 var partKinds = []string{"part", "cold", "isra", "constprop", "specialized"}
 
-// isMangled reports whether a name may be one of C++ (_Z) or Rust (_R).
+// isMangled reports whether a name may be a mangled name of C++ (_Z) or Rust (_R).
 func isMangled(name string) bool {
 	return strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R")
 }
 
-// advice returns advice about a name that no symbol has: which symbols have it in their source.
+// advice suggests symbols whose name in the source is the name that no symbol has.
 func (t *SymbolTable) advice(name string) string {
 	if len(name) < 2 {
 		return ""

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLookupOfSource: a name of the source stands for the one function that has it; several are none.
+// TestLookupOfSource: a name in the source finds the only function that has it;
+// several are an error.
 func TestLookupOfSource(t *testing.T) {
 	syms := []Symbol{
 		{Name: "_Z7collatzm", Addr: 0x1000, Kind: SymFunc}, {Name: "_Z7collatzm.part.0", Addr: 0x1100, Kind: SymFunc}, {Name: "_Z7collatzm.cold", Addr: 0x1200, Kind: SymFunc},

@@ -10,23 +10,23 @@ import (
 // PageSize is the size in bytes of the smallest x86 page.
 const PageSize = 4096
 
-// ErrNoMemory is returned for a physical range that no region of the guest's
-// memory holds whole.
+// ErrNoMemory is returned for a physical range that is not within one region of the
+// guest's memory.
 var ErrNoMemory = errors.New("no guest memory there")
 
-// Region is one contiguous range of guest physical memory and the host bytes
-// behind it. The guest changes the bytes at any time while it runs.
+// Region is one contiguous range of guest physical memory and the host bytes that
+// back it. The guest may change the bytes at any time while it runs.
 type Region struct {
 	Base  GPA
 	Bytes []byte
 	Name  string // for messages: "ram", "loader"
 }
 
-// Memory is the guest's physical memory: a few disjoint regions. The zero
-// value has none. Reading the regions takes no lock, so that a vCPU's thread
-// can do it in the middle of a hit; Add may run at the same time.
+// Memory is the guest's physical memory: a few disjoint regions. The zero value is
+// empty. Reading the regions takes no lock, so that a vCPU's thread can do it in the
+// middle of a hit; Add may run at the same time.
 type Memory struct {
-	mu      sync.Mutex // serialises Add
+	mu      sync.Mutex // serializes Add
 	regions atomic.Pointer[[]Region]
 }
 
@@ -82,9 +82,9 @@ func (m *Memory) Slice(pa GPA, n int) ([]byte, error) {
 	return nil, fmt.Errorf("guest memory %v, %d bytes: %w", pa, n, ErrNoMemory)
 }
 
-// hostBytes returns the n host bytes at pa, or nil when no region has them all.
-// There are a handful of regions and the guest's RAM comes first, so a linear
-// search is the fast one.
+// hostBytes returns the n host bytes at pa, or nil if no region has them all. There
+// are a handful of regions and the guest's RAM comes first, so a linear search is
+// fast.
 func hostBytes(regions []Region, pa GPA, n uint64) []byte {
 	for i := range regions {
 		r := &regions[i]

@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// errTableSpace is the cause when the page tables do not fit their memory.
+// errTableSpace is the cause if the page tables do not fit into their memory.
 var errTableSpace = errors.New("page tables do not fit the loader's memory: use less RAM or smaller segments")
 
-// tableBuilder makes page tables in the guest's memory before it runs; Tables
-// goes on with them.
-// Tables that lead to a page allow everything; the entry that maps it decides.
+// tableBuilder makes page tables in the guest's memory before it runs; Tables adds to
+// them later. Tables that lead to a page allow everything; the entry that maps it
+// decides.
 type tableBuilder struct {
 	base GPA    // of mem
 	mem  []byte // room for tables; the root is the first page
@@ -39,8 +39,8 @@ func (b *tableBuilder) alloc() (int, error) {
 func (b *tableBuilder) get(off int) uint64    { return binary.LittleEndian.Uint64(b.mem[off:]) }
 func (b *tableBuilder) set(off int, e uint64) { binary.LittleEndian.PutUint64(b.mem[off:], e) }
 
-// entry returns the offset of the entry for va in the table of that level (1
-// to 3), making the tables on the way and cutting up larger pages.
+// entry returns the offset of the entry for va in the table of that level (1 to 3),
+// adding tables on the way and splitting larger pages.
 func (b *tableBuilder) entry(va GVA, level int) (int, error) {
 	table := 0
 	for l := 4; ; l-- {
@@ -78,9 +78,9 @@ func (b *tableBuilder) entry(va GVA, level int) (int, error) {
 	}
 }
 
-// mapRange maps size bytes, whole pages, at va to pa with the permission bits
-// of flags, over whatever was there. With large it uses 2 MiB pages where va
-// and pa allow.
+// mapRange maps size bytes, whole pages, at va to pa with the permission bits of
+// flags, replacing any former mapping. With large it uses 2 MiB pages where va and pa
+// allow.
 func (b *tableBuilder) mapRange(va GVA, pa GPA, size, flags uint64, large bool) error {
 	flags |= ptePresent | pteAccessed | pteDirty
 	for size > 0 {

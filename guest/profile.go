@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// SymProfile is the data symbol by which an image says how to find who runs
-// from an interrupted stack pointer alone, at CPL 0 and at CPL 3.
+// SymProfile is the data symbol of an image's description of how to find the running
+// task from an interrupted stack pointer alone, at CPL 0 and at CPL 3.
 const SymProfile = "gp_profile"
 
-// The object at SymProfile: little endian, aligned to 8. Offsets in bytes;
-// fields are 8 bytes wide, those from ProfileMagicOff on 4 bytes with sign.
+// The object at SymProfile: little endian, aligned to 8. Offsets in bytes; fields are
+// 8 bytes wide, from ProfileMagicOff on 4 bytes and signed.
 const (
 	ProfileMagic = 0x31464f5250504728 // "(GPPROF1"
 
@@ -34,20 +34,21 @@ const (
 	ProfileCommSize = 16
 )
 
-// ProfileFlags is what a guest promises about its address spaces. A guest may set flags
+// ProfileFlags are a guest's promises about its address spaces. A guest may set flags
 // while it runs; one that is set stays set.
 type ProfileFlags uint64
 
-// ProfileOneMapping is set in a guest all of whose address spaces have the user
-// text and the engine's memory at the addresses that the boot page tables have
-// them at, and nowhere else. Then code at a user address stands for one place,
-// and what it refers to is there in every address space.
+// ProfileOneMapping is set in a guest whose address spaces all have the user text and
+// the engine's memory at the addresses of the boot page tables, and nowhere else.
+// Then a user address always means the same code, and the places that the code refers
+// to exist in every address space.
 const ProfileOneMapping ProfileFlags = 1
 
-// ProfileKernelOnce is set in a guest that executes its kernel text only at the image's
-// addresses, and has the engine's memory where the boot page tables have it in every
-// address space. RAM is identity mapped at boot, executable: without this flag the
-// same text may run at a second address, where a jump's displacement leads elsewhere.
+// ProfileKernelOnce is set in a guest that executes its kernel text only at the
+// image's addresses, and has the engine's memory at the addresses of the boot page
+// tables in every address space. RAM is identity mapped at boot, executable: without
+// this flag the same text may run at a second address, where a jump's displacement
+// leads elsewhere.
 const ProfileKernelOnce ProfileFlags = 2
 
 // SymFlags is the data symbol of the flags of an image without a profile: 8 bytes,
@@ -56,27 +57,27 @@ const SymFlags = "gp_flags"
 
 // Profile says how guest code finds its vCPU and its task, in one of two ways.
 //
-// By the stack: at info = RSP & StackMask, the lowest address of its stack, stands
-// a structure with the fields below; if the 8 bytes at info + MagicOff are not
-// StackMagic, the stack is no task's and nothing is known. All stacks, kernel and user,
-// are of one size and aligned to it, their tasks stay on the vCPU that the
-// structure names, and RSP never stands at the very top of one. A task that is
-// gone for good takes the magic with it, or another task has the stack with
-// another number: what was under way on it never returns.
+// By the stack: at info = RSP & StackMask, the lowest address of its stack, is a
+// structure with the fields below; if the 8 bytes at info + MagicOff are not
+// StackMagic, the stack is not a task's and nothing is known. All stacks, kernel and
+// user, have the same size and are aligned to it, their tasks stay on the vCPU in the
+// structure, and RSP is never at the very top of a stack. When a task is gone for
+// good, its stack loses the magic, or another task has the stack with another number:
+// activations that were under way on it never return.
 //
-// By GS, as in Linux: the kernel has memory for each vCPU at its GS base. At
-// GS base + CPUOff is the number of the vCPU, and at GS base + TaskOff the address of
-// the running task's structure, which has the other fields; where a kernel probe can
-// be, both are mapped and the base is the kernel's. The kernel stacks of tasks are of
-// one size and aligned to it, if StackMask is not 0, and used from their tops down. A
-// task is gone for good when its structure has another number, or a bit of Dead in its
-// state.
+// By GS, as in Linux: the kernel has memory for each vCPU at its GS base. At GS base
+// + CPUOff is the number of the vCPU, and at GS base + TaskOff the address of the
+// running task's structure, which has the other fields; wherever a kernel probe can
+// be, both are mapped and the base is the kernel's. If StackMask is not 0, the kernel
+// stacks of tasks have the same size, are aligned to it, and are used from their tops
+// down. A task is gone for good if its structure has another number, or a bit of Dead
+// in its state.
 //
-// Image.Profile returns profiles by the stack, whose mask is that of a stack of
-// MinProfileStack to MaxProfileStack bytes, whose magic is not 0, and whose fields are
-// inside the stack, aligned to their size.
+// Image.Profile returns only profiles by the stack, with the mask of a stack of
+// MinProfileStack to MaxProfileStack bytes, a nonzero magic, and fields inside the
+// stack that are aligned to their size.
 type Profile struct {
-	GS bool // by GS, and not by the stack
+	GS bool // by GS, not by the stack
 
 	StackMask, StackMagic uint64
 
@@ -87,15 +88,15 @@ type Profile struct {
 	TGIDOff  int32 // 4 bytes, number of its thread group
 	CommOff  int32 // ProfileCommSize bytes, the name, padded with NULs
 
-	StateOff int32  // by GS: 4 bytes, what the task does
-	Dead     uint32 // by GS: bits of that which say that the task never runs again; 0: not known
+	StateOff int32  // by GS: 4 bytes, the task's state
+	Dead     uint32 // by GS: bits of the state which say that the task never runs again; 0: not known
 
 	Flags   ProfileFlags // in the image; the guest may have changed them
 	FlagsAt GVA          // where the guest keeps them, 8 bytes
 }
 
-// Profile returns the image's profile. An image without one gives an error that
-// wraps ErrSymbolNotFound, one that breaks the rules an *ImageError or an
+// Profile returns the image's profile. If the image has none, the error wraps
+// ErrSymbolNotFound; if it is invalid, the error is an *ImageError or an
 // *AmbiguousSymbolError.
 func (img *Image) Profile() (Profile, error) {
 	s, err := img.Lookup(SymProfile)
@@ -117,9 +118,9 @@ func (img *Image) Profile() (Profile, error) {
 	return p, nil
 }
 
-// FlagsAt returns the address of the guest's ProfileFlags: in its profile, or, in an
-// image without one, at SymFlags. Errors are those of Profile, and wrap ErrSymbolNotFound
-// when the image has neither.
+// FlagsAt returns the address of the guest's ProfileFlags: in its profile or, in an
+// image without one, at SymFlags. It fails as Profile does; the error wraps
+// ErrSymbolNotFound if the image has neither.
 func (img *Image) FlagsAt() (GVA, error) {
 	p, err := img.Profile()
 	if err == nil || !errors.Is(err, ErrSymbolNotFound) {
@@ -168,22 +169,23 @@ func parseProfile(b []byte) (Profile, error) {
 	return p, nil
 }
 
-// Task is what a profile tells of the task that runs, as the guest says.
+// Task is the running task, found by a profile, as reported by the guest.
 type Task struct {
 	CPU, PID, TGID uint32
 	Comm           [ProfileCommSize]byte // the name, padded with NULs
 	At             GVA                   // of its structure
 
-	buf [taskWindow]byte // what was read
+	buf [taskWindow]byte // the bytes read
 }
 
-// taskWindow is how far apart the fields of a task may stand to be read in one go.
+// taskWindow is the largest distance between the fields of a task for reading them at
+// once.
 const taskWindow = 128
 
 // ReadTask finds the task that runs with stack pointer rsp, on a vCPU whose GS base
 // for the kernel is gs, through read, which fills p from the guest's memory at an
-// address or fails, and fills in t. It returns false, with nothing of t of any meaning,
-// when no task is known there. It allocates nothing of its own.
+// address or fails, and fills in t. It returns false, with t invalid, if no task is
+// known there. It does not allocate.
 func (p *Profile) ReadTask(t *Task, rsp uint64, gs GVA, read func(addr GVA, p []byte) error) bool {
 	t.At = GVA(rsp & p.StackMask)
 	from := min(p.PIDOff, p.TGIDOff, p.CommOff)
@@ -200,7 +202,7 @@ func (p *Profile) ReadTask(t *Task, rsp uint64, gs GVA, read func(addr GVA, p []
 	} else {
 		from, end = min(from, p.MagicOff, p.CPUOff), max(end, p.MagicOff+8, p.CPUOff+4)
 	}
-	if !p.GS && !t.At.Canonical() { // with 5 levels of tables an address has 57 bits
+	if !p.GS && !t.At.Canonical() { // with 5-level tables an address has 57 bits
 		return false
 	}
 	whole := end-from <= taskWindow && read(t.At+GVA(from), t.buf[:end-from]) == nil
@@ -238,9 +240,9 @@ func (p *Profile) ReadTask(t *Task, rsp uint64, gs GVA, read func(addr GVA, p []
 	return b != nil
 }
 
-// Gone reports whether the task of number pid is known to be gone that once was on the
-// stack which holds place, or, by GS, had its structure at at. What cannot be read
-// decides nothing. buf has room for 8 bytes.
+// Gone reports whether the task of number pid, which was once on the stack that
+// contains place or, by GS, had its structure at at, is known to be gone. If memory
+// cannot be read the result is false. buf has room for 8 bytes.
 func (p *Profile) Gone(place uint64, at GVA, pid uint32, buf []byte, read func(addr GVA, p []byte) error) bool {
 	if !p.GS {
 		at = GVA(place & p.StackMask)

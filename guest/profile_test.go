@@ -172,7 +172,7 @@ func TestReadTaskByGS(t *testing.T) {
 	le.PutUint32(task[0x500:], 31)
 	le.PutUint32(task[0x504:], 30)
 	copy(task[0x900:], "kworker")
-	missing := GVA(0) // what is at this address cannot be read
+	missing := GVA(0) // memory at this address cannot be read
 	read := func(addr GVA, b []byte) error {
 		for base, mem := range map[GVA][]byte{gs: cpu, at: task} {
 			if off := addr - base; off < GVA(len(mem)) && addr != missing {
@@ -214,7 +214,7 @@ func TestReadTaskByGS(t *testing.T) {
 	gone("states are not known", at, 31, false)
 }
 
-// FuzzProfile parses anything; what is accepted keeps the promises of Profile.
+// FuzzProfile parses anything; an accepted profile keeps the promises of Profile.
 func FuzzProfile(f *testing.F) {
 	f.Add(testProfile())
 	f.Add(make([]byte, ProfileSize))

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// TrapStub is a stub of the trap ABI, as a guest has it at a vector that it hands
-// to the host: out of AL to a port, and iretq.
+// TrapStub is a stub of the trap ABI, which a guest has at a vector that it passes to
+// the host: out of AL to a port, and iretq.
 func TrapStub(port uint8) []byte {
 	return x86.Assemble(func(a *x86.Asm) {
 		a.Out(port)
@@ -15,8 +15,8 @@ func TrapStub(port uint8) []byte {
 	})
 }
 
-// PutGate writes an interrupt gate to the kernel's code segment, DPL 3, of 16
-// bytes, with its stack from the IST if that is not 0 (SDM Vol. 3, 6.14.1).
+// PutGate writes an interrupt gate to the kernel's code segment, DPL 3, of 16 bytes,
+// which uses stack ist of the IST if ist is not 0 (SDM Vol. 3, 6.14.1).
 func PutGate(b []byte, to GVA, ist uint64) {
 	a := uint64(to)
 	binary.LittleEndian.PutUint64(b, a&0xffff|SelKernelCode<<16|ist<<32|0xee<<40|a>>16&0xffff<<48)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// SymbolKind says what a symbol names.
+// SymbolKind is the kind of object that a symbol names.
 type SymbolKind uint8
 
 // The kinds of symbol that an image keeps.
@@ -20,22 +20,22 @@ const (
 type Symbol struct {
 	Name    string
 	Addr    GVA
-	Size    uint64 // bytes; where the ELF says 0, up to the next symbol or the section's end
+	Size    uint64 // bytes; if the ELF file says 0, up to the next symbol or the section's end
 	Kind    SymbolKind
 	Global  bool
-	User    bool // in a segment that CPL3 can use
+	User    bool // in a segment accessible at CPL3
 	Section string
-	Label   bool // the file does not say what it names: perhaps data among code
+	Label   bool // the file does not say what it names: possibly data among code
 }
 
 // ErrSymbolNotFound is returned for a name that the image does not have.
 var ErrSymbolNotFound = errors.New("symbol not found")
 
-// ErrModuleNotFound is the ErrSymbolNotFound of a name MODULE:SYMBOL where the guest's
-// kernel can load modules and this one is not there: it may come.
+// ErrModuleNotFound is the ErrSymbolNotFound for a name MODULE:SYMBOL if the guest's
+// kernel can load modules and has not loaded this one: it may do so later.
 var ErrModuleNotFound = fmt.Errorf("module not loaded: %w", ErrSymbolNotFound)
 
-// MissingSymbolError is an ErrSymbolNotFound with what to do about it.
+// MissingSymbolError is an ErrSymbolNotFound with advice.
 type MissingSymbolError struct{ Name, Advice string }
 
 func (e *MissingSymbolError) Error() string {
@@ -45,7 +45,7 @@ func (e *MissingSymbolError) Error() string {
 // Unwrap returns ErrSymbolNotFound.
 func (e *MissingSymbolError) Unwrap() error { return ErrSymbolNotFound }
 
-// Advice returns what err says to do about a symbol that is missing, or "".
+// Advice returns the advice of err about a missing symbol, or "".
 func Advice(err error) string {
 	var e *MissingSymbolError
 	if errors.As(err, &e) {
@@ -54,8 +54,7 @@ func Advice(err error) string {
 	return ""
 }
 
-// AmbiguousSymbolError is returned for a name that stands for several
-// addresses.
+// AmbiguousSymbolError is returned for a name with several addresses.
 type AmbiguousSymbolError struct {
 	Name  string
 	Addrs []GVA // ascending
@@ -71,7 +70,7 @@ func (e *AmbiguousSymbolError) Error() string {
 	return b.String()
 }
 
-// TextMismatchError is returned when the text at Addr is not what a patch
+// TextMismatchError is returned if the text at Addr differs from what a patch
 // expected; nothing was changed.
 type TextMismatchError struct {
 	Addr      GVA

@@ -18,23 +18,23 @@ func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 type SymbolTable struct {
 	all    []Symbol // ascending by address, then best first
 	byName map[string][]int32
-	cover  []coverRange // ascending, disjoint: which symbol answers for an address
+	cover  []coverRange // ascending, disjoint: the symbol for each address
 
 	findParts sync.Once
 	parts     map[string][]string // see Parts
 }
 
-// coverRange says that the symbol sym is the one to name for the addresses
-// from start to end, not included.
+// coverRange says that sym is the symbol for the addresses from start to end, not
+// included.
 type coverRange struct {
 	start, end GVA
 	sym        int32
 }
 
-// NewSymbolTable takes over syms, in any order. room returns how many bytes there are
-// from a symbol to the end of what it is in: its segment, which ends every symbol, and
-// its section, which ends one of size 0, as the next symbol does. A symbol in no segment
-// answers for no address; one in no section keeps size 0.
+// NewSymbolTable takes over syms, in any order. room returns the number of bytes from
+// a symbol to the ends of its segment, which ends every symbol, and of its section,
+// which ends a symbol of size 0, as the next symbol does. A symbol outside of
+// segments covers no address; one outside of sections keeps size 0.
 func NewSymbolTable(syms []Symbol, room func(s *Symbol) (segment, section uint64)) *SymbolTable {
 	slices.SortStableFunc(syms, func(a, b Symbol) int {
 		switch {
@@ -78,7 +78,7 @@ func NewSymbolTable(syms []Symbol, room func(s *Symbol) (segment, section uint64
 	return t
 }
 
-// betterName orders symbols at one address: which is the one to show.
+// betterName orders symbols at one address: which one to show.
 func betterName(a, b *Symbol) bool {
 	if f, g := a.Kind == SymFunc, b.Kind == SymFunc; f != g {
 		return f
@@ -100,12 +100,10 @@ func betterName(a, b *Symbol) bool {
 
 func leadingUnderscores(s string) int { return len(s) - len(strings.TrimLeft(s, "_")) }
 
-// buildCover cuts the address space into ranges with one answer each, from the symbols
-// in order that answer for addresses: among
-// the symbols whose extent holds an address, one whose size the file gives
-// before one whose size was inferred (a label inside an assembly function does
-// not hide the function), then the innermost, then the smallest, then the
-// better name.
+// buildCover divides the address space into ranges with one symbol each. Of the
+// symbols in order whose extent contains an address it prefers one with a size from
+// the file to one with an inferred size (a label inside an assembly function does not
+// hide the function), then the innermost, then the smallest, then the better name.
 func (t *SymbolTable) buildCover(order []int32, inferred []bool) {
 	slices.SortFunc(order, // best first
 		func(x, y int32) int {
@@ -128,8 +126,8 @@ func (t *SymbolTable) buildCover(order []int32, inferred []bool) {
 		rank[i] = int32(r)
 	}
 
-	// Sweep over the starts and ends. The heap holds the ranks of the symbols
-	// that have started; those that have ended leave when they come to the top.
+	// Sweep over the starts and ends. The heap holds the ranks of the symbols that
+	// have started; those that have ended are removed when they reach the top.
 	end := func(i int32) GVA { return t.all[i].Addr + GVA(t.all[i].Size) } // no wrap: segments end before the last page
 	points := make([]GVA, 0, 2*len(order))
 	for _, i := range order {
@@ -182,10 +180,11 @@ func (h *rankHeap) Pop() any {
 // changed.
 func (t *SymbolTable) Symbols() []Symbol { return t.all }
 
-// Lookup returns the symbol of that name. Where several have it, functions go
-// before data, and all must be at one address; otherwise the error is an
-// *AmbiguousSymbolError. A name that no symbol has may be that of C++ or Rust source, if
-// one function or variable alone has it. Otherwise the error wraps ErrSymbolNotFound.
+// Lookup returns the symbol of that name. If several have it, functions take
+// precedence over data, and all must be at one address; otherwise the error is an
+// *AmbiguousSymbolError. If no symbol has the name, it may be a name in C++ or Rust
+// source that only one function or variable has. Otherwise the error wraps
+// ErrSymbolNotFound.
 func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 	found := t.byName[name]
 	if len(found) == 0 {
@@ -197,7 +196,7 @@ func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 		}
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)
 	}
-	best := []int32{} // those of the best kind, ascending by address
+	best := []int32{} // the symbols of the best kind, ascending by address
 	for _, i := range found {
 		if t.all[i].Kind == SymFunc {
 			best = append(best, i)
@@ -217,9 +216,9 @@ func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 	return Symbol{}, e
 }
 
-// Find returns the symbol whose extent holds addr: the innermost one that has a
-// size in the file, or else the one before addr, up to the next symbol. It
-// allocates nothing.
+// Find returns the symbol whose extent contains addr: the innermost one with a size
+// in the file, or else the one before addr, up to the next symbol. It allocates
+// nothing.
 func (t *SymbolTable) Find(addr GVA) (Symbol, bool) {
 	c := t.cover
 	i := sort.Search(len(c), func(i int) bool { return c[i].end > addr })

@@ -47,7 +47,8 @@ func TestTablesMap(t *testing.T) {
 	}
 }
 
-// TestTablesMapShared: an address space that copied the top level sees what is mapped later.
+// TestTablesMapShared: an address space that copied the top level sees later
+// mappings.
 func TestTablesMapShared(t *testing.T) {
 	mem, _, st := bootSound(t, BootOptions{VCPUs: 1, RAM: 16 << 20})
 	top, err := mem.Slice(st.Root, PageSize)
@@ -87,9 +88,9 @@ func TestTablesMapHostile(t *testing.T) {
 	}
 }
 
-// FuzzTablesMap maps pages in tables that the guest has written what it likes to, loops
-// included: each call comes back, and nothing changes but tables, and of those
-// one entry and what is new.
+// FuzzTablesMap maps pages in tables that the guest has filled with arbitrary data,
+// loops included: each call returns, and only tables change, in fact only one entry
+// and the new tables.
 func FuzzTablesMap(f *testing.F) {
 	entry := func(at uint32, e uint64) []byte {
 		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at), e)

@@ -5,10 +5,10 @@ type Step struct {
 	Level int // 5 (PML5E) or 4 (PML4E) to 1 (PTE)
 	At    GPA // where the entry is
 	Entry uint64
-	Leaf  bool // it maps a page, where it maps anything
+	Leaf  bool // it maps a page, if it maps anything
 }
 
-// trail are the steps of one walk.
+// trail is the steps of one walk.
 type trail struct {
 	steps [5]Step
 	n     int
@@ -21,9 +21,9 @@ func (t *trail) addStep(s Step, read bool) {
 	}
 }
 
-// Walk is Translate, and returns the entries that were read on the way, too: of an address
-// that is not mapped those as far as the walk got. There are none for memory that is at its place whatever the
-// tables say (At).
+// Walk is Translate, and also returns the entries that were read on the way: for an
+// address that is not mapped, as far as the walk got. It returns none for memory with
+// a fixed address (Home).
 func (as AddressSpace) Walk(va GVA) ([]Step, Mapping, error) {
 	var t trail
 	m, level, reason := as.walk(as.mem.Regions(), va, &t)
@@ -33,7 +33,7 @@ func (as AddressSpace) Walk(va GVA) ([]Step, Mapping, error) {
 	return t.steps[:t.n], m, nil
 }
 
-// Levels returns how many levels of tables there are: 4, or 5.
+// Levels returns the number of levels of tables: 4 or 5.
 func (as AddressSpace) Levels() int {
 	if as.deep {
 		return 5
@@ -46,7 +46,7 @@ func (s Step) Name() string {
 	return [...]string{"?", "PTE", "PDE", "PDPTE", "PML4E", "PML5E"}[s.Level]
 }
 
-// Index returns which entry of its table it is, 0 to 511.
+// Index returns the index of the entry in its table, 0 to 511.
 func (s Step) Index() int { return int(s.At >> 3 & 511) }
 
 // Points returns the physical address of the next table, or of the page.
@@ -57,8 +57,9 @@ func (s Step) Points() GPA {
 	return GPA(s.Entry & pteAddr)
 }
 
-// Flags returns the names of the bits that are set, as SDM Vol. 3, tables 4-15 to 4-20, has them, of
-// an entry that is present; of others none, for they are the guest's.
+// Flags returns the names of the bits that are set, as SDM Vol. 3, tables 4-15 to
+// 4-20, has them. If the entry is not present it returns none, because the bits are
+// then the guest's.
 func (s Step) Flags() []string {
 	if s.Entry&ptePresent == 0 {
 		return nil
@@ -67,7 +68,7 @@ func (s Step) Flags() []string {
 	for _, b := range []struct {
 		bit  uint64
 		name string
-		leaf bool // only where it maps a page
+		leaf bool // only if it maps a page
 	}{
 		{pteWrite, "RW", false}, {pteUser, "US", false}, {ptePWT, "PWT", false}, {ptePCD, "PCD", false}, {pteAccessed, "A", false},
 		{pteDirty, "D", true}, {pteGlobal, "G", true},

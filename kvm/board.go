@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Board is the state of what CreateIRQChip and CreatePIT have put into the kernel beside the local APICs, and
-// of the clock that KVM shows to guests. What the structures have is KVM's to know.
+// Board is the state of the devices that CreateIRQChip and CreatePIT have put
+// into the kernel, except the local APICs, and of the clock that KVM shows to
+// guests. The contents of the structures are private to KVM.
 type Board struct {
 	Chips [3][512]byte         // the 8259s and the I/O APIC: the union of struct kvm_irqchip
 	PIT   [sizeofPITState]byte // struct kvm_pit_state2
@@ -48,8 +49,9 @@ func (vm *VM) GetBoard(b *Board) error {
 	return nil
 }
 
-// SetBoard writes what GetBoard has read. Interrupt lines have the levels that they have, and are to be set before: a
-// rise that the controllers see behind it is an interrupt. The clock goes on from where it was (KVM_SET_IRQCHIP,
+// SetBoard restores the state that GetBoard has read. Set the levels of the
+// interrupt lines first: a rise that the controllers see afterwards is an
+// interrupt. The clock continues from its saved value (KVM_SET_IRQCHIP,
 // KVM_SET_PIT2 and KVM_SET_CLOCK, sections 4.27, 4.73 and 4.30).
 func (vm *VM) SetBoard(b *Board) error {
 	for i := range b.Chips {
@@ -67,8 +69,8 @@ func (vm *VM) SetBoard(b *Board) error {
 	return nil
 }
 
-// TellPaused tells a guest that has KVM's clock, for its watchdogs, that the vCPU did not run for a while
-// (KVM_KVMCLOCK_CTRL, section 4.78).
+// TellPaused tells a guest with KVM's clock that the vCPU did not run for a
+// while, so that its watchdogs do not fire (KVM_KVMCLOCK_CTRL, section 4.78).
 func (v *VCPU) TellPaused() error {
 	if _, err := ioctl(v.fd.num(), ioKVMClockCtrl, 0); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it does not have it
 		return fmt.Errorf("tell of a pause: %w", err)

@@ -91,8 +91,8 @@ func (c Capability) String() string {
 	return fmt.Sprintf("KVM_CAP_%d", uint32(c))
 }
 
-// required are the capabilities without which this package does not work at
-// all, and since when Linux has them. Open refuses a host that lacks one.
+// required are the capabilities without which this package does not work at all,
+// and since when Linux has them. Open rejects a host that lacks one.
 var required = []struct {
 	cap   Capability
 	since string

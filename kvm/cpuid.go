@@ -15,7 +15,7 @@ type CPUIDEntry = gokvm.CPUIDEntry2
 const maxCPUIDEntries = 256
 
 // SupportedCPUID returns the CPUID leaves that KVM can show to guests on this
-// host (KVM_GET_SUPPORTED_CPUID, section 4.46). Filter them and give them to
+// host (KVM_GET_SUPPORTED_CPUID, section 4.46). Filter them and pass them to
 // VCPU.SetCPUID.
 func (s *System) SupportedCPUID() ([]CPUIDEntry, error) {
 	for n := 64; ; n *= 2 {
@@ -31,10 +31,10 @@ func (s *System) SupportedCPUID() ([]CPUIDEntry, error) {
 	}
 }
 
-// SetCPUID sets what the CPUID instruction shows to this vCPU
+// SetCPUID sets the result of the CPUID instruction on this vCPU
 // (KVM_SET_CPUID2), before its first Run. Not every host lets all of it be
-// chosen: kvm_pvm shows the host's feature bits in leaves 1 and 7. CPUID tells
-// what came of it.
+// chosen: kvm_pvm shows the host's feature bits in leaves 1 and 7. CPUID returns
+// the actual values.
 func (v *VCPU) SetCPUID(entries []CPUIDEntry) error {
 	if len(entries) > maxCPUIDEntries {
 		return fmt.Errorf("set cpuid: %d entries, at most %d: %w", len(entries), maxCPUIDEntries, unix.E2BIG)
@@ -47,11 +47,11 @@ func (v *VCPU) SetCPUID(entries []CPUIDEntry) error {
 	return nil
 }
 
-// CPUID returns what SetCPUID set, with the bits that KVM keeps up to date
-// itself (KVM_GET_CPUID2).
+// CPUID returns the leaves of SetCPUID, with the bits that KVM itself keeps up
+// to date (KVM_GET_CPUID2).
 func (v *VCPU) CPUID() ([]CPUIDEntry, error) {
-	// Room for exactly what was set: in Linux 6.1, a call that succeeds still
-	// does not say how many entries it filled in, which later kernels do.
+	// Room for exactly the entries that were set: Linux 6.1 does not report how
+	// many entries a successful call has filled in. Later kernels do.
 	c := gokvm.CPUID{Nent: uint32(v.cpuids), Entries: make([]CPUIDEntry, v.cpuids)}
 	if err := gokvm.GetCPUID2(uintptr(v.fd.num()), &c); err != nil {
 		return nil, fmt.Errorf("get cpuid: %w", err)

@@ -29,9 +29,10 @@ type GuestDebug struct {
 }
 
 // SetGuestDebug sets how the guest is debugged from the next Run on. The zero
-// value ends debugging. With DebugSingleStep, registers that were changed cost
-// the next Run two ioctls more. Owner thread only: from another thread it would wait as
-// long as the vCPU is in Run, which is for ever while it halts inside KVM (VM.CreateIRQChip).
+// value ends debugging. With DebugSingleStep, changed registers cost the next
+// Run two more ioctls. Owner thread only: from another thread it would wait as
+// long as the vCPU is in Run, which is forever while it halts inside KVM
+// (VM.CreateIRQChip).
 func (v *VCPU) SetGuestDebug(d GuestDebug) error {
 	if _, err := ioctlPtr(v.fd.num(), ioSetGuestDebug, &d); err != nil {
 		return fmt.Errorf("set guest debug %#x: %w", uint32(d.Control), err)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// decode fills e from what KVM left in page. mapping is the whole shared
-// memory, which holds the data of in and out behind the page.
+// decode fills e from the exit that KVM left in page. mapping is the whole
+// shared memory, which holds the data of in and out after the page.
 //
-// The offsets are those of the union in struct kvm_run, shown beside each
-// field; TestExitDecode has them as gcc lays that struct out.
+// The offsets are the offsets in the union in struct kvm_run, shown beside each
+// field. TestExitDecode has them as gcc lays that struct out.
 func (e *Exit) decode(page *runPage, mapping []byte) error {
 	le := binary.LittleEndian
 	u := &page.exit
@@ -83,7 +83,8 @@ func (e *Exit) decode(page *runPage, mapping []byte) error {
 	case ReasonNotify:
 		e.NotifyFlags = le.Uint32(u[0:])
 	case ReasonIntr:
-		// A signal, said without EINTR: nothing for the caller to do either.
+		// A signal, reported without EINTR: the caller need not do anything about it
+		// either.
 		e.Reason = ReasonInterrupted
 	case ReasonUnknown:
 		return &UnknownExitError{Reason: e.Reason, Hardware: le.Uint64(u[0:]), Raw: *u}

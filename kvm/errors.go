@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reasons why a host cannot be used, for errors.Is on what Open and
-// CreateVM return.
+// The reasons why a host cannot be used, for errors.Is on errors of Open and
+// CreateVM.
 var (
-	// ErrNoKVM: there is no device, or no driver behind it.
+	// ErrNoKVM: there is no device, or no driver for it.
 	ErrNoKVM = errors.New("no kvm")
 	// ErrPermission: the device exists, and this process may not open it.
 	ErrPermission = errors.New("permission denied")
@@ -42,9 +42,9 @@ var (
 // OpenError says why a KVM device cannot be used, and what to do.
 type OpenError struct {
 	Path   string // of the device
-	Reason error  // ErrNoKVM, ErrPermission, ErrNotKVM, ErrAPIVersion, ErrCapability or ErrBusy; nil if none of them
-	Err    error  // what the kernel said, or nil
-	Detail string // what exactly is wrong, may be empty
+	Reason error  // ErrNoKVM, ErrPermission, ErrNotKVM, ErrAPIVersion, ErrCapability or ErrBusy, or nil
+	Err    error  // the kernel's error, or nil
+	Detail string // the exact fault, may be empty
 	Hint   string // what to do about it, may be empty
 }
 
@@ -79,8 +79,8 @@ func (e *OpenError) Unwrap() []error {
 	return errs
 }
 
-// openError classifies what open(2) on path, or the first ioctls behind it,
-// said.
+// openError classifies an error of open(2) on path, or of the first ioctls after
+// it.
 func openError(path string, err error) *OpenError {
 	e := &OpenError{Path: path, Err: err}
 	switch {

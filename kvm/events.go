@@ -48,8 +48,9 @@ func (v *VCPU) SetEvents(e *Events) error {
 	return nil
 }
 
-// Delivering reports whether an exception is on its way into the guest: the next Run delivers it before anything is
-// executed. Any thread may call it while the vCPU is not in Run.
+// Delivering reports whether an exception is pending: the next Run delivers it
+// before anything is executed. Any thread may call it while the vCPU is not in
+// Run.
 func (v *VCPU) Delivering() (bool, error) {
 	var e Events
 	if err := v.GetEvents(&e); err != nil {
@@ -58,8 +59,10 @@ func (v *VCPU) Delivering() (bool, error) {
 	return e.E.Inject != 0 || e.E.Pending != 0 || v.hidesBreakpoint(&e), nil
 }
 
-// HidesBreakpoint reports whether a #BP that was queued here is on its way into the guest, which KVM does not show among the
-// events. After a Run it is told as TakeBreakpointBack does. Any thread may call it while the vCPU is not in Run.
+// HidesBreakpoint reports whether a #BP is being delivered to the guest that KVM
+// does not show among the events. That is a #BP that was queued here, or after a
+// Run one that TakeBreakpointBack would take back. Any thread may call it while
+// the vCPU is not in Run.
 func (v *VCPU) HidesBreakpoint() (bool, error) {
 	var e Events
 	err := v.GetEvents(&e)
@@ -69,21 +72,21 @@ func (v *VCPU) HidesBreakpoint() (bool, error) {
 // hidesBreakpoint reports whether there is a #BP that the events e do not show.
 func (v *VCPU) hidesBreakpoint(e *Events) bool {
 	if e.E.Nr != x86.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
-		return false // of what is hidden, the number is to be seen
+		return false // of a hidden exception, only the number is visible
 	}
 	return v.queued || v.cut && v.page.readyForIntr == 0 && v.regs.RFLAGS&x86.FlagIF != 0 && !v.irqchip && e.I.Shadow == 0
 }
 
-// InjectException has the next Run deliver exception vec (0..31, not 2, which
-// is the NMI) to the guest at the registers as they are then, with an error
-// code if hasErr, and with cr2 in CR2 if vec is x86.VectorPF. ErrEventPending means
-// that something else is on its way in. Owner thread only.
+// InjectException has the next Run deliver exception vec (0..31, not 2, which is
+// the NMI) to the guest at its registers at that time. The exception has an
+// error code if hasErr, and cr2 in CR2 if vec is x86.VectorPF. ErrEventPending
+// means that another event is being delivered. Owner thread only.
 //
-// A #BP is good only right after Run reported the int3. Where RIP must stand
-// depends on the host: behind a debug exit, VMX and SVM take it to be at the
-// int3 and push the address behind it (SDM Vol. 3, 27.6.1.1: RIP plus the
-// instruction length, which KVM remembers from that exit); kvm_pvm pushes RIP
-// as it is. A #DB leaves DR6 alone: see SetDebugRegs.
+// A #BP may only be injected right after Run reported the int3. Where RIP must
+// be depends on the host. After a debug exit, VMX and SVM take RIP to be at the
+// int3 and push the address after it (SDM Vol. 3, 27.6.1.1: RIP plus the
+// instruction length, which KVM remembers from that exit). kvm_pvm pushes RIP as
+// it is. A #DB leaves DR6 alone: see SetDebugRegs.
 func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) error {
 	fail := func(err error) error { return fmt.Errorf("inject exception %d: %w", vec, err) }
 	if vec > 31 || vec == 2 {
@@ -93,8 +96,8 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 	if err := v.GetEvents(&e); err != nil {
 		return fail(err)
 	}
-	// KVM does not show #BP and #OF among the events, hence the second look at
-	// what was queued here.
+	// KVM does not show #BP and #OF among the events, so check also whether one
+	// was queued here.
 	if v.queued || e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
 		return fail(ErrEventPending)
 	}
@@ -116,13 +119,18 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 	return nil
 }
 
-// TakeBreakpointBack undoes an int3 that the guest has executed, on a host where that makes the guest's own #BP of it, when Run
-// ended before the guest got that: RIP is behind it then, KVM does not show the exception among the events (it expects RIP at the
-// int3, KVM_GET_VCPU_EVENTS, section 4.31), and drops it when registers are set. Afterwards the vCPU is at the int3
-// and nothing is on its way in. It reports whether there was one, which is told by an interrupt that cannot come in: it
-// does not see one where interrupts are off or come from controllers in the kernel (VM.CreateIRQChip). What tells it is as the
-// last Run left it, so that there is none unless that was interrupted, and neither registers nor events have been set since. Owner
-// thread only.
+// TakeBreakpointBack undoes an int3 that the guest has executed, on a host where
+// the int3 raises the guest's own #BP, if Run ended before the guest received
+// it. In that state RIP is after the int3, and KVM does not show the exception
+// among the events (it expects RIP at the int3, KVM_GET_VCPU_EVENTS, section
+// 4.31). KVM drops the exception when registers are set. After
+// TakeBreakpointBack, the vCPU is at the int3 and no event is being delivered.
+//
+// It reports whether there was such a #BP, which it recognizes by a closed
+// interrupt window. So it does not see one while interrupts are off, or if they
+// come from controllers in the kernel (VM.CreateIRQChip). It relies on the state
+// that the last Run left: it reports false unless that Run was interrupted and
+// neither registers nor events have been set since. Owner thread only.
 func (v *VCPU) TakeBreakpointBack() (bool, error) {
 	if !v.cut {
 		return false, nil
@@ -132,7 +140,8 @@ func (v *VCPU) TakeBreakpointBack() (bool, error) {
 		return false, nil
 	}
 	var e Events
-	// What is shown is not a #BP. Of that, only the number is to be seen.
+	// A visible exception is not a #BP. Of a hidden one, only the number is
+	// visible.
 	if err := v.GetEvents(&e); err != nil || e.E.Nr != x86.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 ||
 		e.I.Inject != 0 || e.I.Shadow != 0 || e.N.Inject != 0 {
 		return false, err

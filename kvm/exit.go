@@ -1,8 +1,8 @@
 package kvm
 
-// Exit is why and with what a Run ended. The caller owns it and passes the
-// same one to every Run, which allocates nothing. Only the payload that belongs
-// to Reason is meaningful; the others hold what earlier exits left there.
+// Exit is the reason and data of the end of a Run. The caller owns it and passes
+// the same one to every Run, which allocates nothing. Only the payload that
+// belongs to Reason is meaningful; the others hold leftovers of earlier exits.
 type Exit struct {
 	Reason Reason
 	Flags  uint16 // KVM_RUN_X86_*: RunSMM, RunBusLock
@@ -40,8 +40,9 @@ type IOExit struct {
 	Count uint32 // of items: more than 1 for ins and outs with rep
 	In    bool   // the guest reads
 
-	// Data has Size*Count bytes of memory shared with the kernel, good until
-	// the next Run: what the guest wrote, or where to put what it reads.
+	// Data has Size*Count bytes of memory shared with the kernel, valid until the
+	// next Run: the bytes that the guest wrote, or the place for the bytes that it
+	// reads.
 	Data []byte
 }
 
@@ -85,9 +86,9 @@ type InternalExit struct {
 	insnLen uint8
 }
 
-// EmulationBytes returns the instruction bytes from RIP on that KVM's emulator
-// failed at, 1 to 15 of them, or nil if this is another error or KVM gave none.
-// They are good until the Exit is used again.
+// EmulationBytes returns the instruction bytes from RIP on at which KVM's
+// emulator failed, 1 to 15 of them. It returns nil for another error, or if KVM
+// did not supply the bytes. They are valid until the Exit is used again.
 func (e *InternalExit) EmulationBytes() []byte {
 	if e.Suberror != SuberrorEmulation || e.insnLen == 0 {
 		return nil
@@ -95,7 +96,7 @@ func (e *InternalExit) EmulationBytes() []byte {
 	return e.insn[:e.insnLen]
 }
 
-// FailEntryExit is a virtual processor state that the hardware refuses.
+// FailEntryExit is a virtual processor state that the hardware rejects.
 type FailEntryExit struct {
 	Reason uint64 // of the hardware: VMX exit reason (SDM Vol. 3, 28.8) or SVM exit code
 	CPU    uint32 // of the host

@@ -24,24 +24,25 @@ func (v *VCPU) RequestInterruptWindow(on bool) {
 // when Run returned.
 func (v *VCPU) InterruptFlag() bool { return v.page.ifFlag != 0 }
 
-// InterruptReady reports whether Interrupt would be accepted now: KVM said so
-// when Run returned (enabled, no shadow of sti or mov ss, nothing else being
-// delivered), the registers as they are now, changed perhaps, still have IF
-// set, and no event was given to KVM since.
+// InterruptReady reports whether Interrupt would be accepted now. That is so if
+// KVM reported it when Run returned (enabled, no shadow of sti or mov ss, no
+// event being delivered), the present registers, which may have changed, still
+// have IF set, and no event was passed to KVM since.
 func (v *VCPU) InterruptReady() bool {
 	return v.page.readyForIntr != 0 && v.regs.RFLAGS&x86.FlagIF != 0 && !v.queued
 }
 
-// Interrupt has the next Run deliver the external interrupt vec, before the
-// next instruction of the guest (KVM_INTERRUPT, section 4.16). KVM delivers it
-// whether or not the guest can take it; so when InterruptReady is false, this
-// refuses with ErrNotReady. With interrupt controllers in the kernel (VM.CreateIRQChip)
-// interrupts come from those, and this is ENXIO. Owner thread only.
+// Interrupt has the next Run deliver the external interrupt vec, before the next
+// instruction of the guest (KVM_INTERRUPT, section 4.16). KVM delivers it
+// whether or not the guest can take it, so Interrupt fails with ErrNotReady when
+// InterruptReady is false. With interrupt controllers in the kernel
+// (VM.CreateIRQChip) interrupts come from those, and Interrupt fails with ENXIO.
+// Owner thread only.
 func (v *VCPU) Interrupt(vec uint8) error {
 	if !v.InterruptReady() {
 		return fmt.Errorf("interrupt %#x: %w", vec, ErrNotReady)
 	}
-	// gokvm passes the number itself where the kernel takes a pointer.
+	// gokvm passes the number itself where the kernel expects a pointer.
 	irq := uint32(vec)
 	if _, err := ioctlPtr(v.fd.num(), ioInterrupt, &irq); err != nil {
 		return fmt.Errorf("interrupt %#x: %w", vec, err)
@@ -50,9 +51,11 @@ func (v *VCPU) Interrupt(vec uint8) error {
 	return nil
 }
 
-// TakeInterruptBack takes back what Interrupt has given when the Run behind it ended before the guest got it, as one does
-// that a Kick or a signal ended at once: KVM has it deliver with the next Run otherwise, whatever the guest is made to
-// do then. It reports whether there was one. Owner thread only.
+// TakeInterruptBack takes back the interrupt of Interrupt if the following Run
+// ended before the guest received it, for example because of a Kick or a signal.
+// Otherwise KVM would deliver the interrupt with the next Run, even if the guest
+// is in another state by then. It reports whether there was one. Owner thread
+// only.
 func (v *VCPU) TakeInterruptBack() (bool, error) {
 	if !v.given {
 		return false, nil

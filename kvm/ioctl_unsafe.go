@@ -16,8 +16,8 @@ func ioctl(fd int, op, arg uintptr) (int, error) {
 	return int(r), nil
 }
 
-// ioctlPtr calls ioctl(fd, op, arg) once with a pointer to a structure or
-// buffer that is at least as large as the kernel takes op's argument to be.
+// ioctlPtr calls ioctl(fd, op, arg) once with a pointer to a structure or buffer
+// that is at least as large as the kernel expects op's argument to be.
 func ioctlPtr[T any](fd int, op uintptr, arg *T) (int, error) {
 	// SAFETY: the conversion stands in the argument list of the system call,
 	// so arg stays alive and in place until it returns (unsafe.Pointer, rule

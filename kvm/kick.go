@@ -14,15 +14,17 @@ import (
 // one is harmless by design.
 const kickSignal = unix.SIGURG
 
-// Bind makes the calling thread the owner of the vCPU, and gives it the name that ThreadName says. The goroutine must
-// be locked to it (runtime.LockOSThread) until it stops using the vCPU.
+// Bind makes the calling thread the owner of the vCPU, and sets its name to
+// ThreadName. The goroutine must be locked to it (runtime.LockOSThread) until it
+// stops using the vCPU.
 func (v *VCPU) Bind() {
 	v.threadHad = nameThread(ThreadName(v.id))
 	v.tid.Store(int32(unix.Gettid()))
 }
 
-// Unbind takes the vCPU from its thread, which gets the name back that it had, so that another may Bind it or that
-// no signal goes to a thread that is about to end. The owner calls it.
+// Unbind takes the vCPU from its thread and restores the thread's name.
+// Afterwards another thread may Bind it, and no signal is sent to a thread that
+// is about to end. The owner calls it.
 func (v *VCPU) Unbind() {
 	if v.tid.Swap(0) != 0 {
 		nameThread(v.threadHad)
@@ -39,8 +41,8 @@ func (v *VCPU) Kick() error {
 	if v.mapping == nil {
 		return nil
 	}
-	// The flag first and the signal second: a thread that is not yet in the
-	// kernel finds the flag there, one that is gets the signal.
+	// The flag first and the signal second: a thread that is not yet in the kernel
+	// finds the flag, and a thread that is gets the signal.
 	v.kicked.Store(true)
 	atomic.OrUint32(&v.page.in, runImmediateExit)
 	tid := v.tid.Load()
@@ -57,9 +59,8 @@ func (v *VCPU) Kick() error {
 // Kicked, from any thread, reports whether a Kick is in effect.
 func (v *VCPU) Kicked() bool { return v.kicked.Load() }
 
-// ClearKick ends the effect of every Kick so far. Look for what to do after
-// this, not before: who kicks writes down why, and then kicks. Owner thread
-// only.
+// ClearKick ends the effect of every Kick so far. Look for work after this, not
+// before: a thread that kicks writes down the reason first. Owner thread only.
 func (v *VCPU) ClearKick() {
 	if v.page == nil {
 		return

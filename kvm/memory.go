@@ -21,8 +21,8 @@ const (
 )
 
 // AllocMemory returns size bytes of zeroed, page aligned memory for a guest,
-// outside the Go heap, of which the host provides pages only as they are
-// touched. Free it by FreeMemory, after the VM it was mapped into is closed.
+// outside the Go heap. The host provides its pages only as they are accessed.
+// Free it with FreeMemory, after the VM it was mapped into is closed.
 func AllocMemory(size int) ([]byte, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("allocate guest memory: %d bytes: %w", size, unix.EINVAL)
@@ -47,8 +47,8 @@ func FreeMemory(mem []byte) error {
 	return nil
 }
 
-// ZeroMemory makes mem, memory of AllocMemory, all zeros, and gives its pages back to the host. A Base of it is none any more. No vCPU
-// runs meanwhile.
+// ZeroMemory zeroes mem, memory of AllocMemory, and returns its pages to the
+// host. A Base of it becomes invalid. No vCPU may run during the call.
 func ZeroMemory(mem []byte) error {
 	if err := mapOver(mem, -1, 0); err != nil {
 		return fmt.Errorf("zero guest memory: %d bytes: %w", len(mem), err)
@@ -59,9 +59,9 @@ func ZeroMemory(mem []byte) error {
 // MapMemory makes mem the guest's physical memory at gpa, as slot number slot
 // (KVM_SET_USER_MEMORY_REGION, section 4.35). gpa, the address of mem and its
 // length must be multiples of the page size, and slots must not overlap. An
-// existing slot can be moved, or change flags other than MemReadOnly, but not its length:
-// unmap it and map it again, with no vCPU in Run meanwhile. The VM holds
-// on to mem until the slot goes or the VM is closed.
+// existing slot can be moved, or change flags other than MemReadOnly, but not
+// its length: unmap it and map it again, with no vCPU in Run in between. The VM
+// holds on to mem until the slot is removed or the VM is closed.
 func (vm *VM) MapMemory(slot int, gpa uint64, mem []byte, flags MemoryFlags) error {
 	page := uint64(os.Getpagesize())
 	fail := func(format string, args ...any) error {
@@ -84,11 +84,12 @@ func (vm *VM) MapMemory(slot int, gpa uint64, mem []byte, flags MemoryFlags) err
 	return nil
 }
 
-// SetReadOnly makes a slot read-only (see MemReadOnly) or writable again. The kernel
-// changes that flag in no slot that exists, so the slot goes and comes again: no vCPU of the
-// VM may be in Run meanwhile. It does nothing where the slot is so already. The
-// error of a slot that nobody mapped is ENOENT; after any other the guest has no memory there,
-// unless the slot could be mapped as it was before.
+// SetReadOnly makes a slot read-only (see MemReadOnly) or writable again. It
+// does nothing if the slot is so already. The kernel does not change that flag
+// of an existing slot, so the slot is removed and added again: no vCPU of the VM
+// may be in Run during the call. The error for an unmapped slot is ENOENT. After
+// any other error, the guest has no memory there, unless the slot could be
+// mapped as it was before.
 func (vm *VM) SetReadOnly(slot int, on bool) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -116,7 +117,7 @@ func (vm *VM) SetReadOnly(slot int, on bool) error {
 	return nil
 }
 
-// UnmapMemory takes a slot out of the guest's physical memory.
+// UnmapMemory removes a slot from the guest's physical memory.
 func (vm *VM) UnmapMemory(slot int) error {
 	if err := vm.setRegion(slot, region{}); err != nil {
 		return fmt.Errorf("unmap memory slot %d: %w", slot, err)
@@ -124,10 +125,11 @@ func (vm *VM) UnmapMemory(slot int) error {
 	return nil
 }
 
-// Forget has KVM look at the guest's page tables anew: where it shadows them it has not seen what the host has
-// written there. gpa is an address without memory, of which there will be one page for a moment. KVM drops
-// all that it has made of page tables when any slot goes (kvm_arch_flush_shadow_memslot, Linux,
-// arch/x86/kvm/mmu/mmu.c).
+// Forget has KVM read the guest's page tables again. Where KVM shadows them, it
+// has not seen the host's writes to them. gpa is an address without memory; a
+// page is mapped there for a moment. KVM drops everything that it has derived
+// from page tables when any slot is removed (kvm_arch_flush_shadow_memslot,
+// Linux, arch/x86/kvm/mmu/mmu.c).
 func (vm *VM) Forget(gpa uint64) error {
 	page, err := AllocMemory(os.Getpagesize())
 	if err != nil {
@@ -140,24 +142,26 @@ func (vm *VM) Forget(gpa uint64) error {
 	return errors.Join(err, FreeMemory(page))
 }
 
-// forgetSlot is a slot that nobody else has: the kernel has 509 at least (KVM_USER_MEM_SLOTS).
+// forgetSlot is a slot that is not used otherwise: the kernel has 509 at least
+// (KVM_USER_MEM_SLOTS).
 const forgetSlot = 500
 
-// region is what a memory slot holds. One without memory is a slot that does not exist.
+// region is the contents of a memory slot. A slot without memory does not exist.
 type region struct {
 	gpa   uint64
 	mem   []byte
 	flags MemoryFlags
 }
 
-// setRegion is changeRegion for who does not hold vm.mu.
+// setRegion is changeRegion for callers that do not hold vm.mu.
 func (vm *VM) setRegion(slot int, r region) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.changeRegion(slot, r)
 }
 
-// changeRegion issues the ioctl and records what it did. Precondition: vm.mu held.
+// changeRegion issues the ioctl and records the change. Precondition: vm.mu
+// held.
 func (vm *VM) changeRegion(slot int, r region) error {
 	u := gokvm.UserspaceMemoryRegion{
 		Slot:          uint32(slot),

@@ -32,7 +32,8 @@ func mapOver(mem []byte, fd int, offset int64) error {
 	if fd < 0 {
 		flags |= unix.MAP_ANONYMOUS
 	}
-	// SAFETY: the addresses are those of a mapping of ours outside the Go heap, and stay mapped: only what is behind them changes.
+	// SAFETY: the addresses belong to a mapping of ours outside the Go heap, and
+	// stay mapped: only the memory at these addresses is replaced.
 	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE, flags)
 	return err
 }

@@ -4,8 +4,9 @@ package kvm
 
 import "time"
 
-// A slow host, for tests: a guest needs slowFactor times the time that it needs here. No test may depend on how much a
-// guest gets done in a given time; with this build tag (make test-slow) those that do fail.
+// A slow host, for tests: a guest needs slowFactor times its time here. No test
+// may depend on how much a guest gets done in a given time; with this build tag
+// (make test-slow) such tests fail.
 const (
 	slowFactor = 10
 	slowAtMost = 50 * time.Millisecond // per KVM_RUN, which may also have waited for an interrupt

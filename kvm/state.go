@@ -37,7 +37,7 @@ func (v *VCPU) SetMPState(s MPState) error {
 	return nil
 }
 
-// Translation is KVM's answer to what a virtual address means.
+// Translation is KVM's translation of a virtual address.
 type Translation = gokvm.Translation
 
 // Translate has KVM walk the guest's page tables for va (KVM_TRANSLATE, section

@@ -12,16 +12,19 @@ const (
 	pageOfFile  = 1 << 61 // or of memory that processes share
 )
 
-// TouchedMemory calls f with each run of whole pages of mem, memory of AllocMemory without a Base, that
-// somebody has touched. All others are zeros, and reading them would cost the host a fault
-// each. A page that the host has swapped out is a touched one. Where the host does not say, f gets
-// all of mem. No vCPU runs meanwhile.
+// TouchedMemory calls f with each run of whole pages of mem, memory of
+// AllocMemory without a Base, that were accessed. All others are zeros, and
+// reading them would cost the host a fault each. Pages that the host has swapped
+// out are included. If the host does not know, f gets all of mem. No vCPU may
+// run during the call.
 func TouchedMemory(mem []byte, f func([]byte)) {
 	pagesWith(mem, func(_ int, entry uint64) bool { return entry&(pagePresent|pageSwapped) != 0 }, func(from, to int) { f(mem[from:to]) })
 }
 
-// pagesWith calls f with each run of whole pages of mem of which is says so, by the number of the page and its entry in the
-// host's page map: where the run begins and ends, in bytes. Where the host does not say, that is all of mem.
+// pagesWith calls f with the beginning and the end, in bytes, of each run of
+// whole pages of mem for which is returns true. is gets the number of the page
+// and its entry in the host's page map. If the host does not have the map, f
+// gets all of mem.
 func pagesWith(mem []byte, is func(page int, entry uint64) bool, f func(from, to int)) {
 	file, err := os.Open("/proc/self/pagemap")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 
 // VCPU is one virtual processor. One OS thread owns it: the thread that called
 // Bind, locked with runtime.LockOSThread. All methods belong to that thread,
-// except where they say "any thread", and except before Bind, when whoever
-// created the vCPU may prepare it.
+// except where they say "any thread". Before Bind, the thread that created the
+// vCPU may prepare it.
 type VCPU struct {
 	id      int
 	fd      descriptor
@@ -20,9 +20,9 @@ type VCPU struct {
 	shared  bool     // KVM_CAP_SYNC_REGS is used
 	irqchip bool     // the VM has interrupt controllers in the kernel
 	dirty   uint64   // register classes for the next Run, in sync* bits
-	queued  bool     // an event was given to KVM since the last Run
+	queued  bool     // an event was passed to KVM since the last Run
 	given   bool     // an interrupt was, which the guest may not have got
-	cut     bool     // the last Run was interrupted, and nothing has been changed since
+	cut     bool     // the last Run was interrupted, and nothing was changed since
 
 	debug GuestDebug // as last set
 	rearm bool       // set it again before the next Run: see flush
@@ -45,14 +45,14 @@ type VCPU struct {
 	mapping []byte // nil after Close
 }
 
-// vcpuOption changes how createVCPU makes a vCPU.
+// vcpuOption changes how createVCPU creates a vCPU.
 type vcpuOption func(*vcpuOptions)
 
 type vcpuOptions struct{ noSyncRegs bool }
 
 // CreateVCPU creates the vCPU with this number (its APIC ID), from 0 to
-// Check(CapMaxVCPUs)-1. Its registers are those of a processor after reset
-// (SDM Vol. 3, 10.1.1), and Regs and Sregs show them.
+// Check(CapMaxVCPUs)-1. Its registers have their values after a processor's
+// reset (SDM Vol. 3, 10.1.1), and Regs and Sregs show them.
 func (vm *VM) CreateVCPU(id int) (*VCPU, error) { return vm.createVCPU(id) }
 
 // createVCPU is CreateVCPU with the options that tests have.
@@ -75,7 +75,7 @@ func (vm *VM) createVCPU(id int, opts ...vcpuOption) (_ *VCPU, err error) {
 	}
 	v := &VCPU{id: id, irqchip: vm.irqchip.Load(), xsaveSize: xsaveLegacySize}
 	v.fd.setFD(n)
-	// Close undoes, in reverse order, whatever of this was done.
+	// On an error, Close undoes the steps that were done, in reverse order.
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, v.Close())
@@ -109,8 +109,8 @@ func (vm *VM) createVCPU(id int, opts ...vcpuOption) (_ *VCPU, err error) {
 // ID returns the number of the vCPU.
 func (v *VCPU) ID() int { return v.id }
 
-// Close unmaps the shared memory and closes the vCPU. No thread may be in Run
-// or use what Regs, Sregs or an Exit points to. A second call does nothing and
+// Close unmaps the shared memory and closes the vCPU. No thread may be in Run,
+// or use the memory of Regs, Sregs or an Exit. A second call does nothing and
 // returns nil; Kick stays harmless.
 func (v *VCPU) Close() error {
 	v.mu.Lock()

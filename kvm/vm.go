@@ -21,7 +21,7 @@ type VM struct {
 	slots map[int]region // guest memory by slot number
 }
 
-// Check returns what KVM_CHECK_EXTENSION says of c for this VM, like
+// Check returns the result of KVM_CHECK_EXTENSION for c and this VM, like
 // System.Check.
 func (vm *VM) Check(c Capability) int { return checkExtension(&vm.fd, c) }
 
@@ -38,9 +38,9 @@ func (vm *VM) EnableCap(c Capability, args ...uint64) error {
 	return nil
 }
 
-// SetTSSAddr gives KVM three pages of guest physical address space below
-// 4 GiB, outside every memory slot. Intel hosts need them for a guest in real
-// mode (KVM API document, section 4.37).
+// SetTSSAddr gives KVM three pages of guest physical address space below 4 GiB,
+// outside every memory slot. Intel hosts need them for a guest in real mode (KVM
+// API document, section 4.37).
 func (vm *VM) SetTSSAddr(gpa uint32) error {
 	if _, err := ioctl(vm.fd.num(), ioSetTSSAddr, uintptr(gpa)); err != nil {
 		return fmt.Errorf("set tss address %#x: %w", gpa, err)

@@ -10,17 +10,17 @@ import (
 // XCRs are the extended control registers: struct kvm_xcrs.
 type XCRs = gokvm.XCRS
 
-// XSaveSize returns the length in bytes of what GetXSave returns: 4096, or more
-// where the host has such state enabled (CapXSave2).
+// XSaveSize returns the length in bytes of GetXSave's result: 4096, or more if
+// the host has such state enabled (CapXSave2).
 func (v *VCPU) XSaveSize() int { return v.xsaveSize }
 
 // GetXSave returns all extended state, x87 and SSE included, in the format of
 // the xsave instruction (SDM Vol. 1, 13.4). A component whose bit in XSTATE_BV,
 // at offset 512, is clear is in its initial state, whatever the buffer holds:
-// set the bit when changing one.
+// set the bit when you change a component.
 //
-// There is no KVM_GET_FPU and KVM_SET_FPU here: they leave MXCSR out, and what
-// the second writes is lost while the component is in its initial state.
+// KVM_GET_FPU and KVM_SET_FPU are not used: they leave MXCSR out, and a write is
+// lost while the component is in its initial state.
 func (v *VCPU) GetXSave() ([]byte, error) {
 	buf := make([]byte, v.xsaveSize)
 	op := ioGetXSave
@@ -33,7 +33,7 @@ func (v *VCPU) GetXSave() ([]byte, error) {
 	return buf, nil
 }
 
-// SetXSave writes what GetXSave returned.
+// SetXSave writes the result of GetXSave back.
 func (v *VCPU) SetXSave(buf []byte) error {
 	if len(buf) != v.xsaveSize {
 		return fmt.Errorf("set xsave: %d bytes, this host has %d: %w", len(buf), v.xsaveSize, unix.EINVAL)

@@ -2,13 +2,13 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// Args is a view of the arguments of a function at its entry, by the System V
-// ABI (AMD64 supplement, 3.2.3): the first six integers and pointers in RDI, RSI,
-// RDX, RCX, R8 and R9, the others on the stack behind the return address. It
-// means something only in the entry and pre handlers of a probe on a function's
-// entry. Arguments are numbered from 0 and count integers and pointers only:
-// floating-point ones are in registers that the engine does not have, and
-// structures that are passed by value in parts count as those parts.
+// Args is a view of the arguments of a function at its entry, by the System V ABI
+// (AMD64 supplement, 3.2.3): the first six integers and pointers are in RDI, RSI,
+// RDX, RCX, R8 and R9, the others on the stack after the return address. It is
+// meaningful only in the entry and pre handlers of a probe on a function's entry.
+// Arguments are numbered from 0 and count integers and pointers only: floating-point
+// arguments are in registers that the engine does not have, and a structure that is
+// passed by value in parts counts as those parts.
 type Args struct{ c *Context }
 
 // Args returns the arguments of the function whose entry was hit.
@@ -37,9 +37,9 @@ func (a Args) reg(i int) *uint64 {
 // slot returns the address of an argument on the stack.
 func (a Args) slot(i int) guest.GVA { return guest.GVA(a.c.Regs.RSP) + 8 + 8*guest.GVA(i-6) }
 
-// Uint64 returns argument i, all 64 bits of it: those above the argument's own
-// size are undefined. One on a stack that cannot be read is 0 and counted in
-// Stats.BadAccesses. i must not be negative.
+// Uint64 returns argument i, all 64 bits of it: those above the argument's own size
+// are undefined. If it is on a stack that cannot be read, the result is 0, and
+// Stats.BadAccesses counts it. i must not be negative.
 func (a Args) Uint64(i int) uint64 {
 	if p := a.reg(i); p != nil {
 		return *p
@@ -58,7 +58,7 @@ func (a Args) Uint64(i int) uint64 {
 // Pointer returns argument i as an address.
 func (a Args) Pointer(i int) guest.GVA { return guest.GVA(a.Uint64(i)) }
 
-// Set changes argument i. The function sees it. The error is Context.Write's.
+// Set changes argument i for the function. It fails as Context.Write does.
 func (a Args) Set(i int, v uint64) error {
 	if p := a.reg(i); p != nil {
 		*p = v
@@ -73,7 +73,7 @@ func (a Args) Set(i int, v uint64) error {
 	return c.Write(a.slot(i), w)
 }
 
-// Integer are the types that Arg can give.
+// Integer is the set of types that Arg can return.
 type Integer interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// text keeps the guest's text in line with the probes that are on its sites. Its
-// methods are called with the world stopped.
+// text keeps the guest's text in line with the probes on its sites. Its methods are
+// called with the world stopped.
 type text struct {
 	*control
 	opt *optimizer
 
-	timer    *time.Timer    // to the next look at the guest's text; nil: none is due
-	suspects map[*site]bool // what the last look has left for the next one
+	timer    *time.Timer    // until the next look at the guest's text; nil: none is due
+	suspects map[*site]bool // sites that the last look has deferred to the next one
 }
 
-// arm writes the int3 of st, and in its place the jump where the host delivers no
-// breakpoint. The whole instruction is compared with what was analysed before its
-// first byte changes.
+// arm writes the int3 of st or, where the host delivers no breakpoint, its jump.
+// Before it changes the first byte it compares the whole instruction with the one
+// that was analyzed.
 func (t *text) arm(w World, st *site) *Error {
 	if t.freed(st) {
 		return newError(CodeNotText, fmt.Sprintf("%s is not code any more", st.symbol), "")
@@ -46,9 +46,10 @@ func (t *text) arm(w World, st *site) *Error {
 	return err
 }
 
-// disarm takes the int3 of st away, and its jump. When the guest has put something
-// else there, it stays: the text is the guest's. That is logged and added to lost. So does
-// all when the text is none any more. In any case, the site is not armed any more.
+// disarm removes the int3 and the jump of st. If the guest has written something else
+// there, that stays, because the text is the guest's; disarm logs it and adds it to
+// lost. Nothing is written either if the memory is no longer text. In every case the
+// site is disarmed afterwards.
 func (t *text) disarm(w World, st *site, lost *[]error) {
 	t.opt.unoptimize(w, st, lost)
 	if !st.armed.Swap(false) || t.freed(st) {
@@ -59,9 +60,9 @@ func (t *text) disarm(w World, st *site, lost *[]error) {
 	}
 }
 
-// updateArming arms or disarms each of the sites as it is wanted. When a site cannot
-// be armed, all are put back as they were, and the error says which. Text that
-// could not be restored is logged and added to lost.
+// updateArming arms or disarms each of the sites as wanted. If a site cannot be
+// armed, all are restored, and the error names the site. Text that could not be
+// restored is logged and added to lost.
 func (t *text) updateArming(w World, sites []*site, lost *[]error) (*site, *Error) {
 	defer func() {
 		for _, st := range sites {
@@ -78,7 +79,8 @@ func (t *text) updateArming(w World, sites []*site, lost *[]error) (*site, *Erro
 			if t.opt.jumpsOnly(st) {
 				err := t.opt.replaceJump(w, st)
 				if err != nil && len(t.opt.stages(st)) < len(st.detour().run) {
-					// A handler that is gone must not run: better none does.
+					// A handler that was removed must not run: better that no handler
+					// runs.
 					t.opt.reportChanged(err, lost)
 					t.disarm(w, st, lost)
 				} else if err != nil {

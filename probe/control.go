@@ -5,27 +5,28 @@ import (
 	"sync"
 )
 
-// control lets one change of the engine happen at a time, and knows what holds for
-// all probes.
+// control serializes changes of the engine, and holds the state that applies to all
+// probes.
 type control struct {
 	core
 
-	// mu is held by everything that changes something. It is never taken on
-	// the hit path, and Stop is called with it held.
+	// mu is held by everything that changes the engine. It is never taken on the hit
+	// path, and Stop is called with it held.
 	mu sync.Mutex
 
-	// view guards what listings read and is not atomic: the rest of this, Kprobe.reg,
-	// and fields of sites and registrations. It is written with mu held as well,
-	// inside stop; it is never held while waiting, so a handler may list.
+	// view guards the non-atomic data that listings read: the rest of this,
+	// Kprobe.reg, and fields of sites and registrations. Writers hold mu too, inside
+	// stop; it is never held while waiting, so a handler may list.
 	view     sync.RWMutex
 	disarmed bool // by DisarmAll
 	closing  bool
 	closed   bool
 }
 
-// lock takes mu for a change. The caller holds it only when lock returns nil; otherwise the error says why nothing can change now.
+// lock takes mu for a change. The caller holds it only if lock returns nil; otherwise
+// the error says why nothing can change now.
 func (k *control) lock() error {
-	// Asked before the lock is: its holder may be waiting, in Stop, for the
+	// Ask before locking: the holder of the lock may be waiting, in Stop, for the
 	// very handler that calls.
 	if k.runner != nil && k.runner.OnVCPU() {
 		return ErrInHandler
@@ -55,8 +56,8 @@ func (k *control) stop(f func(World) error) error {
 	return x
 }
 
-// wanted reports whether a probe on st is to be armed, and can be. A mirror that is under way
-// needs that at its end even when everything is disarmed.
+// wanted reports whether a probe on st should be armed, and can be. A mirror under
+// way needs the one at its end even when everything is disarmed.
 func (k *control) wanted(st *site) bool {
 	return !st.changed && (!k.disarmed || st.mirrorEnd.Load() && k.mirroring()) && st.chain.Load().live()
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestDataInText: functions with data among their code, as hand-written guests
-// have them. A probe is put on instructions only, behind the data as well, where
-// decoding in a straight line has lost its way; and a jump displaces nothing that
-// is not known to run.
+// TestDataInText: functions with data among their code, as hand-written guests have
+// them. A probe is put only on instructions, including those after the data, where
+// straight-line decoding is out of step; and a jump displaces only code that is known
+// to run.
 func TestDataInText(t *testing.T) {
 	img, err := probetest.BuildImage(textBase, false,
 		// lea 0x10(%rip),%rdx; movslq (%rdx,%rdi,4),%rcx; add %rdx,%rcx; jmp *%rcx; two .long; two cases
@@ -81,8 +81,8 @@ func TestDataInText(t *testing.T) {
 	}
 }
 
-// TestSymbolInText: where a symbol names a place among bytes that no known path
-// reaches, an instruction of the straight line that goes over it is none.
+// TestSymbolInText: if a symbol names a place among bytes that no known path reaches,
+// the instruction of the straight line that spans it does not count.
 func TestSymbolInText(t *testing.T) {
 	f := hexFunc(t, "f", "c3 03 04 41 5b c3") // ret; .byte 3,4; inner: pop %r11; ret
 	file := elfbuild.File{Entry: textBase,

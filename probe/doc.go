@@ -1,4 +1,4 @@
-// Package probe is the engine: it puts probes on guest instructions, runs
-// their handlers when the guest arrives there, and lets the guest go on as if
-// nothing had happened. It knows no KVM: it sees a Target.
+// Package probe is the engine: it puts probes on guest instructions, runs their
+// handlers when the guest executes those instructions, and resumes the guest as if
+// nothing had happened. It does not know KVM: it sees a Target.
 package probe

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrnoName returns the symbolic name of an errno ("EILSEQ"), or "errno N"
-// where it has none. 95 is EOPNOTSUPP, the kernel's word for it; ENOTSUP is the
-// C library's other name.
+// ErrnoName returns the symbolic name of an errno ("EILSEQ"), or "errno N" if it has
+// none. 95 is EOPNOTSUPP, the kernel's word for it; ENOTSUP is the C library's other
+// name.
 func ErrnoName(e syscall.Errno) string {
 	if e == syscall.EOPNOTSUPP {
 		return "EOPNOTSUPP"

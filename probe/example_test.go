@@ -103,7 +103,8 @@ func ExampleContext_Stack() {
 		}
 		fmt.Println(names)
 	}
-	// A trampoline is in the place of stack_target's return address. Nobody sees it.
+	// A trampoline is in the place of stack_target's return address. It is not
+	// visible.
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "stack_target"}, Return: show}
 	p := &probe.Kprobe{Symbol: "stack_internal", Pre: func(c *probe.Context) int { show(c); return 0 }}
 	if err := e.Register(r, p); err != nil {

@@ -18,8 +18,8 @@ type ruled struct {
 
 func (r ruled) FrameRule(guest.GVA) (guest.FrameRule, bool) { return r.rule, true }
 
-// TestChain: of an image whose code keeps frame pointers it is known which calls are the exception;
-// and what is against walking by them in the guest is said.
+// TestChain: for an image whose code keeps frame pointers the exceptional calls are
+// known; and it is reported why the guest cannot walk by frame pointers.
 func TestChain(t *testing.T) {
 	img, err := guest.ParseELF(builtin.ELF())
 	if err != nil {

@@ -48,7 +48,7 @@ func (c *cpu) runFault(r *registration, t Trap) (fixed bool) {
 	return r.fault(&c.ctx, t)
 }
 
-// badAccess counts a guest memory access of a handler that failed.
+// badAccess counts a failed access of a handler to guest memory.
 func (c *Context) badAccess(addr guest.GVA, err error) {
 	count32(&c.tally.cells[c.CPU].accesses)
 	if c.tally.first(loggedAccess) {

@@ -21,8 +21,8 @@ const (
 	notOnThisHost  = "host"
 )
 
-// meanings say what the reasons of this package mean, in a sentence each, as
-// docs/optimization.md has it.
+// meanings explain the reasons of this package, in a sentence each, as
+// docs/optimization.md does.
 var meanings = map[string]string{
 	notPostHandler: "a probe on the site has a post or a fault handler",
 	notNeighbour:   "another probe is armed in the region; it has precedence whenever it comes",
@@ -41,18 +41,18 @@ var meanings = map[string]string{
 	notOnThisHost:  "the target cannot place detours",
 }
 
-// passing are the refusals that may not hold any more when something has changed
-// around the site: it is looked at again then.
+// passing are the rejections that may be obsolete when something has changed around
+// the site: it is looked at again then.
 var passing = map[string]bool{notSharedText: true, notNoPlace: true, notMemory: true, notMapped: true, notTextChanged: true}
 
 // Unoptimized is why a site is not optimized.
 type Unoptimized struct {
-	Reason string // machine-readable: of flow.Reason, or what stands against it at the moment
+	Reason string // machine-readable: a flow.Reason, or the current obstacle
 	Detail string // for people; may be empty
 }
 
 // Meaning explains the reason in a sentence without its capital and full stop. It is
-// empty where there is no reason.
+// empty if there is no reason.
 func (u Unoptimized) Meaning() string {
 	if m := meanings[u.Reason]; m != "" {
 		return m
@@ -60,35 +60,35 @@ func (u Unoptimized) Meaning() string {
 	return flow.Reason(u.Reason).Meaning()
 }
 
-// optimization is what has become of a site's jump. A value never changes.
+// optimization is the state of a site's jump. A value never changes.
 type optimization struct {
 	state  jumpState
 	why    Unoptimized // there is no jump
-	detour *detour     // where it leads
+	detour *detour     // its target
 }
 
 // jumpState is one of the states of an optimization.
 type jumpState uint8
 
 const (
-	jumpNone    jumpState = iota // the site was not looked at yet, or is being changed
-	jumpBlocked                  // something stands against it at the moment
-	jumpWaiting                  // nothing does: the next pass looks at it
-	jumpRefused                  // a pass has found that there can be none
-	jumpLater                    // likewise, for what the guest may change by itself: looked at again in a while
-	jumpPlaced                   // the text has it
+	jumpNone    jumpState = iota // the site was not examined yet, or is being changed
+	jumpBlocked                  // there is an obstacle at the moment
+	jumpWaiting                  // there is no obstacle: the next pass examines it
+	jumpRefused                  // a pass has found that a jump is impossible
+	jumpLater                    // likewise, for a reason that the guest may remove by itself: examined again later
+	jumpPlaced                   // the jump is in the text
 )
 
 var noJump = &optimization{}
 
-// goneJump is that of a site whose code is gone.
+// goneJump is the state of a site whose code is gone.
 var goneJump = &optimization{state: jumpBlocked, why: Unoptimized{Reason: notDisarmed}}
 
-// detour returns where the site's jump leads, or nil without a jump.
+// detour returns the target of the site's jump, or nil without a jump.
 func (s *site) detour() *detour { return s.jump.Load().detour }
 
-// set is the only transition from one state of st to another. The world is stopped
-// when a detour comes or goes; view is held.
+// set is the only transition from one state of st to another. The world is stopped if
+// a detour is added or removed; view is held.
 func (o *optimizer) set(st *site, to *optimization) {
 	was := st.jump.Swap(to)
 	delete(o.waiting, st)
@@ -109,17 +109,17 @@ func (o *optimizer) set(st *site, to *optimization) {
 	o.kick()
 }
 
-// setBlocked says what stands against a jump at st.
+// setBlocked records why st cannot have a jump.
 func (o *optimizer) setBlocked(st *site, why string) {
 	o.set(st, &optimization{state: jumpBlocked, why: Unoptimized{Reason: why}})
 }
 
-// setWaiting lets the next pass look at st.
+// setWaiting queues st for the next pass.
 func (o *optimizer) setWaiting(st *site) {
 	o.set(st, &optimization{state: jumpWaiting, why: Unoptimized{Reason: notWaiting}})
 }
 
-// setRefused says why st has no jump.
+// setRefused records why st has no jump.
 func (o *optimizer) setRefused(st *site, why Unoptimized) {
 	state := jumpRefused
 	if why.Reason == notSharedText || why.Reason == notTextChanged || why.Reason == notMapped {

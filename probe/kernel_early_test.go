@@ -76,7 +76,7 @@ func TestEarlyReturns(t *testing.T) {
 	if err := e.Register(first, second); err != nil {
 		t.Fatal(err)
 	}
-	// 64 trampolines each: those of a third are not to be had.
+	// 64 trampolines each: there is no room for those of a third.
 	err = e.Register(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}, MaxActive: 60})
 	wantCode(t, err, probe.CodeNoInstances, syscall.ENOMEM, nil)
 	if want := fmt.Sprintf("there are %d trampolines for all return probes: attach the others once the guest's kernel has started", pads); !strings.Contains(err.Error(), want) {

@@ -59,8 +59,8 @@ func newPatchingFake(t *testing.T, can func(bool) probe.Capabilities) (*probetes
 	return f, k
 }
 
-// TestEntryBehindTracer: a probe on the entry of a function stands behind the place
-// where it calls its tracer, by int3 and by jump, and is reported there.
+// TestEntryBehindTracer: a probe on the entry of a function is placed after the call
+// of its tracer, by int3 and by jump, and is reported at the call.
 func TestEntryBehindTracer(t *testing.T) {
 	f, k := newPatchingFake(t, nil)
 	e := f.Engine()
@@ -290,9 +290,9 @@ func TestExceptionEntryStays(t *testing.T) {
 // probetestImage returns the image that the guest of patching has.
 func probetestImage(f *probetest.Fake) *guest.Image { return f.Symbols().(*probetest.Kernel).Image }
 
-// TestPhases: a guest without executable memory for the engine serves probes that need
-// none; when it has some, and the tables of its kernel say that text is free, all probes
-// get what they are due, and counts go on.
+// TestPhases: a guest without executable memory for the engine supports probes that
+// need none; once it has some, and the kernel's tables say that text is free, all
+// probes get their best form, and counts continue.
 func TestPhases(t *testing.T) {
 	early := true
 	f, k := newPatchingFake(t, func(bool) probe.Capabilities {
@@ -373,8 +373,8 @@ func TestPhases(t *testing.T) {
 	call("late", "plain", 10, 12)
 }
 
-// isolated is a fake guest whose vCPU 1 is stopped with tables of CPL3 that map none of the
-// kernel, and whose vCPU 0 with some that lack what is in lost.
+// isolated is a fake guest whose vCPU 1 is stopped with tables of CPL3 that do not
+// map the kernel, and whose vCPU 0 has tables that lack the addresses in lost.
 type isolated struct {
 	*probetest.Fake
 	lost func(guest.GVA) bool

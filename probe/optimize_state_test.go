@@ -89,10 +89,10 @@ func TestWaitingWithoutAStop(t *testing.T) {
 	}
 }
 
-// TestRewrittenJump is a table of what makes the engine take a jump away, for
+// TestRewrittenJump is a table of events that make the engine remove a jump, for
 // guests that have rewritten one byte of the region: that byte stays, and all others
-// are what they would be without. Where it was one of the jump's, the error says so, or
-// the log where the call itself did what it should. The engine goes on.
+// are restored. If it was a byte of the jump, the error says so, or the log, if the
+// call itself succeeded. The engine continues.
 func TestRewrittenJump(t *testing.T) {
 	ops := []struct {
 		name string
@@ -159,7 +159,8 @@ func TestRewrittenJump(t *testing.T) {
 				t.Errorf("%s: %+v", what, s)
 			}
 			if op.name != "close" {
-				// The optimizer does not touch what is not as it was analysed, and the rest works.
+				// The optimizer does not touch code that differs from the analyzed
+				// code, and everything else works.
 				if err := errors.Join(e.Optimize(), e.Register(other), e.Optimize(), e.Unregister(other)); err != nil {
 					t.Errorf("%s: another probe: %v", what, err)
 				}
@@ -215,13 +216,13 @@ func newHalting(t *testing.T, o probe.Options) (*halting, *probe.Engine) {
 // manual leaves the passes to Engine.Optimize.
 var manual = probe.Options{OptimizeDelay: -1}
 
-// TestStopFails is a table of where a pass of the optimizer, or the knob, fails:
-// the text and what is said of the sites agree, and the next try makes it good.
+// TestStopFails is a table of failures of an optimizer pass, or of the knob: the text
+// agrees with the reported state of the sites, and the next try succeeds.
 func TestStopFails(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		before, after error
-		optimized     bool // behind the failure
+		optimized     bool // after the failure
 	}{
 		{"it does not stop", errBroken, nil, false},
 		{"it does not go on", nil, errBroken, true},
@@ -294,8 +295,8 @@ func TestStopFailsForAWhile(t *testing.T) {
 	}
 }
 
-// TestNoFarPages: where no page for a board can be had, the site keeps its int3
-// and says why, and what is mapped already still serves.
+// TestNoFarPages: if there is no page for a board, the site keeps its int3 and
+// reports why, and pages that are already mapped can still be used.
 func TestNoFarPages(t *testing.T) {
 	f, e := newHalting(t, manual)
 	f.mapErr = errors.New("all 4096 pages are in use")

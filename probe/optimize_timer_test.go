@@ -10,9 +10,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestPasses: when passes come. A site is optimized one delay after it was
-// registered; one that the guest stands against is looked at again after 25 of
-// them; and a pass that is due soon does not wait for that slow one.
+// TestPasses: when passes run. A site is optimized one delay after it was registered;
+// one with an obstacle in the guest is looked at again after 25 delays; and a pass
+// that is due soon does not wait for that slow one.
 func TestPasses(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	for _, c := range []struct {

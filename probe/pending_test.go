@@ -11,9 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestPending: probes on MODULE:SYMBOL wait for their module, are put on it each time that
-// it comes, also behind a reset, and are gone with it, with nothing written into its memory;
-// counts go on.
+// TestPending: probes on MODULE:SYMBOL wait for their module, are attached each time
+// it is loaded, also after a reset, and are gone with it, without any write to its
+// memory; counts continue.
 func TestPending(t *testing.T) {
 	f, k := newPatchingFake(t, nil)
 	e, plain := f.Engine(), symbol(t, f, "plain")
@@ -153,7 +153,8 @@ func TestPending(t *testing.T) {
 	call()
 	check("back behind the reset", true, false, 4)
 
-	// It has gone and come again, at other addresses, before the engine is told.
+	// It was unloaded and loaded again, at other addresses, before the engine is
+	// notified.
 	k.Elsewhere = map[string]string{"plain": "there"}
 	if err := f.Poke(plain, loaded); err != nil {
 		t.Fatal(err)
@@ -186,7 +187,7 @@ func TestPending(t *testing.T) {
 		t.Errorf("its stage was told of %v, want %v", placed, want)
 	}
 
-	// Taken off before the engine is told that its module has gone.
+	// Unregistered before the engine is notified that its module was unloaded.
 	module(false)
 	if err := e.Unregister(on); err != nil {
 		t.Error(err)
@@ -290,8 +291,9 @@ func TestModuleReady(t *testing.T) {
 	unregister(b, other)
 }
 
-// TestModuleAnew: a module goes and comes again at its addresses before the engine is told, and something looks at a
-// probe on it, or writes beside it, in between: when the engine is told the probe is on the new text.
+// TestModuleAnew: a module is unloaded and loaded again at its addresses before the
+// engine is notified, and a probe on it is looked at, or text next to it is written,
+// in between: once the engine is notified the probe is on the new text.
 func TestModuleAnew(t *testing.T) {
 	for _, optimized := range []bool{false, true} {
 		f, k := newPatchingFake(t, nil)

@@ -32,7 +32,7 @@ func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error
 	return b, n, nil
 }
 
-// planError turns a plan that refuses the instruction into an error.
+// planError turns a plan that rejects the instruction into an error.
 func planError(p x86.Plan, b []byte) *Error {
 	detail := fmt.Sprintf("bytes % x", b)
 	switch p.Reason {
@@ -82,7 +82,7 @@ func (p *places) needSlots(st *site, watch bool) *Error {
 	return nil
 }
 
-// slotError says why there is no slot.
+// slotError says why a slot could not be made.
 func slotError(err error) *Error {
 	switch {
 	case errors.Is(err, code.ErrReach):

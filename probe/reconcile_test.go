@@ -15,14 +15,14 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestReconcile rewrites each set of the bytes of a region, with each plan and in each
-// way that the engine may come to look: the guest's bytes are there behind it, all
-// others are the image's, and the probe is armed where its instruction is whole. When
+// TestReconcile rewrites each set of the bytes of a region, with each plan and in
+// each way in which the engine may look: the guest's bytes are there afterwards, all
+// others are the image's, and the probe is armed if its instruction is intact. When
 // the image's bytes are back, so are the int3 and the jump.
 func TestReconcile(t *testing.T) {
 	looks := []struct {
 		name string
-		gone bool // the probe is, behind it
+		gone bool // the probe is gone afterwards
 		do   func(e *probe.Engine, p, q *probe.Kprobe) error
 	}{
 		{"reconcile", false, func(e *probe.Engine, _, _ *probe.Kprobe) error { return e.Reconcile() }},
@@ -110,9 +110,9 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestLooks: when the guest's text is looked at. What is wrong with a jump is put right
-// within 25 delays; an int3 whose instruction has changed may be the guest's, and has
-// twice the time.
+// TestLooks: when the engine looks at the guest's text. Changes of a jump are
+// repaired within 25 delays; an int3 whose instruction has changed may be the
+// guest's, and gets twice the time.
 func TestLooks(t *testing.T) {
 	const delay, look = 20 * time.Millisecond, 500 * time.Millisecond
 	for _, jump := range []bool{true, false} {

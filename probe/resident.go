@@ -4,21 +4,22 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// resident is what stands in a piece of the engine's executable memory: a slot, a
-// detour, trampolines, or the code behind those of a kretprobe in the guest. Its
-// methods get addresses inside the piece, and the registers of a vCPU that has come
-// there. They are part of the hit path.
+// resident is the owner of a piece of the engine's executable memory: a slot, a
+// detour, trampolines, or the shared code of a kretprobe in the guest. Its methods
+// get addresses inside the piece, and the registers of a vCPU that has arrived there.
+// They are part of the hit path.
 type resident interface {
-	// home returns the address in the guest's own text that rip stands for.
+	// home returns the address in the guest's own text that corresponds to rip.
 	home(rip guest.GVA) guest.GVA
 
 	// stance says how the registers at rip differ from the guest's.
 	stance(rip guest.GVA) stance
 
-	// trap handles a TrapBreakpoint or TrapDetour, behind which the guest resumes, and
-	// reports false when the resident has no such instruction there. It leaves to its
-	// caller a hit of the site that it returns, from that detour. (A Verdict that is handed
-	// from one function to the next costs as much as the search for the resident.)
+	// trap handles a TrapBreakpoint or TrapDetour, after which the guest resumes, and
+	// reports false if the resident has no such instruction there. If it returns a
+	// site, it leaves to its caller a hit of that site, from that detour. (A Verdict
+	// that is handed from one function to the next costs as much as the search for
+	// the resident.)
 	trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, ok bool)
 
 	// fault handles an exception, except of an instruction that the vCPU is known to
@@ -29,10 +30,10 @@ type resident interface {
 	// memory, and whether that is certain.
 	accessor(c *cpu, s State) (at guest.GVA, exact bool)
 
-	// markReferences keeps what the resident's code needs besides itself. It and drop are
+	// markReferences keeps the residents that this one's code needs. It and drop are
 	// called with the world stopped.
 	markReferences(m *marking)
 
-	// drop ends what was made for the resident: nobody can be in it any more.
+	// drop releases the resources of the resident: no context can be in it any more.
 	drop(g *collector)
 }

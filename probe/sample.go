@@ -2,9 +2,10 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// Sample runs f on what vCPU cpu is doing, with Context.Addr where it is and no probe. It is
-// called on the vCPU's own thread, out of guest mode, with its registers in s, whose changes have
-// no effect. It reports false, and does not run f, in the middle of a hit.
+// Sample runs f on the current state of vCPU cpu, with Context.Addr its address and
+// no probe. It is called on the vCPU's own thread, out of guest mode, with its
+// registers in s, whose changes have no effect. In the middle of a hit it returns
+// false, and does not run f.
 func (e *Engine) Sample(cpu int, s State, f func(*Context)) bool {
 	c := &e.cpus[cpu]
 	if c.depth != 0 || c.step.active {

@@ -7,30 +7,32 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// shown is what has stood in the text in place of the guest's own bytes at an address, where whatever in the guest reads
-// text may have read it: a debugger of its own that saves what it displaces. It stays known when the probe goes, because the guest
-// may write it back at any time. A value never changes.
+// shown records bytes that once replaced the guest's own bytes at an address, where
+// code in the guest that reads text may have read them: a debugger of its own that
+// saves what it displaces. It is kept when the probe is removed, because the guest
+// may write the bytes back at any time. A value never changes.
 type shown struct {
-	orig  []byte             // the guest's own: what an int3 displaces, or a jump
-	jumps [][x86.JmpLen]byte // the newest first; of an int3 none
+	orig  []byte             // the guest's own: the bytes that an int3 or a jump displaces
+	jumps [][x86.JmpLen]byte // the newest first; empty for an int3
 }
 
-// Bounds of what is remembered. A guest that keeps a jump of a probe for longer than that many others there, or of more
-// places, gets back what it writes.
+// Bounds of that record. If a guest holds a jump of a probe for longer than that many
+// later changes there, or holds jumps of more places, its write is taken literally.
 const (
 	maxJumps = 8
 	maxShown = 1 << 20
 )
 
-// show remembers that the guest's text at st has the engine's int3, or jump unless it is nil. Callers hold mu.
+// show records that the guest's text at st has the engine's int3, or jump unless it
+// is nil. Callers hold mu.
 func (k *core) show(st *site, jump *detour) {
 	if st.user {
-		return // a file's: its pages are written to by the host alone
+		return // a file's: only the host writes to its pages
 	}
 	was := k.shown.Find(st.addr)
 	first := st.bytes()[0]
 	if was == nil && k.shown.Len() >= maxShown || was != nil && jump == nil && (first == x86.Int3 || first == x86.JmpOp) {
-		return // a debugger's of the guest's own is no instruction to come back
+		return // an int3 of the guest's debugger is not an instruction to restore
 	}
 	now := &shown{orig: bytes.Clone(st.bytes()[:1])}
 	if jump != nil {
@@ -52,20 +54,24 @@ func (k *core) show(st *site, jump *detour) {
 	k.shown.Set(st.addr, now)
 }
 
-// replacePatchBytes replaces in out, which is b and goes to off bytes before (less than 0) or behind where the write begins, the
-// engine's bytes by those that belong there, if the guest can have written them only because it had read them. before is what
-// the guest's own text was where b goes, tail what is behind the first byte of x then, or nil.
+// replacePatchBytes replaces the engine's bytes in out by the guest's own, if the
+// guest can have written them only because it had read them. out is b, and goes off
+// bytes after the beginning of x (before it, if off is less than 0). before is the
+// guest's own text where b goes; tail is the text after the first byte of x then, or
+// nil.
 //
-// It can where b has, as far as it goes, what has stood there, and
+// It can if b has, as far as it goes, bytes that were once there, and
 //
 //   - that are four bytes or more of a jump;
 //   - or the write changes nothing but that, and is longer than one byte;
-//   - or something of the guest's has stood there in between: it puts back what that has displaced. Of a single e9 over an int3 it
-//     is not known, then, what it begins, but that the bytes behind it are no displacement of the guest's.
+//   - or something of the guest's was there in between: it puts back the bytes that
+//     this had displaced. For a single e9 over an int3 it is then unknown what it
+//     begins, except that the bytes after it are not a displacement of the guest's.
 //
-// An int3 over an instruction is the guest's own, and so is one over the first byte of a jump of its own, which it is about to take away.
+// An int3 over an instruction is the guest's own, and so is one over the first byte
+// of a jump of its own, which it is about to remove.
 func (x *shown) replacePatchBytes(off int, before, b, out, tail []byte) {
-	from, to := max(0, -off), min(len(x.orig), len(b)-off) // of what has stood there, in b
+	from, to := max(0, -off), min(len(x.orig), len(b)-off) // the range of the bytes once shown, in b
 	if from >= to {
 		return
 	}
@@ -98,7 +104,8 @@ func (x *shown) replacePatchBytes(off int, before, b, out, tail []byte) {
 	copy(out[off+from:], orig)
 }
 
-// matchesPatch reports whether b is, from the byte i on, what the text has had there of the engine's.
+// matchesPatch reports whether b equals, from the byte i on, bytes that the engine
+// once had in the text there.
 func (x *shown) matchesPatch(i int, b []byte) bool {
 	for j := range x.jumps {
 		if bytes.Equal(x.jumps[j][i:i+len(b)], b) {

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// slotKind says what stands behind the copied instruction.
+// slotKind says what follows the copied instruction.
 type slotKind uint8
 
 const (
@@ -17,26 +17,26 @@ const (
 
 // slot is executable guest memory with a copy of one instruction:
 //
-//	boosted  [copy][e9 rel32 to the instruction behind the original]
+//	boosted  [copy][e9 rel32 to the instruction after the original]
 //	stepped  [copy][cc]
 //
-// It belongs to that instruction at that address until nobody can be in it: a task
-// that was preempted there may come back long after the probe is gone, and still finds
-// what it left.
+// It belongs to that instruction at that address until no context can be in it: a
+// task that was preempted there may come back long after the probe is gone, and must
+// still find its code.
 type slot struct {
 	key   slotKey
 	addr  guest.GVA // of the copy
 	orig  guest.GVA // of the original
-	next  guest.GVA // behind the original
+	next  guest.GVA // after the original
 	n     uint8     // length of the copy
 	kind  slotKind
 	flags atomic.Uint32 // stepped: the interrupted IF, for a step that lost its vCPU
 }
 
-// end returns the address behind the copy.
+// end returns the address after the copy.
 func (s *slot) end() guest.GVA { return s.addr + guest.GVA(s.n) }
 
-// slotKey names what a slot is a copy of.
+// slotKey identifies the original of a slot.
 type slotKey struct {
 	addr  guest.GVA
 	kind  slotKind
@@ -44,8 +44,9 @@ type slotKey struct {
 	bytes [x86.MaxLen]byte
 }
 
-// slot returns the slot of the given kind for the site's instruction, making it if
-// need be. Errors: slotCode's, code.ErrReach, and those that wrap code.ErrNoMemory. Callers hold mu.
+// slot returns the slot of the given kind for the site's instruction. It makes the
+// slot if necessary. Errors: any of slotCode's, code.ErrReach, and errors that wrap
+// code.ErrNoMemory. Callers hold mu.
 func (p *places) slot(st *site, kind slotKind) (*slot, error) {
 	key := slotKey{addr: st.addr, kind: kind, n: st.orig.Load().n, bytes: st.orig.Load().bytes}
 	if sl := p.slots[key]; sl != nil {
@@ -73,8 +74,8 @@ func (s *slot) home(rip guest.GVA) guest.GVA {
 }
 
 // trap implements resident: at the int3, on a vCPU that is not known to be in the
-// slot. Its step was taken for abandoned, or the task was moved. The instruction is
-// done; where to go on is certain, and IF as good as.
+// slot. Its step was assumed abandoned, or the task was moved. The instruction is
+// done; the address to resume at is certain, and IF nearly so.
 func (s *slot) trap(c *cpu, st State, kind TrapKind) (hit *site, from *detour, ok bool) {
 	if kind != TrapBreakpoint || s.kind != slotStep || guest.GVA(st.Regs.RIP) != s.end() {
 		return nil, nil, false
@@ -85,8 +86,8 @@ func (s *slot) trap(c *cpu, st State, kind TrapKind) (hit *site, from *detour, o
 	return nil, nil, true
 }
 
-// fault implements resident: of a boosted slot, or of one that the guest returned
-// to by itself.
+// fault implements resident: the fault of a boosted slot, or of a slot that the guest
+// returned to by itself.
 func (s *slot) fault(c *cpu, st State, _ Trap) Verdict {
 	rip := guest.GVA(st.Regs.RIP)
 	if rip > s.end() {

@@ -9,7 +9,7 @@ import (
 const cr3Addr = 0x000f_ffff_ffff_f000
 
 // countElsewhere reports, and counts, that the vCPU is in another address space than
-// the one that r is for.
+// the registration's.
 func (r *registration) countElsewhere(c *cpu, s State) bool {
 	if r.space == 0 || s.Root == r.space || c.spaces != nil && c.spaces.SameSpace(s.Root, r.space) {
 		return false
@@ -18,8 +18,7 @@ func (r *registration) countElsewhere(c *cpu, s State) bool {
 	return true
 }
 
-// executeAt is execute for an instruction that the guest has come to at the
-// address at.
+// executeAt is execute for an instruction that the guest executes at the address at.
 func (c *cpu) executeAt(s State, st *site, chain chain, missed, watch bool, at guest.GVA) Verdict {
 	if at == st.addr {
 		return c.execute(s, st, chain, missed, watch)
@@ -31,8 +30,8 @@ func (c *cpu) executeAt(s State, st *site, chain chain, missed, watch bool, at g
 }
 
 // slotServes reports whether the slots of st can be used for this hit. They are
-// relocated for the site's own address, and return there; and another address
-// space need not have them.
+// relocated for the site's own address, and return there; and another address space
+// may lack them.
 func (c *cpu) slotServes(s State, st *site) bool {
 	if c.alias != 0 {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestStackThroughInterrupts: behind the calls of a kernel comes what it interrupted,
+// TestStackThroughInterrupts: after the calls of a kernel comes the interrupted code,
 // the kernel itself or the user, whose frames follow by frame pointers.
 func TestStackThroughInterrupts(t *testing.T) {
 	f, k := newPatchingFake(t, nil)

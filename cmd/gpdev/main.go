@@ -1,4 +1,4 @@
-// Command gpdev has the tools of those who work on guestprobe.
+// Command gpdev contains the tools for developing guestprobe.
 package main
 
 import (

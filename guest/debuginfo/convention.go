@@ -8,7 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// Languages whose functions pass parameters by rules of their own (DWARF 5, 7.12, and what was registered later).
+// Languages whose functions pass parameters by their own rules (DWARF 5, 7.12, and
+// later registrations).
 const (
 	langD     = 0x13
 	langGo    = 0x16
@@ -24,8 +25,8 @@ var ownConventions = map[int64]string{langD: "D", langGo: "Go", langHS: "Haskell
 // ccNoCall is DW_CC_nocall: the compiler has given a function a convention of its own.
 const ccNoCall = 3
 
-// Convention says why the parameters of a function are not where the System V ABI has those of its prototype; "" where they are, or
-// where the function is not known.
+// Convention returns why the parameters of a function are not where the System V ABI
+// puts the prototype's parameters; "" if they are, or if the function is not known.
 func (i *Info) Convention(name string) (why string) {
 	err := i.withNames(func(x *names) {
 		at, ok := x.function(name)
@@ -58,7 +59,8 @@ func (i *Info) Convention(name string) (why string) {
 	return why
 }
 
-// ownConvention names the language of the function at an offset if it has rules of its own for parameters; "" for C and the like.
+// ownConvention names the language of the function at an offset if it has its own
+// rules for parameters; "" for C and the like.
 func (i *Info) ownConvention(at dwarf.Offset) string {
 	u := i.data.UnitOf(at)
 	if u == nil || u.Entry == nil {
@@ -68,12 +70,14 @@ func (i *Info) ownConvention(at dwarf.Offset) string {
 	return ownConventions[lang]
 }
 
-// passedLikeC reports whether a function of a language with rules of its own has its parameters where C has them: of Rust numbers and pointers are.
+// passedLikeC reports whether a function of a language with its own rules has its
+// parameters where C has them: in Rust this is true of numbers and pointers.
 func passedLikeC(language string, p *btf.FuncProto) bool {
 	return language == ownConventions[langRust] && p != nil && passedAsInC(p)
 }
 
-// passedAsInC reports whether parameters and result are numbers and pointers, each in one register.
+// passedAsInC reports whether parameters and result are numbers and pointers, each in
+// one register.
 func passedAsInC(p *btf.FuncProto) bool {
 	one := func(t btf.Type) bool {
 		size, ok := types.Size(t)

@@ -1,3 +1,3 @@
-// Package debuginfo finds places of a program's source in its code, and the source of its
-// code, by DWARF.
+// Package debuginfo maps places in a program's source to addresses, and addresses to
+// source, using DWARF.
 package debuginfo

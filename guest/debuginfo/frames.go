@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// Frame is a function that an address is in the code of.
+// Frame is a function whose code contains an address.
 type Frame struct {
-	Function string // "" where it is not known
-	File     string // "" where the line is not known
-	Line     int    // that runs there, or that calls the function before it
-	Inlined  bool   // into the function behind it
+	Function string // "" if not known
+	File     string // "" if the line is not known
+	Line     int    // the line that runs there, or the line of the call of the preceding function
+	Inlined  bool   // into the next function
 }
 
-// Frames returns the functions that addr is in the code of: those that are inlined, the
-// innermost first, and last the one that they are inlined into. There are none where
-// nothing is known of addr.
+// Frames returns the functions whose code contains addr: inlined ones, the innermost
+// first, and last the function that they are inlined into. It returns none if nothing
+// is known about addr.
 func (i *Info) Frames(addr uint64) (out []Frame) {
-	var err error // of which nothing is told: so much is known
+	var err error // not reported: the result so far is still valid
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
@@ -48,8 +48,8 @@ func (c *contents) file(n int64) string {
 	return c.files[n].Name
 }
 
-// instancesAround returns the instances that addr is in, the innermost first, up to the function
-// that they are inlined into.
+// instancesAround returns the instances that contain addr, the innermost first, up to
+// the function that they are inlined into.
 func (c *contents) instancesAround(addr uint64) []*instance {
 	var out []*instance
 	for n := range c.instances {

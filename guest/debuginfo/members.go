@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
-// Tags and attributes that debug/dwarf has no names for.
+// Tags and attributes without names in debug/dwarf.
 const (
 	tagVariant          dwarf.Tag  = 0x19
 	tagVariantPart      dwarf.Tag  = 0x33
@@ -16,7 +16,8 @@ const (
 	attrGNUVector       dwarf.Attr = 0x2107
 )
 
-// discriminant is the name of the member that says which variant a value of Rust's enumerations has; there it has none.
+// discriminant is our name for the unnamed member that says which variant a value of
+// a Rust enumeration has.
 const discriminant = "discriminant"
 
 // part is an entry that describes a part of the values of a structure.
@@ -26,8 +27,9 @@ type part struct {
 	typeAt dwarf.Offset
 }
 
-// parts returns those of the entry that r has just read: its members; those of all variants, which may be at the same place,
-// as in a union; and last its base classes, as members without a name, so that a member of a base is hidden by one of the same name.
+// parts returns the parts of the entry that r has just read: its members; the members
+// of all variants, which may overlap, as in a union; and last its base classes, as
+// unnamed members, so that a member of a base is hidden by one with the same name.
 func (t *typeReader) parts(r *dies.Reader, of *dwarf.Entry) (out []part) {
 	if !of.Children {
 		return nil
@@ -67,12 +69,14 @@ func (t *typeReader) parts(r *dies.Reader, of *dwarf.Entry) (out []part) {
 	return append(out, bases...)
 }
 
-// isStatic reports whether a member is in none of the values: C++ has one of it for the program.
+// isStatic reports whether a member is not part of the values: C++ has one of it for
+// the whole program.
 func isStatic(e *dwarf.Entry) bool {
 	return e.Val(dwarf.AttrExternal) == true || e.Val(dwarf.AttrDeclaration) == true
 }
 
-// isPlaced reports whether a base class is at one place in all values. That of a virtual base is in the table of the value's class.
+// isPlaced reports whether a base class has the same offset in all values. The offset
+// of a virtual base is in the table of the value's class.
 func isPlaced(e *dwarf.Entry) bool {
 	if virtuality, _ := e.Val(dwarf.AttrVirtuality).(int64); virtuality != 0 {
 		return false
@@ -81,14 +85,14 @@ func isPlaced(e *dwarf.Entry) bool {
 	return !computed || len(code) > 0 && code[0] == opPlusUconst
 }
 
-// member makes one of a part.
+// member makes a member from a part.
 func (p part) member(of btf.Type) btf.Member {
 	m := btf.Member{Name: p.name, Type: of}
 	m.Offset, m.BitfieldSize = placeOf(p.Entry)
 	return m
 }
 
-// allMembers returns the members that an entry has.
+// allMembers returns all members of an entry.
 func (t *typeReader) allMembers(r *dies.Reader, of *dwarf.Entry) (out []btf.Member) {
 	for _, p := range t.parts(r, of) {
 		out = append(out, p.member(t.read(p.typeAt, nil, 0)))
@@ -96,8 +100,8 @@ func (t *typeReader) allMembers(r *dies.Reader, of *dwarf.Entry) (out []btf.Memb
 	return out
 }
 
-// members returns the member that path begins with, and structures without a name, which
-// may have it.
+// members returns the first member of path, and unnamed structures, which may contain
+// it.
 func (t *typeReader) members(r *dies.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
 	if len(path) == 0 {
 		return nil
@@ -116,8 +120,8 @@ func (t *typeReader) members(r *dies.Reader, of *dwarf.Entry, path []string, dep
 	return out
 }
 
-// placeOf returns where a member begins, in bits, and how many bits it has, 0 for one that
-// is no bit field (DWARF 5, 5.7.6).
+// placeOf returns a member's offset and width in bits; the width is 0 if it is not a
+// bit field (DWARF 5, 5.7.6).
 func placeOf(e *dwarf.Entry) (offset, width btf.Bits) {
 	number := func(a dwarf.Attr) int64 {
 		n, _ := e.Val(a).(int64)
@@ -132,7 +136,7 @@ func placeOf(e *dwarf.Entry) (offset, width btf.Bits) {
 	switch {
 	case e.AttrField(dwarf.AttrDataBitOffset) != nil:
 		offset = btf.Bits(number(dwarf.AttrDataBitOffset))
-	case width > 0: // from the highest bit of the number that it is in (DWARF 3)
+	case width > 0: // from the highest bit of the number that contains it (DWARF 3)
 		offset += btf.Bits(8*number(dwarf.AttrByteSize) - number(dwarf.AttrBitOffset) - int64(width))
 	}
 	return offset, width

@@ -7,12 +7,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
-// maxImports bounds the units that one imports, one after the other.
+// maxImports bounds a chain of imports of units.
 const maxImports = 1 << 12
 
-// fileVariable finds a variable that is declared outside of functions: where it is, or else that
-// it is somewhere. The unit of link-time optimization has the variables of several files: one of the file of the function
-// around addr comes first.
+// fileVariable finds a variable that is declared outside of functions: preferably a
+// declaration with a location, otherwise any. The unit of link-time optimization has
+// the variables of several files: variables of the file of the function around addr
+// are preferred.
 func (i *Info) fileVariable(n int, addr uint64, name string) (found declared, err error) {
 	var own *dies.Unit // of the function's source
 	if c, err := i.contents(n); err == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// errNotYet says why a parameter is not to be had in the first instructions of its function.
+// errNotYet says why a parameter is not available in the first instructions of its
+// function.
 var errNotYet = errors.New("not yet in its place in the function's frame here")
 
 // argumentRegs are the numbers of the registers of integer arguments (System V ABI for AMD64,
@@ -22,29 +23,31 @@ var argumentRegs = [...]int{5, 4, 1, 2, 8, 9}
 // The numbers of RBP and RSP.
 const framePointer, stackPointer = 6, 7
 
-// entryBytes is how far from a function's first instruction nothing can have changed an argument's
-// register: compilers begin with endbr64, or push %rbp and mov %rsp,%rbp.
+// entryBytes is the distance from a function's first instruction up to which no
+// argument's register can have changed: compilers begin with endbr64, or push %rbp
+// and mov %rsp,%rbp.
 const entryBytes = 4
 
-// passedLocation returns where a parameter of the function d.of is at addr, which debug information has
-// at one place in the function's frame, l, for all of its code. Compilers that do not optimize
-// write so of parameters which the function's first instructions only put there. Until these
-// have been executed they are where the prototype says.
+// passedLocation returns the location at addr of a parameter of the function d.of,
+// for which debug information has one place in the function's frame, l, for all of
+// its code. Compilers that do not optimize describe parameters in this way that the
+// function's first instructions only store there. Until these have been executed the
+// parameters are where the prototype puts them.
 func (i *Info) passedLocation(n int, d declared, addr uint64, l Location) (Location, []Piece, error) {
 	c, err := i.contents(n)
 	inFrame := l.Base == BaseCFA || l.Base == BaseRegister && (l.Reg == framePointer || l.Reg == stackPointer)
 	if err != nil || !inFrame || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
 		return l, nil, err
 	}
-	bySP := l.Base == BaseRegister && l.Reg == stackPointer // below which the frame is not yet
+	bySP := l.Base == BaseRegister && l.Reg == stackPointer // the frame does not exist yet below it
 	fromCFA := l.Offsets[0]
 	if l.Base == BaseRegister && !bySP {
-		fromCFA -= 16 // it is the frame pointer, which is not set yet either
+		fromCFA -= 16 // the base is the frame pointer, which is not set yet either
 	}
 	if fromCFA >= 0 && !bySP { // the caller has put it on the stack
 		return Location{Base: BaseCFA, Offsets: append([]int64{fromCFA}, l.Offsets[1:]...), Memory: true}, nil, nil
 	}
-	pointed := len(l.Offsets) == 2 && l.Offsets[1] == 0 // a word of the frame leads to it
+	pointed := len(l.Offsets) == 2 && l.Offsets[1] == 0 // a word of the frame points to it
 	if len(l.Offsets) > 1 && !pointed {
 		return l, nil, errNotYet
 	}
@@ -71,8 +74,9 @@ func (i *Info) passedLocation(n int, d declared, addr uint64, l Location) (Locat
 	return l, nil, errNotYet
 }
 
-// prologueEnd returns where the first instructions of a function end, as debuggers see it: at the
-// instruction that the lines say so of, or at the second one that a line begins at.
+// prologueEnd returns the end of the first instructions of a function, as in
+// debuggers: the instruction marked in the line table, or the second one that begins
+// a line.
 func (c *contents) prologueEnd(of *instance) uint64 {
 	second := uint64(0)
 	from := sort.Search(len(c.rows), func(n int) bool { return c.rows[n].addr > of.entry })
@@ -88,19 +92,19 @@ func (c *contents) prologueEnd(of *instance) uint64 {
 		}
 	}
 	if second == 0 {
-		return of.entry + entryBytes + 1 // nothing is known but that
+		return of.entry + entryBytes + 1 // the end is not known
 	}
 	return second
 }
 
-// parameters are those of a function that debug information describes.
+// parameters are the parameters of a function, from debug information.
 type parameters struct {
 	proto *btf.FuncProto
-	at    []dwarf.Offset // of each parameter of proto
-	lists bool           // some have several places: the code is optimized
+	at    []dwarf.Offset // the entry of each parameter of proto
+	lists bool           // some have location lists: the code is optimized
 }
 
-// parametersOf reads them. The members of structures say where one is passed.
+// parametersOf reads them. The members of structures determine how they are passed.
 func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 	t := typeReader{Info: i, left: maxTypes}
 	p.proto, p.at = t.prototype(at)
@@ -119,7 +123,7 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 		}
 	}
 	if e := i.entryAt(at); e != nil && i.isByReference(e, &t.left) {
-		p.proto.Return = &btf.Struct{Size: 32} // as for all in memory, the caller says where
+		p.proto.Return = &btf.Struct{Size: 32} // as for all results in memory, the caller passes its address
 	}
 	for _, at := range p.at {
 		if e := i.entryAt(at); e != nil {
@@ -130,10 +134,12 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 	return p
 }
 
-// Of DW_AT_calling_convention of a class (DWARF 5, 7.16): C++ passes and returns it by a pointer, whatever its size.
+// For DW_AT_calling_convention of a class (DWARF 5, 7.16): C++ passes and returns it
+// by a pointer, whatever its size.
 const passByReference = 4
 
-// isByReference reports whether what e declares has a class for its type that is passed so. Left is how many entries it may look at.
+// isByReference reports whether the type of e is a class that is passed so. left is
+// the number of entries it may examine.
 func (i *Info) isByReference(e *dwarf.Entry, left *int) bool {
 	for range maxLinks {
 		f := i.attribute(e, dwarf.AttrType)
@@ -156,7 +162,8 @@ func (i *Info) isByReference(e *dwarf.Entry, left *int) bool {
 	return false
 }
 
-// referredTo reports whether a parameter's place is where a word of the frame, or the register of an argument, leads.
+// referredTo reports whether a parameter's place is the target of a word of the
+// frame, or of the register of an argument.
 func (i *Info) referredTo(e *dwarf.Entry) bool {
 	f := i.attribute(e, dwarf.AttrLocation)
 	if f == nil {
@@ -172,8 +179,8 @@ func (i *Info) referredTo(e *dwarf.Entry) bool {
 	return slices.ContainsFunc(argumentRegs[:], func(r int) bool { return int(code[0]) == opBreg0+r })
 }
 
-// hasDestructor reports whether a class has one of its own: compilers that do not write DW_AT_calling_convention leave
-// no other sign of how they pass it.
+// hasDestructor reports whether a class has a destructor of its own: compilers
+// without DW_AT_calling_convention leave no other sign of how they pass it.
 func (i *Info) hasDestructor(of *dwarf.Entry, left *int) bool {
 	r := i.data.Reader()
 	r.Seek(of.Offset)
@@ -199,14 +206,16 @@ func isConstant(f *dwarf.Field) bool {
 	return one
 }
 
-// isStructure reports whether t is one: where it is passed, and what is passed after it on the stack, depends on its members.
+// isStructure reports whether t is a structure: how it is passed, and what follows it
+// on the stack, depends on its members.
 func isStructure(t btf.Type) bool {
 	_, structure := types.Members(t)
 	return structure
 }
 
-// location returns where the prototype has parameter k. Behind the entry a register may have been
-// used again, where optimization or a copy of a narrow or wide parameter may have come first.
+// location returns the place of parameter k according to the prototype. After the
+// entry a register may have been reused, and optimized code, or code that copies a
+// narrow or wide parameter, may have done so early.
 func (p *parameters) location(k int, entry bool) (Location, []Piece, error) {
 	for _, x := range p.proto.Params {
 		if !entry && (p.lists || !plain(x.Type)) {
@@ -226,7 +235,7 @@ func (p *parameters) location(k int, entry bool) (Location, []Piece, error) {
 	return Location{}, nil, errNotYet
 }
 
-// structure returns where a structure is that is passed in registers.
+// structure returns the place of a structure that is passed in registers.
 func (p *parameters) structure(k int, size uint64) (Location, []Piece, error) {
 	words := types.Words(p.proto)[k]
 	var pieces []Piece
@@ -248,19 +257,19 @@ func (p *parameters) structure(k int, size uint64) (Location, []Piece, error) {
 // errVector says why a parameter's value is not known.
 var errVector = errors.New("in a vector register, which is not read")
 
-// argumentLocation is what the register of an argument holds, by its number from 1.
+// argumentLocation is the contents of an argument's register, by its number from 1.
 func argumentLocation(n int) Location {
 	return Location{Base: BaseRegister, Reg: argumentRegs[n-1], Offsets: []int64{0}}
 }
 
-// plain reports whether code that is not optimized stores a parameter from the very register that
-// it is passed in.
+// plain reports whether unoptimized code stores a parameter directly from the
+// register that it is passed in.
 func plain(t btf.Type) bool {
 	size, ok := types.Size(t)
 	switch types.Strip(t).(type) {
 	case *btf.Int, *btf.Enum, *btf.Pointer, *btf.Float:
 		return ok && (size == 4 || size == 8)
-	case *btf.Void: // what follows in a list of any length
+	case *btf.Void: // the rest of a variable argument list
 		return true
 	}
 	return false

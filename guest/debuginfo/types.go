@@ -22,19 +22,19 @@ const (
 	ateBoolean, ateComplex, ateFloat, ateSigned, ateSignedChar, ateDecimal = 2, 3, 4, 5, 6, 15
 )
 
-// typeReader makes types in the words of BTF. Of structures it reads no more than members
-// that it is asked for, or, where it keeps what it has read, all of them.
+// typeReader converts types to BTF. It reads only the requested members of structures
+// or, if it keeps its results, all of them.
 type typeReader struct {
 	*Info
-	left  int // entries that may yet be read
+	left  int // entries that may still be read
 	whole map[dwarf.Offset]btf.Type
-	later []dwarf.Offset // structures of whole whose members were not read yet
+	later []dwarf.Offset // kept structures whose members were not read yet
 
-	values bool // of what pointers lead to only the name is asked for
+	values bool // only the names of pointers' targets are needed
 }
 
-// read returns the type at an offset. Path are names of members: the first of the next
-// structure on the way, and so on. What is damaged is void.
+// read returns the type at an offset. path has names of members: the first one is for
+// the next structure on the way, and so on. A damaged type becomes void.
 func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	void := btf.Type((*btf.Void)(nil))
 	if known := t.whole[at]; known != nil {
@@ -66,7 +66,7 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 			return &btf.Float{Name: name, Size: size}
 		case ateComplex:
 			of, named := strings.CutPrefix(name, "complex ")
-			if !named { // clang names them all alike
+			if !named { // clang names all of them alike
 				of = map[uint32]string{8: "float", 16: "double", 32: "long double"}[size]
 			}
 			part := &btf.Float{Name: of, Size: size / 2}
@@ -128,7 +128,8 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	return of(path) // as DW_TAG_atomic_type
 }
 
-// target returns what a pointer leads to, of which nothing is kept where only values are asked for.
+// target returns the type of a pointer's target, which is not kept if only values are
+// needed.
 func (t *typeReader) target(of func([]string) btf.Type, path []string) btf.Type {
 	if !t.values {
 		return of(path)
@@ -140,7 +141,8 @@ func (t *typeReader) target(of func([]string) btf.Type, path []string) btf.Type 
 	return to
 }
 
-// valuesOf returns the type at an offset with all members that values of it have, but of what they point to the name only.
+// valuesOf returns the type at an offset with all members of its values, but only the
+// names of pointers' targets.
 func (i *Info) valuesOf(at dwarf.Offset) btf.Type {
 	t := typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}, values: true}
 	out := t.read(at, nil, 0)
@@ -151,7 +153,8 @@ func (i *Info) valuesOf(at dwarf.Offset) btf.Type {
 	return out
 }
 
-// noteStructure notes a structure whose members are read later: they may lead to it again.
+// noteStructure records a structure whose members are read later, because they may
+// refer to it again.
 func (t *typeReader) noteStructure(at dwarf.Offset, x btf.Type) btf.Type {
 	if t.whole != nil {
 		t.whole[at], t.later = x, append(t.later, at)
@@ -159,7 +162,7 @@ func (t *typeReader) noteStructure(at dwarf.Offset, x btf.Type) btf.Type {
 	return x
 }
 
-// finish reads the members of all structures that were kept.
+// finish reads the members of all kept structures.
 func (t *typeReader) finish() {
 	for len(t.later) > 0 {
 		at := t.later[0]
@@ -192,7 +195,7 @@ func (t *typeReader) enumerators(r *dies.Reader, of *dwarf.Entry, enum *btf.Enum
 	}
 }
 
-// next returns the entries in e one after the other, without what is in them, nil behind
+// next returns the children of e one after the other, without theirs, and nil after
 // the last.
 func (t *typeReader) next(r *dies.Reader) *dwarf.Entry {
 	e, err := r.Next()
@@ -202,7 +205,8 @@ func (t *typeReader) next(r *dies.Reader) *dwarf.Entry {
 	return e
 }
 
-// skip passes over what is in e. Entries that are only looked at for that cost less than those that are read.
+// skip skips the children of e. Entries that are only skipped cost less than those
+// that are read.
 func (t *typeReader) skip(r *dies.Reader, e *dwarf.Entry) error {
 	looked, err := r.Pass(e)
 	t.left -= looked / 64

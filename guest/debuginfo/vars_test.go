@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
-// TestHollowBlocks: what a block declares that has no code hides nothing of the blocks that
-// an address is in, however deep it stands.
+// TestHollowBlocks: declarations of a block without code hide nothing in the blocks
+// that contain an address, however deeply the block is nested.
 func TestHollowBlocks(t *testing.T) {
 	const compiled, function, hollow, block, variable = 1, 2, 3, 4, 5
 	abbrev := []byte{

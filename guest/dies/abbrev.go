@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Limits of abbreviations. An attribute may take no bytes of an entry, so that without a limit a small
-// file could hold entries with millions of them.
+// Limits of abbreviations. An attribute may take no bytes of an entry, so without a
+// limit a small file could hold entries with millions of them.
 const (
 	maxAttributes    = 256     // of one abbreviation
 	maxAbbreviations = 1 << 16 // of one unit
@@ -26,12 +26,12 @@ type attribute struct {
 	value int64 // of formImplicitConst
 }
 
-// table are the abbreviations of a unit.
+// table has the abbreviations of a unit.
 type table struct {
 	byCode []*abbreviation          // codes from 1 on, as compilers number them
-	others map[uint64]*abbreviation // all that have another code
+	others map[uint64]*abbreviation // all with other codes
 
-	far    bool // entries may lead to other units
+	far    bool // entries may refer to other units
 	opaque bool // strings of entries are not in .debug_str or in themselves
 }
 

@@ -8,7 +8,8 @@ import (
 // maxString bounds one string. Names of C++ and Rust programs have some thousand bytes.
 const maxString = 64 << 10
 
-// cursor reads numbers of a section. After the first read beyond its end it is bad, and reads zeros.
+// cursor reads numbers of a section. After the first read beyond its end it is bad,
+// and reads zeros.
 type cursor struct {
 	b   []byte
 	bad bool

@@ -82,7 +82,7 @@ func read(all map[string][]byte, name string, change func(name string, b []byte)
 	})
 }
 
-// TestPlain: of plain debug information entries and ranges are those of debug/dwarf.
+// TestPlain: for plain debug information, entries and ranges equal debug/dwarf's.
 func TestPlain(t *testing.T) {
 	all := forms(t)
 	for _, form := range []string{"gcc2", "gcc3", "gcc4", "gcc5", "clang4", "clang5", "dwz5", "lto5", "wide5", "zlib5"} {

@@ -47,7 +47,7 @@ func (u *Unit) ranges(e *dwarf.Entry) (out [][2]uint64, err error) {
 		}
 	}
 	switch index := e.Val(dwarf.AttrRanges).(type) {
-	case uint64: // a number of a list
+	case uint64: // an index of a list
 		b, base := u.sec.rnglists, u.rngBase
 		size := wordSize(u.wide)
 		if index > uint64(len(b))/size || base > uint64(len(b)) {
@@ -150,7 +150,7 @@ func (u *Unit) oldRanges(out [][2]uint64, b []byte, off uint64) ([][2]uint64, er
 	return nil, fmt.Errorf("%w: a list of ranges at %#x does not end", errDamaged, off)
 }
 
-// LineReader reads the unit's line numbers; nil where it has none.
+// LineReader reads the unit's line numbers; nil if it has none.
 func (u *Unit) LineReader() (*dwarf.LineReader, error) {
 	sec, e := u.sec, u.Entry
 	if u.skeleton != nil {
@@ -160,7 +160,7 @@ func (u *Unit) LineReader() (*dwarf.LineReader, error) {
 		return nil, nil
 	}
 	if sec.lines == nil {
-		// debug/dwarf wants a unit for the form of its numbers: an empty one of DWARF 5.
+		// debug/dwarf requires a unit to learn the format: an empty one of DWARF 5.
 		info := []byte{9, 0, 0, 0, 5, 0, utCompile, u.addrSize, 0, 0, 0, 0, 0}
 		d, err := dwarf.New([]byte{0}, nil, nil, info, sec.line, nil, nil, sec.str)
 		if err != nil {

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// loadSplit reads the units whose entries are in other files: in the package beside the program, or in a file for each.
+// loadSplit reads the units whose entries are in other files: in the package next to
+// the program, or in a separate file for each.
 func (d *Data) loadSplit() error {
 	if len(d.skeletons) == 0 {
 		return nil
@@ -42,7 +43,7 @@ func (d *Data) loadDwo(s *Unit, byID map[uint64]*Unit, had map[uint64]bool) erro
 	}
 	tool := "dwp"
 	if s.Version >= 5 {
-		tool = "llvm-dwp" // binutils' does not know DWARF 5, and writes rubbish
+		tool = "llvm-dwp" // the version of binutils does not support DWARF 5, and writes garbage
 	}
 	missing.Fix += fmt.Sprintf(", or make the package %s.dwp there (%s -e %[1]s, where the objects are)", filepath.Base(d.file.Path), tool)
 	if slices.Contains(d.Paths, d.packagePath()) {
@@ -79,8 +80,8 @@ func (u *Unit) description() string {
 	return "a unit"
 }
 
-// readDwo reads the units of a file, and returns the IDs of those that it has for skeletons that had none yet. A file
-// that has none of these is not kept.
+// readDwo reads the units of a file, and returns the IDs of its units whose skeletons
+// had none yet. A file without such units is not kept.
 func (d *Data) readDwo(f *File, byID map[uint64]*Unit, had map[uint64]bool) (ids map[uint64]bool, err error) {
 	info, err := f.Section(".debug_info.dwo")
 	if err != nil {
@@ -114,7 +115,7 @@ func (d *Data) readDwo(f *File, byID map[uint64]*Unit, had map[uint64]bool) (ids
 	kept := d.Units[:units]
 	for _, u := range d.Units[units:] {
 		if u.Kind == Compile && (u.skeleton == nil || had[u.id]) {
-			continue // of another program, or there already
+			continue // of another program, or already known
 		}
 		if u.Kind == Compile {
 			ids[u.id] = true
@@ -132,7 +133,8 @@ func (d *Data) readDwo(f *File, byID map[uint64]*Unit, had map[uint64]bool) (ids
 	return ids, nil
 }
 
-// The columns of a package's index: what a part is of (DWARF 5, 7.3.5.3, and those that GNU had before).
+// The columns of a package's index: the sections of the parts (DWARF 5, 7.3.5.3, and
+// GNU's earlier ones).
 const (
 	sectInfo       = 1
 	sectTypes      = 2 // GNU's
@@ -143,10 +145,11 @@ const (
 	sectRnglists   = 8 // of version 5
 )
 
-// packagePath is where the package of all units of the program is.
+// packagePath is the path of the package with all units of the program.
 func (d *Data) packagePath() string { return d.file.Path + ".dwp" }
 
-// loadPackage reads the package beside the program, if there is one, and returns the IDs of the units that it has.
+// loadPackage reads the package next to the program, if there is one, and returns the
+// IDs of its units.
 func (d *Data) loadPackage(byID map[uint64]*Unit) (had map[uint64]bool, err error) {
 	had = map[uint64]bool{}
 	if d.file.Path == "" {
@@ -206,7 +209,7 @@ func (d *Data) readPackage(f *File, byID map[uint64]*Unit, had map[uint64]bool) 
 	return nil
 }
 
-// part is what a unit has of a section of the package.
+// part is a unit's part of a section of the package.
 type part struct{ off, size uint64 }
 
 func (p part) bytesOf(b []byte) ([]byte, error) {
@@ -268,7 +271,7 @@ func readIndex(b []byte) (out []indexRow, err error) {
 		return nil, nil
 	}
 	c := &cursor{b: b}
-	version := c.u32() // from 5 on of two bytes, and two of nothing
+	version := c.u32() // from 5 on two bytes, and two of padding
 	columns, units, slots := c.u32(), c.u32(), c.u32()
 	if c.bad || version != 2 && version&0xffff != 5 {
 		return nil, fmt.Errorf("%w: an index of version %d: 2 and 5 are known", errDamaged, version&0xffff)

@@ -11,13 +11,14 @@ import (
 	"syscall"
 )
 
-// MissingError is returned where a file that the debug information refers to is not found, or is of another build.
+// MissingError is returned if a file that the debug information refers to is not
+// found, or is of another build.
 type MissingError struct {
-	What  string   // what the file has, as "unit main.c"
-	Name  string   // as the debug information has it
-	Tried []string // where it was looked for
-	Other string   // the file there that is of another build; "" for none
-	Lacks string   // the package that should have it, and does not; "" for none
+	What  string   // the contents of the file, such as "unit main.c"
+	Name  string   // as in the debug information
+	Tried []string // the places searched
+	Other string   // a file found there of another build; "" for none
+	Lacks string   // the package that should contain it, but does not; "" for none
 	Fix   string
 }
 
@@ -36,10 +37,10 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s is in %s, which %s: %s", e.What, e.Name, why, e.Fix)
 }
 
-// Is has errors.Is find fs.ErrNotExist.
+// Is makes errors.Is find fs.ErrNotExist.
 func (e *MissingError) Is(target error) bool { return target == fs.ErrNotExist }
 
-// supplement is the file that several programs share entries of (dwz -m).
+// supplement is the file with entries shared by several programs (dwz -m).
 type supplement struct {
 	path   string
 	region *region
@@ -102,8 +103,8 @@ func supplementName(f *File) (name, id string, err error) {
 	return string(file), hex.EncodeToString(sum), nil
 }
 
-// openSupplement looks for the file as gdb does: where its name says from the folder of the program's, and
-// by its build ID in the folders that have debug information.
+// openSupplement looks for the file as gdb does: by its name relative to the folder
+// of the program's file, and by its build ID in the folders with debug information.
 func (d *Data) openSupplement(name, id string) (*File, error) {
 	missing := &MissingError{What: "a part of it that programs share (dwz -m)", Name: name,
 		Fix: fmt.Sprintf("put the file of build ID %s there", id)}
@@ -130,7 +131,8 @@ func (d *Data) openSupplement(name, id string) (*File, error) {
 	return nil, missing
 }
 
-// supplementID is what names a supplementary file: its build ID, or the checksum in its .debug_sup.
+// supplementID identifies a supplementary file: its build ID, or the checksum in its
+// .debug_sup.
 func supplementID(f *File) (string, error) {
 	b, err := f.Section(".debug_sup")
 	if err != nil || len(b) == 0 {
@@ -163,8 +165,9 @@ func (d *Data) supplementPaths(name, id string) (paths []string) {
 	return paths
 }
 
-// pathsBeside returns where a file is looked for that the program's file names: where the name says, from dir if that is not "",
-// from the folder of the program's file and of what that is a link to, and in these themselves.
+// pathsBeside returns the places to look for a file named in the program's file: by
+// its name, from dir if that is not "", from the folder of the program's file and of
+// the target of that if it is a link, and in these folders themselves.
 func (d *Data) pathsBeside(name, dir string) (paths []string) {
 	add := func(path string) {
 		for _, p := range paths {
@@ -195,12 +198,13 @@ func (d *Data) pathsBeside(name, dir string) (paths []string) {
 	return paths
 }
 
-// isAbsent reports whether a file is not there, or not for us: another place may have it.
+// isAbsent reports whether a file does not exist, or is not accessible: another place
+// may have it.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// openOther opens a file beside the program's.
+// openOther opens a file next to the program's.
 func (d *Data) openOther(path string) (*File, error) {
 	if d.open == nil || bytes.IndexByte([]byte(path), 0) >= 0 {
 		return nil, fs.ErrNotExist

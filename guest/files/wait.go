@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// Input reads what a user gives: the file at path, which may be a pipe, or in where that is not nil, and path then is
-// its name in errors. The end of ctx ends the wait for who writes into a pipe, or types; what is read then
-// is lost.
+// Input reads a user's input: the file at path, which may be a pipe, or in if it is
+// not nil; path is then its name in errors. The end of ctx ends the wait for a writer
+// of a pipe, or for typed input; partial input is then lost.
 func Input(ctx context.Context, in io.Reader, path string, limit int64) ([]byte, error) {
 	b, err := wait(ctx, func() ([]byte, error) {
 		if in == nil {
@@ -34,15 +34,17 @@ func Input(ctx context.Context, in io.Reader, path string, limit int64) ([]byte,
 	return b, nil
 }
 
-// Create makes the file at path, to write. The end of ctx ends the wait for who reads from a named pipe.
+// Create creates the file at path for writing. The end of ctx ends the wait for a
+// reader of a named pipe.
 func Create(ctx context.Context, path string) (*os.File, error) {
 	return wait(ctx, func() (*os.File, error) {
-		// To write only: a pipe that is open to read as well takes what nobody will read (fifo(7)).
+		// For writing only: a pipe that is also open for reading accepts data that
+		// will never be read (fifo(7)).
 		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	})
 }
 
-// wait waits for what do returns, which goes on alone when ctx ends.
+// wait waits for the result of do, which continues on its own if ctx ends.
 func wait[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type result struct {
 		v   T

@@ -11,11 +11,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrNotKernel is wrapped by errors about files that are no kernel.
+// ErrNotKernel is wrapped by errors about files that are not kernels.
 var ErrNotKernel = errors.New("not a Linux kernel")
 
-// Unpack returns the kernel that a bzImage holds, an ELF file with the kernel's
-// relocations behind it, and how it was packed, "" for not at all.
+// Unpack returns the kernel in a bzImage, an ELF file followed by the kernel's
+// relocations, and the compression, "" for none.
 func Unpack(b []byte) (vmlinux []byte, packing string, err error) {
 	h, err := readSetupHeader(b)
 	if err != nil {
@@ -35,8 +35,8 @@ func Unpack(b []byte) (vmlinux []byte, packing string, err error) {
 	return decompress(b[at:][:n])
 }
 
-// packings are the ways to compress a kernel, by the first bytes. Behind the
-// stream is the kernel's size, 4 bytes, but with gzip, which has it itself.
+// packings are the compressions of a kernel, by the first bytes. The stream is
+// followed by the kernel's size, 4 bytes, except with gzip, which contains it.
 var packings = []struct {
 	name, magic string
 	open        func(io.Reader) (io.Reader, error)
@@ -61,7 +61,7 @@ var packings = []struct {
 	{"lz4", "\x02\x21\x4c\x18", func(r io.Reader) (io.Reader, error) { return newLZ4(r), nil }},
 }
 
-// wholeReader makes a reader of a decoder that has all bytes at hand.
+// wholeReader makes a reader of a decoder that needs all bytes at once.
 func wholeReader(decode func(b []byte, limit int) ([]byte, error)) func(io.Reader) (io.Reader, error) {
 	return func(r io.Reader) (io.Reader, error) {
 		b, err := io.ReadAll(r)
@@ -73,8 +73,8 @@ func wholeReader(decode func(b []byte, limit int) ([]byte, error)) func(io.Reade
 	}
 }
 
-// decompress unpacks the kernel of a bzImage and says how it was packed. One
-// that was not compressed comes back as it is.
+// decompress unpacks the kernel of a bzImage and returns its compression. A kernel
+// that is not compressed is returned unchanged.
 func decompress(b []byte) (kernel []byte, packing string, err error) {
 	if bytes.HasPrefix(b, []byte("\x7fELF")) {
 		return b, "", nil

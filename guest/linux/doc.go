@@ -1,4 +1,4 @@
-// Package linux is what is known of a Linux guest: its kernel's image, how that boots,
-// its names, its tables of what it patches, and what it says while it runs of its types,
-// tasks, modules and stacks. It knows Linux, not KVM.
+// Package linux describes a Linux guest: its kernel's image, how to boot it, its
+// names, its tables of self-patched code, and what its memory says about types,
+// tasks, modules and stacks while it runs. It knows Linux, not KVM.
 package linux

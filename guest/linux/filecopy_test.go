@@ -14,8 +14,9 @@ import (
 
 func unused(guest.Range) bool { return false }
 
-// TestFileCopy: a file of which the guest has a page without its names has those of a copy,
-// and code that the guest does not have; before there is anything of it in the guest, too.
+// TestFileCopy: if the guest has only a page of a file, without its names, the names
+// are those of a copy, as is code that the guest does not have; also before the guest
+// has any of it.
 func TestFileCopy(t *testing.T) {
 	file := programFile(true)
 	v, m := newFileView(t, file)
@@ -48,7 +49,8 @@ func TestFileCopy(t *testing.T) {
 	}
 }
 
-// TestFileCopyRefused: what is no copy of the guest's file is refused, and changes nothing.
+// TestFileCopyRefused: a file that is not a copy of the guest's file is rejected, and
+// changes nothing.
 func TestFileCopyRefused(t *testing.T) {
 	file := programFile(true)
 	changed, longer := bytes.Clone(file), append(bytes.Clone(file), 0)
@@ -117,7 +119,7 @@ func TestFileCopyAwaited(t *testing.T) {
 		if same {
 			continue
 		}
-		// What is the guest's takes the wrong one's place.
+		// The guest's file replaces the wrong one.
 		now := bytes.Clone(file)
 		now[0x1800] = 1
 		if g, err := v.Give("/bin/prog", now, unused); err != nil || !g.Present || g.Pages != 3 {

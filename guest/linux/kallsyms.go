@@ -7,18 +7,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// kallsyms returns the names that a kernel carries for itself, or nil when the
-// image has no such tables. Linux writes them behind each other into its
-// read-only data (scripts/kallsyms.c); since they have no names of their own in
-// a stripped kernel, they are found by their shape:
+// kallsyms returns the names in a kernel's own tables, or nil if the image has no
+// such tables. Linux writes them one after the other into its read-only data
+// (scripts/kallsyms.c); they have no names of their own in a stripped kernel, so they
+// are found by their shape:
 //
 //	until 6.3   offsets, relative_base, num_syms, names, markers, token_table, token_index
 //	since 6.4   num_syms, names, markers, token_table, token_index, offsets, relative_base
 //	7.2         num_syms, names, markers, token_table, token_index, offsets
 //
-// (with seqs_of_names behind markers or at the end, since 6.2 and in stable
-// versions of before). Each begins at a multiple of 8, in 7.2 of 4, and there offsets
-// count from their own places. A kernel has more than 256 symbols.
+// (with seqs_of_names after markers or at the end, since 6.2 and in some earlier
+// stable versions). Each begins at a multiple of 8, in 7.2 of 4, where offsets are
+// relative to their own places. A kernel has more than 256 symbols.
 func kallsyms(mem *elf.Memory) []elf.Name {
 	for i := range mem.Sections {
 		s := &mem.Sections[i]
@@ -35,21 +35,21 @@ func kallsyms(mem *elf.Memory) []elf.Name {
 	return nil
 }
 
-// kallsymsTables are the tables' places in data.
+// kallsymsTables are the tables' offsets in data.
 type kallsymsTables struct {
 	data []byte
 	at   uint64 // address of data
-	unit int    // that the tables are aligned to
+	unit int    // alignment of the tables
 
 	tokens   [256]string
 	tokenAt  int    // offset of token_table
-	indexEnd int    // offset behind token_index
+	indexEnd int    // offset after token_index
 	markers  int    // offset
 	names    int    // offset
-	blocks   int    // of 256 symbols, the last one may have fewer
+	blocks   int    // of 256 symbols; the last one may have fewer
 	num      int    // symbols
 	offsets  int    // offset
-	base     uint64 // 0: offsets are from their own places
+	base     uint64 // 0: offsets are relative to their own places
 }
 
 // Bounds of the search.
@@ -61,7 +61,7 @@ const (
 
 // find looks for all tables.
 func (k *kallsymsTables) find() bool {
-	// Names have digits, so these tokens stand for themselves.
+	// Names contain digits, so the digits' tokens are the digits themselves.
 	digits := []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
 	for from := 0; ; {
 		i := bytes.Index(k.data[from:], digits)
@@ -92,8 +92,8 @@ func (k *kallsymsTables) findTokens(zero int) bool {
 	return false
 }
 
-// readTokens reads the table at offset at and compares it with token_index
-// behind it.
+// readTokens reads the table at offset at and compares it with token_index, which
+// follows it.
 func (k *kallsymsTables) readTokens(at int) bool {
 	var index [256]int
 	end := at
@@ -118,10 +118,10 @@ func (k *kallsymsTables) readTokens(at int) bool {
 	return true
 }
 
-// findMarkers goes back from token_table, over seqs_of_names (3 bytes for each
-// symbol) if it stands there, to markers, the offset in names of every 256th
-// symbol. It takes the nearest run of numbers that ascend from 0 as those can,
-// and that names can be found for.
+// findMarkers searches backwards from token_table, over seqs_of_names (3 bytes for
+// each symbol) if it is there, for markers, the offset in names of every 256th
+// symbol. It takes the nearest run of numbers from 0 that ascend as markers can, and
+// for which names can be found.
 func (k *kallsymsTables) findMarkers() bool {
 	for at := k.tokenAt - k.unit; at >= max(k.unit, k.tokenAt-4*MaxNames); at -= k.unit {
 		if le32(k.data[at:]) != 0 {
@@ -141,8 +141,8 @@ func (k *kallsymsTables) findMarkers() bool {
 	return false
 }
 
-// findNames finds names, whose first symbols are as long as the markers say,
-// and num_syms before it.
+// findNames finds names, whose first symbols are as long as the markers say, and
+// num_syms before it.
 func (k *kallsymsTables) findNames() bool {
 	blocks := k.blocks
 	last := le32(k.data[k.markers+4*(blocks-1):])
@@ -168,7 +168,7 @@ func (k *kallsymsTables) findNames() bool {
 	return false
 }
 
-// skip returns the offset behind the symbol at at: a length of one or two bytes
+// skip returns the offset after the symbol at at: a length of one or two bytes
 // (ULEB128, since 6.1), then that many tokens.
 func (k *kallsymsTables) skip(at int) (int, bool) {
 	from, n := k.nameLen(at)
@@ -176,8 +176,7 @@ func (k *kallsymsTables) skip(at int) (int, bool) {
 	return end, n > 0 && end <= k.markers
 }
 
-// nameLen returns where the tokens of the symbol at at begin, and how many they
-// are.
+// nameLen returns the beginning and the number of the tokens of the symbol at at.
 func (k *kallsymsTables) nameLen(at int) (from, n int) {
 	if at+2 > k.markers {
 		return at, 0
@@ -189,7 +188,7 @@ func (k *kallsymsTables) nameLen(at int) (from, n int) {
 	return at + 2, n&0x7f | int(k.data[at+1])<<7
 }
 
-// findOffsets finds the addresses, behind token_index or before num_syms.
+// findOffsets finds the addresses, after token_index or before num_syms.
 func (k *kallsymsTables) findOffsets() bool {
 	size, at := k.align(4*k.num), k.indexEnd
 	if k.unit == 4 {
@@ -203,9 +202,9 @@ func (k *kallsymsTables) findOffsets() bool {
 	return at-size >= 0 && k.setOffsets(at-size, le64(k.data[at:]))
 }
 
-// setOffsets takes the offsets at at if they and base look right: base is an
-// address of the kernel's half, and the symbols ascend as far as they are
-// relative to it.
+// setOffsets accepts the offsets at at if they and base look right: base is an
+// address of the kernel's half, and the symbols ascend as far as they are relative to
+// it.
 func (k *kallsymsTables) setOffsets(at int, base uint64) bool {
 	k.offsets, k.base = at, base
 	if base == 0 {
@@ -225,10 +224,10 @@ func (k *kallsymsTables) setOffsets(at int, base uint64) bool {
 	return down <= up/100
 }
 
-// addr returns the address of symbol n. With KALLSYMS_ABSOLUTE_PERCPU, as all
-// SMP kernels before 6.15 have it, offsets that are not negative are absolute
-// addresses, and the others count from base-1 downwards to lower numbers;
-// without it all are unsigned and count from base.
+// addr returns the address of symbol n. With KALLSYMS_ABSOLUTE_PERCPU, as in all SMP
+// kernels before 6.15, offsets that are not negative are absolute addresses, and the
+// others count from base-1 downwards to lower numbers; without it all are unsigned
+// and count from base.
 func (k *kallsymsTables) addr(n int) uint64 {
 	off := int32(le32(k.data[k.offsets+4*n:]))
 	if k.base == 0 {
@@ -243,8 +242,8 @@ func (k *kallsymsTables) addr(n int) uint64 {
 	return k.base - 1 - uint64(int64(off))
 }
 
-// isPerCPU reports which of the two it is: the last symbol is relative, and near
-// its base.
+// isPerCPU reports whether KALLSYMS_ABSOLUTE_PERCPU is set: the last symbol is
+// relative, and near its base.
 func (k *kallsymsTables) isPerCPU() bool {
 	return int32(le32(k.data[k.offsets+4*(k.num-1):])) < 0
 }
@@ -274,8 +273,8 @@ func (k *kallsymsTables) symbols() []elf.Name {
 	return out
 }
 
-// letterName is the name that nm would give this letter: T and W are functions, other
-// letters data, capitals are global.
+// letterName is the name that nm would print with this letter: T and W are functions,
+// other letters data; capitals are global.
 func letterName(letter byte, name string, addr uint64) elf.Name {
 	return elf.Name{Name: name, Addr: addr, Func: strings.IndexByte("tTwW", letter) >= 0, Global: letter < 'a'}
 }

@@ -30,8 +30,8 @@ func TestKallsyms(t *testing.T) {
 	}
 }
 
-// TestKallsymsDamaged: tables that contradict each other are none, and no
-// damage makes the search read outside.
+// TestKallsymsDamaged: tables that contradict each other are rejected, and no damage
+// makes the search read out of bounds.
 func TestKallsymsDamaged(t *testing.T) {
 	l := kerneltest.Layouts[1]
 	good := kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 600), "T")

@@ -11,12 +11,12 @@ import (
 // errLZ4 is wrapped by errors about damaged streams.
 var errLZ4 = errors.New("damaged lz4 stream")
 
-// lz4Block is the most bytes that a block of a legacy stream holds.
+// lz4Block is the most bytes in a block of a legacy stream.
 const lz4Block = 8 << 20
 
-// lz4 reads the legacy LZ4 frame, which is what Linux is packed in: a magic
-// number, then blocks of up to 8 MiB, each with its compressed size before it
-// (LZ4 Frame Format Description, "Legacy frame").
+// lz4 reads the legacy LZ4 frame, the format of packed Linux kernels: a magic number,
+// then blocks of up to 8 MiB, each preceded by its compressed size (LZ4 Frame Format
+// Description, "Legacy frame").
 type lz4 struct {
 	r     *bufio.Reader
 	begun bool
@@ -49,7 +49,7 @@ func (z *lz4) next() error {
 			}
 			return fmt.Errorf("%w: %w", errLZ4, err)
 		}
-		// A magic number may stand between blocks: another frame follows.
+		// A magic number may occur between blocks: another frame follows.
 		if string(word[:]) != "\x02\x21\x4c\x18" {
 			break
 		}
@@ -72,8 +72,8 @@ func (z *lz4) next() error {
 	return err
 }
 
-// decodeLZ4 appends to dst, which is empty, what the block b decodes to (LZ4 Block
-// Format Description): sequences of literals and a copy of what came before.
+// decodeLZ4 appends to dst, which is empty, the decoded block b (LZ4 Block Format
+// Description): sequences of literals and a copy of earlier output.
 func decodeLZ4(dst, b []byte) ([]byte, error) {
 	length := func(n int) (int, bool) {
 		if n != 15 {
@@ -101,7 +101,7 @@ func decodeLZ4(dst, b []byte) ([]byte, error) {
 		}
 		dst = append(dst, b[:n]...)
 		if b = b[n:]; len(b) == 0 {
-			return dst, nil // the last sequence has literals only
+			return dst, nil // the last sequence has only literals
 		}
 		if len(b) < 2 {
 			return nil, fmt.Errorf("%w: offset", errLZ4)

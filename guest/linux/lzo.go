@@ -9,19 +9,18 @@ import (
 // errLZO is wrapped by errors about damaged streams.
 var errLZO = errors.New("damaged lzo stream")
 
-// lzoBlock is the most bytes that a block of a stream holds (Linux,
-// lib/decompress_unlzo.c).
+// lzoBlock is the most bytes in a block of a stream (Linux, lib/decompress_unlzo.c).
 const lzoBlock = 256 << 10
 
-// decodeLZO unpacks what lzop has packed, to at most limit bytes: a header, then blocks of
-// their size, their compressed size, a checksum, and their bytes, which are not
-// compressed where that would not make them fewer. A size of 0 is the end.
+// decodeLZO unpacks the output of lzop, to at most limit bytes: a header, then blocks
+// of their size, their compressed size, a checksum, and their bytes, which are stored
+// uncompressed if compression does not help. A size of 0 is the end.
 func decodeLZO(b []byte, limit int) ([]byte, error) {
 	be := binary.BigEndian
 	short := fmt.Errorf("%w: cut off", errLZO)
-	// Behind the magic number: 3 versions of 2 bytes, the second of which is not there
-	// before 0.94, method, level, flags, a filter if they say so, mode and 2 times, the
-	// name with its length before it, a checksum.
+	// After the magic number: 3 versions of 2 bytes, the second of which does not
+	// exist before 0.94, method, level, flags, a filter if the flags say so, mode and
+	// 2 times, the name preceded by its length, a checksum.
 	at, tail := 9+7, 8
 	if len(b) < 64 {
 		return nil, short
@@ -64,7 +63,7 @@ func decodeLZO(b []byte, limit int) ([]byte, error) {
 	}
 }
 
-// decodeLZO1X appends to dst the size bytes that the block b decodes to (Linux,
+// decodeLZO1X appends to dst the size bytes of the decoded block b (Linux,
 // Documentation/staging/lzo.rst).
 func decodeLZO1X(dst, b []byte, size int) ([]byte, error) {
 	begin := len(dst)

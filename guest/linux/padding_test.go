@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
-// TestPadding: of the int3s behind the returns of the kernel's functions each second one,
-// but for those in a place that it patches; none in text that is freed.
+// TestPadding: every second int3 after the returns of the kernel's functions, except
+// those in a place that it patches; none in text that is freed.
 func TestPadding(t *testing.T) {
 	for _, slide := range []uint64{0, 0x1460_0000} {
 		b := boot1(t, slide, "")

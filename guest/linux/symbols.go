@@ -14,9 +14,9 @@ import (
 // vmlinux with its debug information.
 const maxSymbolFile = 2 << 30
 
-// ReadSymbols takes the kernel's names from the file at path, a System.map or a vmlinux,
-// instead of those that it has itself. Errors say what the file is instead, or that it is
-// of another kernel. It must be called before the kernel is used otherwise.
+// ReadSymbols replaces the kernel's own names by those in the file at path, a
+// System.map or a vmlinux. Errors say that the file is something else, or of another
+// kernel. It must be called before the kernel is used otherwise.
 func (k *Kernel) ReadSymbols(path string) error {
 	b, err := elf.ReadFile(path, maxSymbolFile)
 	if err != nil {
@@ -60,8 +60,8 @@ func (k *Kernel) readSymbols(b []byte) error {
 	return nil
 }
 
-// confirm compares the names with what the image says of itself: its exports, its
-// sections, its banner and its entry. It returns how many names agree.
+// confirm compares the names with the image's own data: its exports, its sections,
+// its banner and its entry. It returns the number of names that agree.
 func (k *Kernel) confirm(entry uint64) (checked int, err error) {
 	if checked, err = k.addExports(); err != nil {
 		return checked, err
@@ -93,9 +93,9 @@ func (k *Kernel) confirm(entry uint64) (checked int, err error) {
 	return checked, err
 }
 
-// readSystemMap reads what nm writes: an address of 16 digits, a letter and a name, one
-// to a line. Lines of another form are left out: Debian's packages have a System.map
-// that says where the real one is.
+// readSystemMap reads the output of nm: an address of 16 digits, a letter and a name,
+// one per line. Other lines are ignored: Debian's packages have a System.map that
+// says where the real one is.
 func readSystemMap(b []byte) (names []elf.Name, err error) {
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)

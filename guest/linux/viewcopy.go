@@ -2,8 +2,9 @@ package linux
 
 import "maps"
 
-// Copy returns a view of another run of the kernel, which lies where it lay: what v knows now, and goes its own way from here. Files
-// of the guest are not in it. It costs next to nothing.
+// Copy returns a view of another run of the kernel at the same address: it begins
+// with the state of v, and changes independently. It does not include files of the
+// guest. It costs next to nothing.
 func (v *View) Copy() *View {
 	v.running.mu.Lock()
 	defer v.running.mu.Unlock()

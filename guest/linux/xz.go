@@ -19,13 +19,13 @@ const (
 	xzLZMA2 = 0x21
 )
 
-// xzCheck is the length of a block's check by its kind.
+// xzCheck is the length of a block's check, by its kind.
 var xzCheck = [16]int{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}
 
-// decodeXZ decodes an xz stream as kernels are packed in: each block LZMA2, mostly
-// with the filter for x86 code before it, which the LZMA library does not have.
-// Of the checks CRC32, which is the one that the kernel's own decoder knows, is
-// compared. More than limit bytes are an error.
+// decodeXZ decodes an xz stream of a packed kernel: each block is LZMA2, mostly
+// preceded by the filter for x86 code, which the LZMA library does not have. Of the
+// checks it verifies CRC32, the one that the kernel's own decoder supports. It fails
+// for more than limit bytes.
 func decodeXZ(b []byte, limit int) ([]byte, error) {
 	if len(b) < 12 || string(b[:6]) != "\xfd7zXZ\x00" || b[6] != 0 || b[7]&0xf0 != 0 || crc32.ChecksumIEEE(b[6:8]) != le32(b[8:]) {
 		return nil, fmt.Errorf("%w: header", errXZ)
@@ -83,8 +83,8 @@ func xzBlock(b []byte, check byte, limit int) (block, rest []byte, err error) {
 	return block, b[end:], nil
 }
 
-// xzFilters reads a block header behind its size: flags, two optional sizes, the
-// filters. ok is false for filters that are not LZMA2, alone or behind x86.
+// xzFilters reads a block header after its size: flags, two optional sizes, the
+// filters. ok is false for filters other than LZMA2, alone or after x86.
 func xzFilters(h []byte, limit int) (dict int, x86, ok bool) {
 	number := func() (v uint64) {
 		for shift := 0; len(h) > 0 && shift < 63; shift += 7 {
@@ -127,11 +127,11 @@ func xzFilters(h []byte, limit int) (dict int, x86, ok bool) {
 	}
 }
 
-// undoX86 undoes the filter for x86 code: the operand of a call or jmp is its
-// target there, counted from the beginning of b, and becomes a displacement
-// again. What is taken for an operand is the filter's own choice: the highest
-// byte is 0 or 0xff, and so on for bytes that may belong to an earlier one, as
-// noted in seen, one bit for each of the three bytes before.
+// undoX86 reverts the filter for x86 code: the operand of a call or jmp is its target
+// there, counted from the beginning of b, and becomes a displacement again. The
+// filter itself chooses the operands: the highest byte must be 0 or 0xff, and
+// likewise for bytes that may belong to an earlier candidate, as recorded in seen,
+// one bit for each of the three bytes before.
 func undoX86(b []byte) {
 	sign := func(c byte) bool { return c == 0 || c == 0xff }
 	last, seen := -1, uint32(0)
@@ -144,8 +144,8 @@ func undoX86(b []byte) {
 		if back > 3 {
 			seen = 0
 		} else if seen = seen << (back - 1) & 7; seen != 0 {
-			// Only one earlier candidate, not in the middle, and its own highest
-			// byte no sign.
+			// Only one earlier candidate, not in the middle, whose own highest byte
+			// is not a sign.
 			if c := b[i+4-x86Shift[seen]]; !(seen == 1 || seen == 2 || seen == 4) || sign(c) {
 				seen = seen<<1 | 1
 				continue
@@ -175,5 +175,6 @@ func undoX86(b []byte) {
 	}
 }
 
-// x86Shift says how many bytes back an earlier candidate's operand ends.
+// x86Shift is the distance back to the end of an earlier candidate's operand, in
+// bytes.
 var x86Shift = [8]int{0, 1, 2, 2, 3, 3, 3, 3}

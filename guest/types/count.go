@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// How many types are read at most of a program and of a module; Debian's kernels have up
-// to 125,000, and modules some ten thousand. The reader of BTF recurses from a type to
-// those that it refers to, with 2 KB of stack for each, so their number bounds its stack:
-// Go ends the process at 1 GB, and doubles what it has.
+// The maximum number of types of a program and of a module; Debian's kernels have up
+// to 125,000, and modules about ten thousand. The BTF reader recurses from a type to
+// the types it refers to, with 2 KB of stack for each, so their number bounds its
+// stack: Go ends the process at 1 GB, and doubles a stack to grow it.
 const (
 	MaxTypes       = 200_000
 	MaxModuleTypes = 40_000
@@ -19,18 +19,18 @@ var errTypes = errors.New("its types are damaged")
 
 // The header of BTF (Documentation/bpf/btf.rst, "BTF Type and String Encoding").
 const (
-	headerLength = 4 // where it has its own length, and behind it offset and length of the types
+	headerLength = 4 // offset of the header's length, followed by offset and length of the types
 	headerSize   = 24
-	typeSize     = 12 // bytes of what each type has
+	typeSize     = 12 // bytes common to all types
 )
 
-// extra is how many bytes a kind has behind what each type has: a, and each for each of
-// its members or the like.
+// extra is the number of bytes after the common part, by kind: a, and each for each
+// of its members or the like.
 var extra = [20]struct{ a, each int }{
 	1: {a: 4}, 3: {a: 12}, 4: {each: 12}, 5: {each: 12}, 6: {each: 8}, 13: {each: 8}, 14: {a: 4}, 15: {each: 12}, 17: {a: 4}, 19: {each: 12},
 }
 
-// count returns how many types a section .BTF has.
+// count returns the number of types in a section .BTF.
 func count(b []byte) (int, error) {
 	if len(b) < headerSize {
 		return 0, errTypes

@@ -30,14 +30,14 @@ var kernelNoBoost0 = newBits256(
 	0xe0, 0xe3, 0xe8, 0xe9, 0xeb, 0xeb, 0xf0, 0xf4,
 )
 
-// KernelBoostable reports what can_boost of Linux 6.12 (arch/x86/kernel/
-// kprobes/core.c) says of the instruction's bytes: whether its copy may be
-// followed by a jump back. Optimization eligibility asks the same of every
-// instruction of a region. The kernel also refuses an address with an
-// exception table entry, which the bytes do not show.
+// KernelBoostable reports the result of can_boost of Linux 6.12 (arch/x86/kernel/
+// kprobes/core.c) for the instruction's bytes: whether its copy may be followed by a
+// jump back. Optimization eligibility asks the same of every instruction of a region.
+// The kernel also rejects an address with an exception table entry, which the bytes
+// do not show.
 //
-// The kernel keeps the opcode of a VEX or EVEX instruction where it keeps
-// one-byte opcodes, and has no place for the 0F of REX2 map 1; so does this.
+// The kernel keeps the opcode of a VEX or EVEX instruction in the same field as
+// one-byte opcodes, and has no field for the 0F of REX2 map 1; so does this.
 func (i *Inst) KernelBoostable() bool {
 	if i.Enc == Legacy {
 		switch i.Map {

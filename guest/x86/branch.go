@@ -1,8 +1,8 @@
 package x86
 
-// Target returns where a direct near branch (jmp, jcc, loop, jrcxz, call,
-// xbegin's abort) goes when it is taken from addr, and false for any other
-// instruction. One that is VendorDependent cuts the target to 16 bits.
+// Target returns the target of a direct near branch (jmp, jcc, loop, jrcxz, call,
+// xbegin's abort) at addr, and false for any other instruction. A VendorDependent one
+// truncates the target to 16 bits.
 func (i *Inst) Target(addr uint64) (uint64, bool) {
 	switch i.Class() {
 	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassTransaction:
@@ -34,13 +34,13 @@ func (i *Inst) VendorDependent() bool {
 	return false
 }
 
-// Falls reports whether execution can go on at the next instruction: false
-// for unconditional jumps and returns.
+// Falls reports whether execution can continue at the next instruction: false for
+// unconditional jumps and returns.
 func (i *Inst) Falls() bool {
 	switch i.Class() {
 	case ClassJump, ClassRet, ClassJumpInd, ClassIRet, ClassUndefined:
 		return false
-	case ClassFar: // far calls come back
+	case ClassFar: // far calls return
 		return i.Opcode == 0xff && i.Reg() == 3
 	}
 	return true

@@ -1,12 +1,12 @@
 package x86
 
-// Class says what an instruction does to control flow, interrupts and
-// privilege: what decides how a probe on it can be run.
+// Class is the effect of an instruction on control flow, interrupts and privilege,
+// which decides how a probe on it can be run.
 type Class uint8
 
 // The classes.
 const (
-	ClassOther         Class = iota // goes on behind itself, unless it faults
+	ClassOther         Class = iota // continues at the next instruction, unless it faults
 	ClassNop                        // changes nothing but RIP: nop forms, prefetches, endbr
 	ClassJump                       // near direct jump
 	ClassCondJump                   // jcc
@@ -24,7 +24,7 @@ const (
 	ClassVMEntry                    // vmlaunch, vmresume, vmrun, seamcall
 	ClassWait                       // hlt, mwait, mwaitx, umwait, tpause
 	ClassInterruptFlag              // cli, sti, pushf, popf
-	ClassLoadSS                     // mov ss: holds off interrupts and debug traps
+	ClassLoadSS                     // mov ss: delays interrupts and debug traps
 	ClassTransaction                // xbegin
 )
 
@@ -136,9 +136,9 @@ func (i *Inst) class0F() Class {
 	return ClassOther
 }
 
-// classHint classifies 0F 18 to 0F 1F, the hint nops (SDM Vol. 2, table A-3
-// and NOP; APM Vol. 3, NOP). Some have been given a meaning: those are left to
-// the CPU, which knows whether it has it.
+// classHint classifies 0F 18 to 0F 1F, the hint nops (SDM Vol. 2, table A-3 and NOP;
+// APM Vol. 3, NOP). Some have been given a meaning: those are left to the CPU, which
+// knows whether it supports it.
 func (i *Inst) classHint() Class {
 	switch i.Opcode {
 	case 0x1a, 0x1b: // MPX
@@ -147,7 +147,7 @@ func (i *Inst) classHint() Class {
 		return ClassNop
 	case 0x1e:
 		if i.pp == ppRep && i.ModRM != 0xfa && i.ModRM != 0xfb && i.Mod() == 3 {
-			return ClassOther // rdssp (reg 1), and what may follow it
+			return ClassOther // rdssp (reg 1), and possible later ones
 		}
 	}
 	return ClassNop
@@ -194,8 +194,8 @@ func (i *Inst) class0F01() Class {
 	return ClassOther
 }
 
-// Repeats reports whether it is an instruction of strings with a prefix that has it executed again and again (SDM Vol. 2, REP):
-// interrupts, and the traps of TF, come between.
+// Repeats reports whether it is a string instruction with a prefix that repeats it
+// (SDM Vol. 2, REP): interrupts, and the traps of TF, occur between iterations.
 func (i *Inst) Repeats() bool {
 	switch op := i.Opcode; {
 	case !i.legacy(Map0) || i.Prefix&(PrefixRep|PrefixRepNE) == 0:

@@ -89,7 +89,7 @@ func TestEmulateBranches(t *testing.T) {
 		if want.RSP == 0 {
 			want.RSP = stack
 		}
-		r.RIP, want.RIP = at+1, tt.rip // as a handler sees it, behind the int3
+		r.RIP, want.RIP = at+1, tt.rip // as a handler sees it, after the int3
 		if err := i.Emulate(at, &r, tt.mem); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue

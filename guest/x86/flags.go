@@ -1,9 +1,8 @@
 package x86
 
-// Flags says which bits of RFLAGS an instruction looks at, and which it may
-// change, defined or not. A flag in Writes need not change in every case (a
-// shift by 0 changes none), so writing does not mean that the old value is
-// dead.
+// Flags says which bits of RFLAGS an instruction reads, and which it may change,
+// defined or not. A flag in Writes need not change in every case (a shift by 0
+// changes none), so writing does not mean that the old value is dead.
 type Flags struct {
 	Reads, Writes uint32
 }
@@ -19,9 +18,9 @@ var condFlags = [8]uint32{
 	FlagOF, FlagCF, FlagZF, FlagCF | FlagZF, FlagSF, FlagPF, FlagSF | FlagOF, FlagZF | FlagSF | FlagOF,
 }
 
-// Flags returns the flags that the instruction uses (SDM Vol. 1, appendix A,
-// and the instructions' descriptions). What the tables do not know, and
-// everything that changes privilege, is taken to use them all.
+// Flags returns the flags that the instruction uses (SDM Vol. 1, appendix A, and the
+// instructions' descriptions). Instructions not in the tables, and all that change
+// privilege, are assumed to use all flags.
 func (i *Inst) Flags() Flags {
 	switch i.Class() {
 	case ClassNop, ClassJump, ClassCall, ClassRet, ClassJumpInd, ClassCallInd:
@@ -122,7 +121,7 @@ func groupFlags(op uint8) Flags {
 	return Flags{Writes: fStatus}
 }
 
-// flagsX87: fcmovcc read flags, fcomi and its kin write them.
+// flagsX87: fcmovcc read flags, fcomi and the like write them.
 func (i *Inst) flagsX87() Flags {
 	if i.Mod() != 3 {
 		return Flags{}
@@ -158,11 +157,11 @@ func (i *Inst) flags0F() Flags {
 		if i.pp == ppNone {
 			return Flags{Writes: fStatus}
 		}
-	case 0xa3, 0xab, 0xb3, 0xba, 0xbb: // bt and its kin leave ZF alone
+	case 0xa3, 0xab, 0xb3, 0xba, 0xbb: // bt and the like leave ZF unchanged
 		return Flags{Writes: fStatus &^ FlagZF}
 	case 0xa4, 0xa5, 0xac, 0xad, 0xaf, 0xb0, 0xb1, 0xb8, 0xbc, 0xbd, 0xc0, 0xc1:
 		return Flags{Writes: fStatus}
-	case 0xa6, 0xa7: // padlock, which nobody documents well
+	case 0xa6, 0xa7: // padlock, which is not well documented
 		return Flags{fAll, fAll}
 	case 0xae:
 		if i.Class() == ClassWait { // umwait, tpause
@@ -195,7 +194,7 @@ func (i *Inst) flags0F01() Flags {
 	switch i.ModRM {
 	case 0xc1, 0xc4, 0xc5, 0xcc, 0xce, 0xd4, 0xd6, 0xd9, 0xfe, 0xff:
 		// vmcall, vmxoff, pconfig, tdcall, seamops, vmfunc, xtest, vmmcall,
-		// rmpadjust, pvalidate and their kin
+		// rmpadjust, pvalidate and the like
 		return Flags{Writes: fStatus}
 	case 0xca, 0xcb: // clac, stac
 		return Flags{Writes: FlagAC}
@@ -255,8 +254,8 @@ func (i *Inst) flagsVEX() Flags {
 	return Flags{}
 }
 
-// flagsEVEX is for EVEX. Map 4 has its own rules of which flags are
-// suppressed; they are not worth a table yet.
+// flagsEVEX is for EVEX. Map 4 has its own rules for suppressed flags; they are not
+// worth a table yet.
 func (i *Inst) flagsEVEX() Flags {
 	switch {
 	case i.Map == Map4:

@@ -78,8 +78,8 @@ func ripOf(text string) (uint64, bool) {
 	return targetOf(text)
 }
 
-// compare says how Decode differs from objdump about the instruction at the
-// start of b (which goes on behind it), or "". Where objdump departs from the
+// compare describes how Decode differs from objdump about the instruction at the
+// start of b (which continues after it), or returns "". If objdump departs from the
 // CPU manuals the difference has a name, which is returned instead:
 //
 //   - fwait: objdump takes 9B before an x87 instruction as part of that, to the

@@ -1,6 +1,6 @@
 package x86
 
-// Access is what an instruction does to memory.
+// Access is the access of an instruction to memory.
 type Access uint8
 
 // The accesses. They are bits: Read|Write is read-modify-write.
@@ -10,12 +10,11 @@ const (
 	Write      Access = 2
 )
 
-// NoReg stands for no register in Mem.
+// NoReg means no register in Mem.
 const NoReg Reg64 = 0xff
 
-// Mem describes the memory operand that an instruction names: that of ModRM,
-// or the absolute address of A0 to A3. Implied operands (stack, string) are in
-// Implied.
+// Mem describes the explicit memory operand of an instruction: that of ModRM, or the
+// absolute address of A0 to A3. Implied operands (stack, string) are in Implied.
 type Mem struct {
 	Base  Reg64 // NoReg without one; up to 31 with APX
 	Index Reg64 // NoReg without one; number of the vector register if Vector
@@ -26,7 +25,7 @@ type Mem struct {
 	RIP     bool    // relative to the next instruction
 	Segment Segment // whose base is added
 	Access  Access
-	Size    uint16 // bytes; 0 when it depends on more than the instruction
+	Size    uint16 // bytes; 0 if it depends on more than the instruction
 	Disp    int64  // with the scale of EVEX applied
 }
 
@@ -42,11 +41,11 @@ const (
 // sizeLetters are the size classes of memTable; the index is the class.
 const sizeLetters = ".bwdqtoyzvsmpgcnflxhkeiu?"
 
-// anyPP in memTable stands for every mandatory prefix.
+// anyPP in memTable matches every mandatory prefix.
 const anyPP = 0xff
 
-// memSizes is memTable unfolded: by encoding, map and mandatory prefix, then
-// opcode. memGroups has what depends on ModRM.reg.
+// memSizes is memTable unfolded: by encoding, map and mandatory prefix, then opcode.
+// memGroups has the entries that depend on ModRM.reg.
 var memSizes, memGroups = unfold()
 
 type (

@@ -1,13 +1,13 @@
 package x86
 
-// memTable says how many bytes of memory the explicit operand of each
-// instruction covers, and what is done to them: a list of
+// memTable has the number of bytes of memory of each instruction's explicit operand,
+// and the access to them: a list of
 //
 //	op[-op][/reg[-reg]] size [access]
 //
-// in hexadecimal, without the blanks; /reg is for opcodes whose operation
-// ModRM.reg selects. The sizes are those of the instructions' descriptions in
-// SDM Vol. 2 and APM Vol. 3 to 5:
+// in hexadecimal, without the blanks; /reg is for opcodes whose operation ModRM.reg
+// selects. The sizes are those in the instructions' descriptions in SDM Vol. 2 and
+// APM Vol. 3 to 5:
 //
 //	b w d q t o y z  1 2 4 8 10 16 32 64 bytes
 //	v  operand size        s  stack operand size      m  4, or 8 with W
@@ -18,16 +18,16 @@ package x86
 //	u  8 with 128 bits, else the vector length
 //	?  depends on more than the instruction
 //
-// and the access is a read, or = for a write, + for both, ! for none: the
-// address is computed, but nothing can fault. clflush and clwb count as reads
-// of a byte, as which they are checked.
+// and the access is a read, or = for a write, + for both, ! for none: the address is
+// computed, but nothing can fault. clflush and clwb count as reads of a byte, because
+// they are checked as such.
 var memTable = []struct {
 	enc  Encoding
 	m    Map
 	pp   uint8
 	list string
 }{
-	// All prefixes of the legacy maps, then what they change.
+	// All prefixes of the legacy maps, then the exceptions.
 	{Legacy, Map0, anyPP, "00b+ 01v+ 02b 03v 08b+ 09v+ 0ab 0bv 10b+ 11v+ 12b 13v 18b+ 19v+ 1ab 1bv 20b+ 21v+ 22b 23v " +
 		"28b+ 29v+ 2ab 2bv 30b+ 31v+ 32b 33v 38b 39v 3ab 3bv 63d 69v 6bv 80/0-6b+ 80/7b 81/0-6v+ 81/7v 83/0-6v+ 83/7v " +
 		"84b 85v 86b+ 87v+ 88b= 89v= 8ab 8bv 8cw= 8dv! 8ew 8f/0s= a0b a1v a2b= a3v= c0b+ c1v+ c6/0b= c7/0v= d0b+ d1v+ d2b+ d3v+ " +

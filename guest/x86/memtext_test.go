@@ -23,8 +23,8 @@ var regNames = func() map[string]Reg64 {
 	return m
 }()
 
-// memOf parses the memory operand in objdump's text (Intel syntax); ok is
-// false when there is none. Access is not in the text.
+// memOf parses the memory operand in objdump's text (Intel syntax); ok is false if it
+// has none. Access is not in the text.
 func memOf(text string) (m Mem, ok bool) {
 	text, _, _ = strings.Cut(text, " #")
 	text, _, _ = strings.Cut(text, " <")

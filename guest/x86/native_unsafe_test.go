@@ -51,11 +51,11 @@ type nativeState struct {
 	goStack  uint64
 }
 
-// newNative maps and assembles. SAFETY: the mapping is executable memory that
-// belongs to this native until the test ends; call is a Go function value, a
-// pointer to a word that holds the code's address. The code saves the
-// registers that Go's ABI keeps (RSP, RBP, R14, R15) and never blocks. A signal
-// meanwhile runs on the thread's signal stack, so RSP may be anything.
+// newNative maps and assembles. SAFETY: the mapping is executable memory that belongs
+// to this native until the test ends; call is a Go function value, a pointer to a
+// word that holds the code's address. The code saves the registers that Go's ABI
+// keeps (RSP, RBP, R14, R15) and never blocks. A signal during the call runs on the
+// thread's signal stack, so RSP may be anything.
 func newNative(t testing.TB) *native {
 	mem, err := syscall.Mmap(-1, 0, arenaOff+arenaSize, syscall.PROT_READ|syscall.PROT_WRITE|syscall.PROT_EXEC,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_32BIT)
@@ -106,7 +106,7 @@ func ripXMM(b []byte, at int, op byte, x Reg64, off int) []byte {
 	return append32(b, uint32(off-(at+len(b)+4)))
 }
 
-// prologue assembles what stands before the instruction, and the landing pad.
+// prologue assembles the code before the instruction, and the landing pad.
 func (n *native) prologue() {
 	b := Assemble(func(a *Asm) {
 		for _, r := range []Reg64{RBX, RBP, R14, R15} {

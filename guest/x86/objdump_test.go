@@ -20,9 +20,9 @@ type line struct {
 	text  string
 }
 
-// stray reports whether objdump shows a REX prefix that does not count, since
-// another prefix follows, as a line of its own (perhaps behind other prefixes).
-// To the CPU it is part of the instruction.
+// stray reports whether objdump shows a REX prefix that has no effect, because
+// another prefix follows, as a line of its own (possibly after other prefixes). To
+// the CPU it is part of the instruction.
 func (l *line) stray() bool {
 	last := l.text[strings.LastIndexByte(l.text, ' ')+1:]
 	return last == "rex" || strings.HasPrefix(last, "rex.")

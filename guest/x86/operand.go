@@ -1,12 +1,12 @@
 package x86
 
-// Mem returns the memory operand that the instruction names, and false when it
-// has none: a register operand, or no operand at all.
+// Mem returns the explicit memory operand of the instruction, and false if it has
+// none: a register operand, or no operand at all.
 //
-// Size and Access are what the CPU may touch. They are 0 and Read|Write for
-// what the tables do not know, which is only what the CPU answers with #UD and
-// EVEX map 4. For bt, bts, btr and btc with a bit number in a register the
-// operand is only where the bit string begins.
+// Size and Access are the most that the CPU may touch. They are 0 and Read|Write for
+// instructions that are not in the tables: those that raise #UD, and EVEX map 4. For
+// bt, bts, btr and btc with a bit number in a register the operand is only the
+// beginning of the bit string.
 func (i *Inst) Mem() (Mem, bool) {
 	m, ok := i.operand()
 	if !ok {
@@ -40,7 +40,7 @@ func (i *Inst) operand() (Mem, bool) {
 		m.Scale = 1 << (i.SIB >> 6)
 		m.Vector = i.vectorIndex()
 		switch {
-		case m.Vector && i.Enc == EVEX: // V4 takes the place of X4
+		case m.Vector && i.Enc == EVEX: // V4 replaces X4
 			m.Index = m.Index&15 | Reg64(i.vvvv&16)
 		case !m.Vector && m.Index == 4: // no index
 			m.Index, m.Scale = NoReg, 1
@@ -69,7 +69,7 @@ func (i *Inst) fill(m *Mem) {
 	}
 }
 
-// broadcastSize returns the size of the one element that EVEX.b makes the
+// broadcastSize returns the size of the only element that EVEX.b makes the
 // instruction read.
 func (i *Inst) broadcastSize() uint16 {
 	fp16 := i.Map == Map6 && i.pp == ppOpSize
@@ -81,7 +81,7 @@ func (i *Inst) broadcastSize() uint16 {
 				fp16 = true
 			}
 		}
-	case Map5: // but for conversions from other sizes
+	case Map5: // except conversions from other sizes
 		switch {
 		case i.pp == ppNone && i.Opcode == 0x5b, i.pp == ppOpSize && (i.Opcode == 0x1d || i.Opcode == 0x5a),
 			i.pp == ppRepNE && i.Opcode == 0x7a:
@@ -99,8 +99,8 @@ func (i *Inst) broadcastSize() uint16 {
 }
 
 // dispScale returns N of the compressed displacement (SDM Vol. 2, 2.7.5): the
-// operand's size, or the element's for compress and expand. In map 4, and where
-// the size is not known, it is 1.
+// operand's size, or the element's for compress and expand. In map 4, and if the size
+// is not known, it is 1.
 func (i *Inst) dispScale(m *Mem) uint16 {
 	if i.Map == Map0F38 && i.pp == ppOpSize {
 		w := i.Prefix&PrefixREXW != 0
@@ -135,17 +135,17 @@ func (i *Inst) vectorIndex() bool {
 	return false
 }
 
-// RMReg returns the general register that ModRM.rm names with its extension
-// bit; only with Mod 3 does it name one.
+// RMReg returns the general register in ModRM.rm with its extension bit; it is one
+// only with Mod 3.
 func (i *Inst) RMReg() Reg64 { return Reg64(i.RM() | i.base) }
 
-// RegReg returns the general register that ModRM.reg names with its extension
-// bit; where Reg is part of the opcode it names none.
+// RegReg returns the general register in ModRM.reg with its extension bit; it is not
+// one if Reg is part of the opcode.
 func (i *Inst) RegReg() Reg64 { return Reg64(i.Reg() | i.reg) }
 
-// Addr returns the effective address of the memory operand without segment
-// base when the instruction is at addr, and false when there is none that r
-// gives: a register operand, a vector index, a register above R15.
+// Addr returns the effective address of the memory operand, without segment base, of
+// the instruction at addr. It returns false if r does not determine it: a register
+// operand, a vector index, a register above R15.
 func (i *Inst) Addr(addr uint64, r *Regs) (uint64, bool) {
 	m, ok := i.operand()
 	if !ok || m.Vector {

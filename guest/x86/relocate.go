@@ -13,20 +13,19 @@ var (
 	// ErrOutOfReach: an operand or target is more than 2 GiB away from the
 	// new place.
 	ErrOutOfReach = errors.New("out of reach of a 32-bit displacement")
-	// ErrNotMovable: a copy would not do what the original does.
+	// ErrNotMovable: a copy would not have the same effect as the original.
 	ErrNotMovable = errors.New("instruction cannot be moved")
 )
 
-// Relocate writes into dst a copy of the instruction at from that does the
-// same at to, and returns its length. An operand relative to RIP keeps its
-// address, a direct jump its target; jumps with an 8-bit displacement become
-// those with a 32-bit one (loop and jrcxz by way of two more jumps). Addresses
-// wrap modulo 2^64, as RIP does.
+// Relocate writes into dst a copy of the instruction at from that has the same effect
+// at to, and returns its length. A RIP-relative operand keeps its address, a direct
+// jump its target; jumps with an 8-bit displacement become jumps with a 32-bit one
+// (loop and jrcxz by way of two more jumps). Addresses wrap modulo 2^64, as RIP does.
 //
-// A call would push another return address, and a branch as in VendorDependent
-// means different things to different CPUs: both are ErrNotMovable. Relocate
-// says nothing about whether an int3 or a jump may follow the copy: Analyze
-// does. dst needs room for MaxRelocated bytes.
+// A call would push another return address, and a branch as in VendorDependent means
+// different things to different CPUs: both are ErrNotMovable. Relocate does not check
+// whether an int3 or a jump may follow the copy: Analyze does. dst needs room for
+// MaxRelocated bytes.
 func Relocate(dst []byte, i *Inst, from, to uint64) (int, error) {
 	if i.VendorDependent() {
 		return 0, relocateError(i, from, to, ErrNotMovable)

@@ -69,7 +69,7 @@ func TestRelocate(t *testing.T) {
 	}
 }
 
-// TestRelocateErrorText: what was asked for is in the message.
+// TestRelocateErrorText: the message names the instruction and both addresses.
 func TestRelocateErrorText(t *testing.T) {
 	i := mustDecode(t, "e800000000")
 	_, err := Relocate(make([]byte, MaxRelocated), &i, 0x1000, 0x2000)

@@ -1,6 +1,6 @@
 package x86
 
-// attr says how the bytes behind an opcode go on.
+// attr describes the bytes after an opcode.
 type attr uint8
 
 // The low bits are the kind of immediate.
@@ -17,7 +17,7 @@ const (
 	immMask attr = 0x0f
 
 	modrm   attr = 0x10 // ModRM follows
-	special attr = 0x20 // the decoder looks closer
+	special attr = 0x20 // the decoder needs special code
 	invalid attr = 0x80 // undefined, or not in 64-bit mode
 )
 
@@ -36,9 +36,8 @@ const (
 	sM = special | modrm
 )
 
-// map0 is the one-byte opcode map in 64-bit mode (SDM Vol. 2, table A-2).
-// Prefixes, escapes and REX are taken off before it is consulted and stand as
-// invalid here.
+// map0 is the one-byte opcode map in 64-bit mode (SDM Vol. 2, table A-2). Prefixes,
+// escapes and REX are removed before the lookup and are marked invalid here.
 var map0 = [256]attr{
 	/*      0   1   2   3   4   5   6   7   8   9   a   b   c   d   e   f */
 	/*0*/ mr, mr, mr, mr, iB, iZ, xx, xx, mr, mr, mr, mr, iB, iZ, xx, xx,
@@ -81,7 +80,7 @@ var map0F = [256]attr{
 	/*f*/ mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr, mr,
 }
 
-// vex0FImm says which opcodes of VEX and EVEX map 1 have an imm8; all but
+// vexMap0F says which opcodes of VEX and EVEX map 1 have an imm8; all but
 // vzeroupper (77) have ModRM (SDM Vol. 2, table A-3).
 func vexMap0F(op uint8) attr {
 	switch op {
@@ -93,9 +92,9 @@ func vexMap0F(op uint8) attr {
 	return mr
 }
 
-// evexMap4 is EVEX map 4: legacy instructions with a new destination and
-// suppressed flags (Intel APX specification, 3.1.4). Immediates are those of
-// the instruction that was promoted.
+// evexMap4 is EVEX map 4: legacy instructions with a new destination and suppressed
+// flags (Intel APX specification, 3.1.4). Immediates are as in the promoted
+// instruction.
 func evexMap4(op uint8) attr {
 	switch op {
 	case 0x6b, 0x80, 0x83, 0xc0, 0xc1, 0x24, 0x2c:

@@ -38,10 +38,9 @@ func TestX86asm(t *testing.T) {
 	}
 }
 
-// x86asmGap names where x86asm v0.32.0 gives other lengths without an error:
-// it takes a ModRM byte behind vzeroupper and vzeroall, heeds mod in moves to
-// and from control and debug registers, and reads 16-bit near branches as
-// Intel does.
+// x86asmGap names the cases in which x86asm v0.32.0 gives other lengths without an
+// error: it reads a ModRM byte after vzeroupper and vzeroall, uses mod in moves to
+// and from control and debug registers, and reads 16-bit near branches as Intel does.
 func x86asmGap(i *Inst) bool {
 	return i.Enc == VEX && i.Map == Map0F && i.Opcode == 0x77 || i.regOnly() && i.Mod() != 3 || i.VendorDependent()
 }

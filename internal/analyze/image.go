@@ -14,21 +14,21 @@ import (
 // unpacked.
 const maxFile = linux.MaxImage
 
-// errFormat is wrapped by errors about files that are no x86-64 ELF, nor a
-// kernel that holds one.
+// errFormat is wrapped by errors about files that are neither an x86-64 ELF file
+// nor a kernel that contains one.
 var errFormat = errors.New("not an x86-64 ELF file or bzImage")
 
-// image is a file, taken apart.
+// image is a parsed file.
 type image struct {
 	*elf.Memory
 
 	kind    string        // "elf" or "bzImage"
-	packing string        // how the kernel in a bzImage was compressed; "" for none
-	buildID string        // hexadecimal; "" when there is none
+	packing string        // how the kernel in a bzImage was compressed, or ""
+	buildID string        // hexadecimal, or ""
 	source  string        // of the names: ".symtab", ".dynsym" or "kallsyms"
-	full    bool          // the names are those of all functions
+	full    bool          // all functions have names
 	movable bool          // position-independent
-	kernel  *linux.Kernel // nil for what is no Linux
+	kernel  *linux.Kernel // nil: not Linux
 }
 
 // load reads the file at path.
@@ -44,7 +44,7 @@ func load(path string) (*image, error) {
 	return img, nil
 }
 
-// parse takes a file's bytes apart and keeps parts of them.
+// parse parses a file's bytes, and keeps parts of them.
 func parse(b []byte) (*image, error) {
 	img := &image{kind: "elf"}
 	if !bytes.HasPrefix(b, []byte(debugelf.ELFMAG)) {
@@ -75,8 +75,8 @@ func parse(b []byte) (*image, error) {
 	return img, img.readNames(f)
 }
 
-// readNames takes the names from .symtab, else from the kernel's own tables, else
-// from .dynsym.
+// readNames reads the names from .symtab, else from the kernel's own tables,
+// else from .dynsym.
 func (img *image) readNames(f *elf.File) error {
 	named, err := img.ReadNames(f, debugelf.SHT_SYMTAB, linux.MaxNames)
 	if err != nil {

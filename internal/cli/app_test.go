@@ -26,7 +26,7 @@ func TestExitStatus(t *testing.T) {
 		{&api.Error{Code: "no_symbol_at_address"}, 4},
 		{&api.Error{Code: api.CodeForbidden}, 5},
 		{&api.Error{Code: "not_boundary", Errno: "EILSEQ"}, 1},
-		// A refusal with EACCES or EPERM of the engine is no lack of permission.
+		// The engine's EACCES or EPERM does not mean that the user lacks a permission.
 		{&api.Error{Code: "a_later_reason", Errno: "EACCES"}, 1},
 		{fmt.Errorf("%w: %w", remote.ErrUnreachable, syscall.ECONNREFUSED), 3},
 		{fmt.Errorf("%w: %w", remote.ErrUnreachable, syscall.EACCES), 5},

@@ -14,13 +14,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// goWords are what no user is to read: names of Go's types, functions, packages and
-// errors, and of our own.
+// goWords are words that users must not see: names of types, functions, packages and errors of
+// Go and of guestprobe.
 var goWords = regexp.MustCompile(`strconv\.|strings\.|syscall\.|json:|stringArray|intSlice|uint64|int64|uint8|\bEOF\b|ParseInt|ParseUint|ParseFloat|ParseBool|invalid syntax|` +
 	`%!|\*[a-z]+\.[A-Z]|goroutine|panic|runtime error|nil pointer|encode instruction|context canceled|context deadline|dial unix|net/http|<nil>|interface \{`)
 
-// badUsage are command lines that cannot be, or are refused, without a daemon: the exit
-// status, what stands in the message, and the arguments with | between them.
+// badUsage returns invalid command lines, and ones that are rejected without a daemon: the exit
+// status, a part of the message, and the arguments, separated by |.
 func badUsage() (rows [][3]string) {
 	add := func(status, want string, lines ...string) {
 		for _, l := range lines {
@@ -71,8 +71,8 @@ func badUsage() (rows [][3]string) {
 	return rows
 }
 
-// TestBadUsage runs command lines that cannot be, with and without --format json: each
-// ends with the right status and says in words for people what is wrong.
+// TestBadUsage runs invalid command lines with and without --format json. Each must
+// end with the right status, and its message must be in users' terms.
 func TestBadUsage(t *testing.T) {
 	rows := badUsage()
 	if len(rows) < 220 {
@@ -102,7 +102,7 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// TestDaemonThatDoesNotAnswer: one whose process is stopped takes connections all the same.
+// TestDaemonThatDoesNotAnswer: a stopped daemon still accepts connections.
 func TestDaemonThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")

@@ -65,7 +65,7 @@ neither in time refuses.`,
 	}
 }
 
-// timeoutMS is a --timeout in milliseconds, as the daemon takes it.
+// timeoutMS converts a --timeout to milliseconds, the daemon's unit.
 func timeoutMS(timeout time.Duration) (int, error) {
 	if timeout < time.Millisecond || timeout > time.Minute {
 		return 0, command.Usagef("--timeout %v: not from 1ms to 1m", timeout)
@@ -73,7 +73,7 @@ func timeoutMS(timeout time.Duration) (int, error) {
 	return int(timeout.Milliseconds()), nil
 }
 
-// parseArg reads an argument of a call: any 64-bit number, negative ones too.
+// parseArg parses an argument of a call: any 64-bit number, including negative ones.
 func parseArg(s string) (v api.Hex, err error) {
 	if strings.HasPrefix(s, "-") {
 		n, perr := strconv.ParseInt(s, 0, 64)

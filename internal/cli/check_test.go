@@ -10,8 +10,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdResults reads the reports junit.xml and report.tap, each by the rules of its form, and wants these results in both,
-// as NAME=passed, or NAME=KIND of one that has not passed:
+// cmdResults reads the reports junit.xml and report.tap, each with a parser of its format, and checks that both have these results,
+// NAME=passed or NAME=KIND:
 //
 //	results reads=passed small=assert
 func cmdResults(ts *testscript.TestScript, neg bool, args []string) {

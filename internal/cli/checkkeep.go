@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// folder makes the folder of what is kept of the test.
+// folder creates the folder for the test's kept files.
 func (t *check) folder() (string, error) {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -26,11 +26,11 @@ func (t *check) folder() (string, error) {
 	return dir, os.MkdirAll(dir, 0o777)
 }
 
-// keepGuest keeps the guest as it is. What goes wrong is said beside what has.
+// keepGuest saves a snapshot of the guest. An error is added to the test's output.
 func (t *check) keepGuest(ctx context.Context) {
 	dir, err := t.folder()
 	if err == nil {
-		_, _ = t.c.Pause(ctx) // one that has ended is as it is
+		_, _ = t.c.Pause(ctx) // fails if the guest has ended, which does no harm
 		_, err = saveTo(ctx, t.c, filepath.Join(dir, "guest.gps"), false)
 	}
 	if err != nil {
@@ -38,7 +38,7 @@ func (t *check) keepGuest(ctx context.Context) {
 	}
 }
 
-// keepTexts keeps the test's texts.
+// keepTexts saves the test's texts.
 func (t *check) keepTexts() {
 	dir, err := t.folder()
 	if err != nil {
@@ -60,14 +60,14 @@ func (t *check) keepTexts() {
 	}
 }
 
-// traceBytes are the lines of the trace: its first, and the last ones that there is room for.
+// traceBytes returns the trace's first line and as many of its last lines as were kept.
 func (t *check) traceBytes() []byte {
 	if t.first == nil {
 		return nil
 	}
 	b := t.trace.bytes()
 	if t.trace.cut {
-		_, after, _ := strings.Cut(string(b), "\n") // a part of a line
+		_, after, _ := strings.Cut(string(b), "\n") // drop the incomplete first line
 		return []byte(string(t.first) + fmt.Sprintf(`{"type":%q,"data":{"text":"lines before this are left out"}}`+"\n", api.RecordWarning) + after)
 	}
 	return append(t.first, b...)

@@ -12,19 +12,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// totalsLine is the first of the totals of a trace, with all counts and its reason.
+// totalsLine is the first line of a trace's totals, with the counts and the reason.
 var totalsLine = regexp.MustCompile(`^# (\d+) events?: (\d+) shown(?:, (\d+) more unshown)?, (\d+) lost(?:; \d+ late)? \((\w+)\)$`)
 
-// cmdCloses wants the totals of a saved trace of kprobes of its own, text or JSON, to
-// be what its lines say, to have that reason, and to add up to what its probes have
-// handled:
+// cmdCloses checks the totals of a saved trace of its own kprobes, as text or JSON:
+// they must match the trace's lines, have this reason, and add up to the probes'
+// handled hits:
 //
 //	closes trace.out interrupted
 func cmdCloses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: closes file reason")
 	}
-	var shown, lost, handled uint64 // by its lines
+	var shown, lost, handled uint64 // counted from the lines
 	var end api.End
 	lines := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0])))
 	lines.Buffer(nil, 1<<20)

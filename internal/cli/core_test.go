@@ -6,8 +6,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdOffline checks that a command shows the same of the daemon's guest and of its snapshot or ELF core in files, which it opens without
-// a daemon, byte for byte, as text and as JSON. With a ! it does so for a command that fails:
+// cmdOffline checks that a command prints the same for the daemon's guest as for its snapshot or ELF core, opened
+// without a daemon, byte for byte, as text and as JSON. With ! it checks that the command fails:
 //
 //	offline a.gps,a.core bt --all
 func cmdOffline(ts *testscript.TestScript, neg bool, args []string) {

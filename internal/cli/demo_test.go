@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestDemoShow interleaves the hits of two vCPUs: each that is begun is shown to
-// its end, and no more are begun than asked for.
+// TestDemoShow interleaves the hits of two vCPUs: both records of a hit are shown, and no more hits
+// than requested.
 func TestDemoShow(t *testing.T) {
 	d := &demoShow{left: 2, post: true, open: map[int]bool{}}
 	for i, tc := range []struct {
@@ -15,7 +15,7 @@ func TestDemoShow(t *testing.T) {
 		stage string
 		want  bool
 	}{
-		{0, "post", false}, // its first record came before the demo looked
+		{0, "post", false}, // its first record came before the stream began
 		{0, "pre", true},
 		{1, "pre", true},
 		{2, "pre", false},

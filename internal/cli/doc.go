@@ -1,3 +1,3 @@
-// Package cli is guestprobe, the command line: one file per subcommand, all of
-// them thin over the daemon's client.
+// Package cli implements guestprobe's commands, one file each. Most of them are
+// thin wrappers around the daemon's client.
 package cli

@@ -21,13 +21,13 @@ import (
 
 var update = flag.Bool("update", false, "write generated documents anew")
 
-// pages are the documents that are made of help texts.
+// pages are the documents generated from help texts.
 var pages = map[string][]command.Program{
 	"../../docs/cli.md":   {cli.Program(), daemon.Program(nil), fleetd.Program()},
 	"../../docs/gpdev.md": {dev.Program()},
 }
 
-// TestDocument keeps pages equal to what the commands say about themselves.
+// TestDocument checks that the pages match the help texts.
 // `make generate` writes them.
 func TestDocument(t *testing.T) {
 	for path, programs := range pages {
@@ -53,7 +53,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// document appends a command and those below it.
+// document appends a command and its subcommands.
 func document(b *strings.Builder, cmd *cobra.Command) {
 	if cmd.Hidden {
 		return
@@ -83,8 +83,8 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// TestEveryCommandIsDescribed wants a one-line summary everywhere, and words of the
-// user's for what flags take.
+// TestEveryCommandIsDescribed checks that each command has a one-line summary, and that the names of flags' values
+// are not names of Go's types.
 func TestEveryCommandIsDescribed(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {

@@ -7,8 +7,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdDrawn wants a file in Trace Event Format to be whole, and to have so many hits on the tracks of tasks
-// (any number from 1 on where it is +), and as many on those of vCPUs; and that slices among them have names of functions:
+// cmdDrawn checks a file in Trace Event Format: it must be valid, and have this number of hits on the tracks of tasks
+// (+: at least 1) and the same number on the tracks of vCPUs. Slices must be named after functions:
 //
 //	drawn trace.chrome.json 20
 func cmdDrawn(ts *testscript.TestScript, neg bool, args []string) {

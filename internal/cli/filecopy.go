@@ -12,12 +12,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// fileFlag declares what giveFiles takes.
+// fileFlag declares the flag for giveFiles.
 func fileFlag(f *pflag.FlagSet, files *[]string) {
 	f.StringArrayVar(files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file or its separate debug information, `PATH=COPY`; may be repeated")
 }
 
-// giveFiles gives the daemon copies of files of the guest's, PATH=COPY each.
+// giveFiles sends the daemon copies of the guest's files, each given as PATH=COPY.
 func giveFiles(ctx context.Context, r *command.Run, c *remote.Client, files []string) error {
 	for _, f := range files {
 		path, from, ok := strings.Cut(f, "=")

@@ -18,8 +18,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdCertificates makes a folder with ca.pem, server.pem and server.key, client.pem and client.key of it, and other.pem, which has signed none
-// of them:
+// cmdCertificates creates a folder with ca.pem, the server.pem and client.pem that it signed, their keys, and other.pem, a CA that signed
+// neither of them:
 //
 //	certificates tls
 func cmdCertificates(ts *testscript.TestScript, neg bool, args []string) {
@@ -31,7 +31,7 @@ func cmdCertificates(ts *testscript.TestScript, neg bool, args []string) {
 	write := func(name, kind string, der []byte) {
 		ts.Check(os.WriteFile(dir+"/"+name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	}
-	// An authority's validity begins in the past: clocks of a test's guests and hosts differ.
+	// The CA is valid from a time in the past, because the clocks of guests and hosts differ.
 	make := func(name string, number int64, authority *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		ts.Check(err)
@@ -57,8 +57,8 @@ func cmdCertificates(ts *testscript.TestScript, neg bool, args []string) {
 	make("other", 4, nil, nil)
 }
 
-// cmdOperator writes, for a NATS server that knows users by what an operator has signed, the part of its configuration that says so, and the
-// credentials of a user and of one whom another operator has signed:
+// cmdOperator writes the configuration of a NATS server that trusts users signed by an operator, the credentials of such a user, and
+// the credentials of a user signed by another operator:
 //
 //	operator nats.conf user.creds stranger.creds
 func cmdOperator(ts *testscript.TestScript, neg bool, args []string) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestScriptGuests: the guests of the scripts were built from the sources beside them.
+// TestScriptGuests: the binaries of the scripts' guests match the sources beside them.
 func TestScriptGuests(t *testing.T) {
 	const dir = "../../testdata/guests"
 	sums, err := os.ReadFile(filepath.Join(dir, "guests.sum"))

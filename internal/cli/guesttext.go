@@ -8,20 +8,20 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// textWriter writes text that may be the guest's: on a terminal as command.Clean has it, elsewhere as it is. One goroutine at a time
-// may use it.
+// textWriter writes text that may come from the guest. On a terminal it escapes control characters with command.Clean. Only one
+// goroutine at a time may use it.
 type textWriter struct {
 	out   io.Writer
 	clean bool
-	part  []byte // of a character that is not all there
+	part  []byte // start of an incomplete character
 }
 
-// guestText is for text that may be the guest's, and goes to out.
+// guestText returns a writer to out for text that may come from the guest.
 func guestText(r *command.Run, out io.Writer) *textWriter {
 	return &textWriter{out: out, clean: command.Terminal(out) && !r.WantsJSON()}
 }
 
-// printGuestText prints text that may be the guest's.
+// printGuestText prints text that may come from the guest.
 func printGuestText(r *command.Run, text string) error {
 	w := guestText(r, r.Stdout)
 	if _, err := io.WriteString(w, text); err != nil {
@@ -50,10 +50,10 @@ func (w *textWriter) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// flush writes what is there of a character whose rest will not come.
+// flush writes an incomplete character at the end of the text.
 func (w *textWriter) flush() error {
 	if len(w.part) == 0 {
-		return nil // to write nothing would empty a file
+		return nil // do not write: even an empty write would truncate a file
 	}
 	_, err := io.WriteString(w.out, command.Clean(string(w.part)))
 	w.part = nil

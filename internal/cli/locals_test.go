@@ -6,8 +6,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdListen listens on a socket, as a service manager does, and takes no connection; or leaves the socket of one that
-// does not listen any more:
+// cmdListen listens on a socket without accepting connections, like a service manager, or leaves a socket on which
+// no process listens:
 //
 //	listen $SOCKDIR/web.sock
 //	listen $SOCKDIR/old.sock gone

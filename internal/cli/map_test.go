@@ -9,8 +9,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestPerCPUSum: the vCPUs' values are added up where they are numbers, and a structure
-// or a text is none, however long it is.
+// TestPerCPUSum: the values of the vCPUs are added up if they are numbers. Structures
+// and texts are not numbers, whatever their size.
 func TestPerCPUSum(t *testing.T) {
 	typed := func(values ...string) (out []json.RawMessage) {
 		for _, v := range values {

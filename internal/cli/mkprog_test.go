@@ -10,9 +10,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// mkprogMain is the program mkprog: it writes a program for a Linux guest. Its _start calls main,
-// which for each n from 50 to 1 calls outer(n), which calls getpid and returns work(n), which is
-// 2n. It exits with the last one's 2. All have frame pointers.
+// mkprogMain is the program mkprog, which writes a program for a Linux guest. Its _start calls main,
+// which calls outer(n) for n from 50 down to 1. outer calls getpid and returns work(n), which returns
+// 2n. The program exits with the last result, 2. All functions have frame pointers.
 //
 //	exec mkprog prog
 func mkprogMain(args []string) int {
@@ -36,7 +36,7 @@ func mkprogMain(args []string) int {
 		})
 	}
 	function("_start", func() {
-		// A push that is the first to touch a page of the stack faults, and is hit once more.
+		// Touch the next page of the stack: a push that faults there would be hit twice.
 		a.Mov(8, x86.At(x86.RSP, -guest.PageSize), x86.RSP)
 		a.Xor(4, x86.RBP, x86.RBP)
 		a.Call(main)

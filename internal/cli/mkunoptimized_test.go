@@ -12,13 +12,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// mkunoptimizedMain is the program mkunoptimized: it writes a guest with debug information and without BTF, as a compiler
-// makes it that does not optimize. Its main calls, for each n from 5 to 1,
+// mkunoptimizedMain is the program mkunoptimized, which writes a guest with debug information but without BTF, like the output of a
+// compiler without optimization. Its main calls, for n from 5 down to 1,
 //
 //	u64 fact(u64 n, char c, u64 *p) { n++; }
 //
-// with c 'x' and p 0x200000, where the word is that n is stored to its place in the frame. The parameters' places
-// are in the frame, from the frame pointer on.
+// with c = 'x' and p = 0x200000, the address of the code. fact stores its parameters in the frame, where the debug information has
+// them, and then reuses the registers.
 func mkunoptimizedMain(args []string) int {
 	const base = guest.GVA(0x200000)
 	a := x86.NewAsm(uint64(base))
@@ -31,7 +31,7 @@ func mkunoptimizedMain(args []string) int {
 	a.Call(fact)
 	a.Dec(8, x86.RBX)
 	a.Jcc(x86.CondNE, again)
-	a.Append([]byte{0xb0, 0, 0xe6, 0xf4}) // mov $0,%al; out %al,$0xf4: the end
+	a.Append([]byte{0xb0, 0, 0xe6, 0xf4}) // mov $0,%al; out %al,$0xf4: exit
 	at := a.Len()
 	a.Place(fact)
 	a.Push(x86.RBP)
@@ -41,7 +41,7 @@ func mkunoptimizedMain(args []string) int {
 	a.Mov(8, x86.At(x86.RBP, -40), x86.RDX)
 	a.Mov(8, x86.At(x86.RBP, -32), x86.RAX)
 	line := a.Len()
-	a.Mov(8, x86.RDI, x86.Imm(99)) // the registers are used for something else now
+	a.Mov(8, x86.RDI, x86.Imm(99)) // the registers are reused
 	a.Add(8, x86.RDI, x86.At(x86.RBP, -24))
 	a.Pop(x86.RBP)
 	a.Ret()
@@ -65,7 +65,7 @@ func mkunoptimizedMain(args []string) int {
 	return 0
 }
 
-// unoptimizedDebug is debug information (DWARF 4) of fact, of so many bytes, whose second line begins at that one.
+// unoptimizedDebug returns debug information (DWARF 4) for fact, at an address, with the start of its second line and its size.
 func unoptimizedDebug(fact, line, size uint64) []elfbuild.Extra {
 	le := binary.LittleEndian
 	text := func(s string) []byte { return append([]byte(s), 0) }

@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestNoteParts: attaching names the functions that run in place of the probed one; cold parts alone are no reason to.
+// TestNoteParts: attaching names the functions that run in place of the probed one. Cold parts alone give no note.
 func TestNoteParts(t *testing.T) {
 	var out strings.Builder
 	noteParts(&command.Run{Env: command.Env{Stderr: &out}}, []api.Probe{

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// httpMain is the program http: it sends one request as it is to the socket of
-// GUESTPROBE_SOCKET and prints status and body.
+// httpMain is the program http, which sends a request unchanged to the socket of
+// GUESTPROBE_SOCKET and prints the status and the body.
 //
 //	exec http POST /v1/probes '{"def":1}'
 func httpMain(args []string) int {
@@ -53,9 +53,9 @@ func httpMain(args []string) int {
 	return 0
 }
 
-// mkguestMain is the program mkguest: it writes the smallest ELF that boots,
-// one executable segment of the given code at 2 MiB, and one symbol, main, for
-// all of it.
+// mkguestMain is the program mkguest, which writes the smallest bootable ELF file:
+// one executable segment with the given code at 2 MiB, and one symbol, main, for
+// the whole segment.
 //
 //	exec mkguest boom.elf 0f0b
 func mkguestMain(args []string) int {
@@ -73,7 +73,7 @@ func mkguestMain(args []string) int {
 	return 0
 }
 
-// mkguest builds the file by the System V ABI's chapter on object files.
+// mkguest builds the file according to the System V ABI, chapter on object files.
 func mkguest(code []byte) []byte {
 	const (
 		base   = 0x200000

@@ -1,4 +1,4 @@
-// Package command is what the project's command lines have in common: how a
-// command is declared and run, how it prints, and what its errors and exit
-// statuses are.
+// Package command is the common part of the project's command lines: it declares
+// and runs commands, prints their output, and turns errors into messages and exit
+// statuses.
 package command

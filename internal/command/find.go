@@ -8,7 +8,7 @@ import (
 )
 
 // Find returns the path of another program of the project: the one beside our
-// own binary, else the one in PATH. The error says where it was looked for.
+// own binary, else the one in PATH. The error names both places.
 func Find(name string) (string, error) {
 	self, err := os.Executable()
 	if err == nil {

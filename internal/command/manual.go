@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Manuals returns the text of a manual page for the program and each of its commands, by its name without the section, which
-// is 1. They have no date, so that they are the same on every day.
+// Manuals returns the manual pages of the program and its commands, by name without the section, which
+// is 1. The pages have no date, so their text does not depend on the day of the build.
 func (p Program) Manuals() map[string]string {
 	pages := map[string]string{}
 	var add func(c *cobra.Command)
@@ -26,10 +26,10 @@ func (p Program) Manuals() map[string]string {
 	return pages
 }
 
-// manualName is what a command's page is called.
+// manualName returns the name of a command's page.
 func manualName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// manual writes the page. Help texts have line breaks and tables of their own, which stay.
+// manual returns a command's page. It keeps the line breaks and tables of help texts.
 func manual(c *cobra.Command) string {
 	var b strings.Builder
 	name := manualName(c)
@@ -62,7 +62,7 @@ func manual(c *cobra.Command) string {
 	return b.String()
 }
 
-// roff writes text as troff has it: nothing in it is a request or an escape.
+// roff escapes text for troff, so that nothing in it is a request or an escape.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "~", `\(ti`, "^", `\(ha`).Replace(text)
 	lines := strings.Split(text, "\n")

@@ -14,7 +14,7 @@ func TestClean(t *testing.T) {
 		"\x1b[31mred":          `\x1b[31mred`,
 		"bell\a cr\r":          `bell\x07 cr\x0d`,
 		"\x00\xff":             `\x00\xff`,
-		"\u202e":               `\xe2\x80\xae`, // turns the direction of text
+		"\u202e":               `\xe2\x80\xae`, // reverses the direction of text
 		"\ufffd":               "\ufffd",
 	} {
 		if got := Clean(in); got != want {

@@ -11,18 +11,18 @@ import (
 	"unicode"
 )
 
-// rowTemplate is a --format '{{.Name}} {{.Hits}}': what each row is printed by.
+// rowTemplate is a template from --format, such as '{{.Name}} {{.Hits}}', that prints one row.
 type rowTemplate struct {
 	tmpl    *template.Template
-	table   bool   // in columns, under a heading
-	heading string // of a table
+	table   bool   // print columns under a heading
+	heading string // for a table
 }
 
 // isTemplate reports whether the value of --format is a template.
 func isTemplate(format string) bool { return strings.Contains(format, "{{") }
 
-// parseTemplate reads a template for rows of the type of sample. As docker has it, "table "
-// before it makes a table of it, and \t and \n stand for what they are.
+// parseTemplate parses a template for rows of sample's type. As in docker, the prefix "table " makes
+// it a table, and \t and \n are escapes.
 func parseTemplate(text string, sample any) (*rowTemplate, error) {
 	text, table := strings.CutPrefix(text, "table ")
 	text = inTemplate.Replace(text)
@@ -36,10 +36,10 @@ func parseTemplate(text string, sample any) (*rowTemplate, error) {
 	return &rowTemplate{tmpl: t, table: table, heading: headings(t.Root)}, nil
 }
 
-// inTemplate makes of the escapes that a shell leaves as they are what they stand for.
+// inTemplate replaces escapes, which the shell leaves as they are.
 var inTemplate = strings.NewReplacer(`\t`, "\t", `\n`, "\n")
 
-// templateFuncs are docker's.
+// templateFuncs are docker's functions.
 var templateFuncs = template.FuncMap{
 	"json": func(v any) (string, error) {
 		var b strings.Builder
@@ -68,17 +68,17 @@ var templateFuncs = template.FuncMap{
 	},
 }
 
-// clamp bounds a number of characters that a template asks for.
+// clamp limits a number of characters from a template.
 func clamp(n int) int { return max(0, min(n, 1<<16)) }
 
-// Templated reports whether rows are to be printed by a template.
+// Templated reports whether to print rows with a template.
 func (r *Run) Templated() bool { return r.template != nil }
 
-// Tabled reports whether they are to be in columns.
+// Tabled reports whether to print the rows in columns.
 func (r *Run) Tabled() bool { return r.template != nil && r.template.table }
 
-// Row prints one row by the template, and ends its line. What comes from the guest is made fit
-// for a terminal.
+// Row prints one row with the template, and a newline. Text from the guest is made safe for
+// a terminal.
 func (r *Run) Row(w io.Writer, row any) error {
 	var b strings.Builder
 	if err := r.template.tmpl.Execute(&b, row); err != nil {
@@ -95,7 +95,7 @@ func (r *Run) Row(w io.Writer, row any) error {
 	return err
 }
 
-// PrintRows prints all rows of a list by the template.
+// PrintRows prints all rows of a list with the template.
 func PrintRows[T any](r *Run, rows []T) error {
 	var w io.Writer = r.Stdout
 	if r.Tabled() {

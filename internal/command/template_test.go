@@ -41,7 +41,7 @@ func TestTemplate(t *testing.T) {
 		{`{{.ID}}\t{{.Arg "fd"}}\n`, "1\t<fd>\n\n22\t<fd>\n\n"},
 		{`{{with .over}}{{.times}}{{else}}none {{$.id}}{{end}}`, "3\nnone 22\n"},
 		{`{{range $i, $e := .list}}{{$i}}={{$e.times}},{{end}}`, "0=1,1=2,\n\n"},
-		{`{{range .List}}{{.Times}}{{end}}{{(index .List 0).Times}}`, "121\n"}, // the second has none: below
+		{`{{range .List}}{{.Times}}{{end}}{{(index .List 0).Times}}`, "121\n"}, // the second row's list is empty: an error, see below
 		{`{{.regs.ax.times}}`, "4\n0\n"},
 		{`{{.Any}} {{.Any.Whatever}}`, ""},
 		{`{{json .Over}} {{join .Words "+"}} {{upper "x"}}{{title "élan"}}{{pad "y" 1 -5}}{{truncate .Name 1}}`, `{"times":3,"On":null} p+q XÉlan ya` + "\nnull  XÉlan yb\n"},

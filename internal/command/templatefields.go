@@ -10,21 +10,21 @@ import (
 	"unicode"
 )
 
-// fieldChecker finds the fields that a template names, before there is a row. It takes the
-// names of the JSON form in either case and puts those of Go in their place.
+// fieldChecker checks the fields in a template before any row is printed. It accepts the
+// names of the JSON form in upper or lower case and replaces them with Go's names.
 type fieldChecker struct {
-	vars map[string]reflect.Type // of $NAME; nil: not known
-	err  error                   // the first
+	vars map[string]reflect.Type // types of variables $NAME; nil: unknown
+	err  error                   // the first error
 }
 
-// checkFields checks the fields that t names against the type of its rows.
+// checkFields checks the fields in t against the type of its rows.
 func checkFields(t *template.Template, row reflect.Type) error {
 	c := fieldChecker{vars: map[string]reflect.Type{"$": row}}
 	c.node(t.Root, row)
 	return c.err
 }
 
-// node checks a node whose dot has a type, nil where that is not known.
+// node checks a node. dot is the type of the node's dot, or nil if it is unknown.
 func (c *fieldChecker) node(n parse.Node, dot reflect.Type) {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -59,7 +59,7 @@ func (c *fieldChecker) node(n parse.Node, dot reflect.Type) {
 	}
 }
 
-// pipe returns the type of what a pipeline makes, as far as it is known.
+// pipe returns the type of a pipeline's result, or nil if it is unknown.
 func (c *fieldChecker) pipe(p *parse.PipeNode, dot reflect.Type) (t reflect.Type) {
 	if p == nil {
 		return nil
@@ -69,7 +69,7 @@ func (c *fieldChecker) pipe(p *parse.PipeNode, dot reflect.Type) (t reflect.Type
 		for i, arg := range cmd.Args {
 			at := c.arg(arg, dot)
 			if i == 0 {
-				t = at // what a function makes of the others is not known
+				t = at // the result type of a function is unknown
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func (c *fieldChecker) arg(n parse.Node, dot reflect.Type) reflect.Type {
 	return nil
 }
 
-// chain returns the type of a.b.c, and puts Go's names in the place of those of JSON.
+// chain returns the type of a.b.c, and replaces JSON names with Go's names.
 func (c *fieldChecker) chain(t reflect.Type, names []string) reflect.Type {
 	for i, name := range names {
 		for t != nil && t.Kind() == reflect.Pointer {
@@ -127,13 +127,13 @@ func (c *fieldChecker) chain(t reflect.Type, names []string) reflect.Type {
 	return t
 }
 
-// fieldNamed returns the field of a struct that Go or JSON call by name, in either case.
+// fieldNamed returns the field of a struct with that name in Go or JSON, in upper or lower case.
 func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
 	if f, ok := t.FieldByName(name); ok && f.IsExported() {
 		return f, true
 	}
 	for _, f := range reflect.VisibleFields(t) {
-		// A name that two embedded structs have is none of either.
+		// A name in two embedded structs is ambiguous and does not count.
 		if _, own := t.FieldByName(f.Name); own && f.IsExported() && (strings.EqualFold(f.Name, name) || strings.EqualFold(jsonName(f), name)) {
 			return f, true
 		}
@@ -141,13 +141,13 @@ func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// jsonName is what a field is called in JSON.
+// jsonName returns a field's name in JSON.
 func jsonName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name
 }
 
-// fail notes that there is no such field, and which there are.
+// fail records an error about an unknown field, with the existing fields.
 func (c *fieldChecker) fail(before []string, name string, t reflect.Type) {
 	if c.err != nil {
 		return
@@ -160,7 +160,7 @@ func (c *fieldChecker) fail(before []string, name string, t reflect.Type) {
 			}
 		}
 		for i := range t.NumMethod() {
-			if m := t.Method(i); m.Type.NumIn() > 1 { // others are String and the like
+			if m := t.Method(i); m.Type.NumIn() > 1 { // skip methods without arguments, such as String
 				there = append(there, m.Name)
 			}
 		}
@@ -181,8 +181,8 @@ func (c *fieldChecker) fail(before []string, name string, t reflect.Type) {
 	c.err = fmt.Errorf("no field .%s%s; there are %s", name, of, strings.Join(there, ", "))
 }
 
-// headings is the heading of a table: in the place of each value the name of its field, as
-// IN-USE for .InUse.
+// headings returns the heading of a table: the template with each value replaced by the name of its field, such
+// as IN-USE for .InUse.
 func headings(n parse.Node) string {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -217,7 +217,7 @@ func headings(n parse.Node) string {
 	return ""
 }
 
-// heading is a field's name in capitals, with dashes between its words.
+// heading returns a field's name in capitals, with dashes between words.
 func heading(name string) string {
 	var b strings.Builder
 	r := []rune(name)

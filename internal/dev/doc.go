@@ -1,2 +1,2 @@
-// Package dev is gpdev: the tools of those who work on guestprobe.
+// Package dev is gpdev: tools for developers of guestprobe.
 package dev

@@ -2,8 +2,9 @@ package device
 
 import "encoding/binary"
 
-// This file writes the little of ACPI's machine language that a table of devices takes (ACPI 6.5, 20.2),
-// and resource descriptors (6.4). Each function returns one term.
+// This file writes the part of ACPI's machine language that a table of devices
+// needs (ACPI 6.5, 20.2), and resource descriptors (6.4). Each function returns
+// one term.
 
 // Opcodes.
 const (
@@ -18,14 +19,14 @@ const (
 	amlBuffer  = 0x11
 	amlPackage = 0x12
 	amlExt     = 0x5b
-	amlDevice  = 0x82 // behind amlExt
+	amlDevice  = 0x82 // after amlExt
 )
 
 // appendSized puts op and the length of all that follows op before body (20.2.4).
 func appendSized(op []byte, body []byte) []byte {
 	out := append([]byte{}, op...)
-	// The length counts its own bytes: one for less than 64, else the number of further bytes in the
-	// first one's top bits.
+	// The length includes its own bytes: one for less than 64, else the number of
+	// further bytes in the first one's top bits.
 	if n := len(body) + 1; n < 0x40 {
 		return append(append(out, byte(n)), body...)
 	}
@@ -91,7 +92,8 @@ func amlDev(name string, terms ...[]byte) []byte {
 	return appendSized([]byte{amlExt, amlDevice}, append([]byte(name), join(terms)...))
 }
 
-// amlResources is a buffer of resource descriptors with the end tag, whose checksum is 0: none.
+// amlResources is a buffer of resource descriptors with the end tag. The tag's
+// checksum is 0, which means that it is not used.
 func amlResources(descriptors ...[]byte) []byte {
 	b := append(join(descriptors), 0x79, 0)
 	return appendSized([]byte{amlBuffer}, append(amlInt(uint32(len(b))), b...))

@@ -15,7 +15,7 @@ type Disk struct {
 	ReadOnly bool
 }
 
-// String writes the disk as guestprobed's --disk takes it.
+// String returns the disk as guestprobed's --disk accepts it.
 func (d Disk) String() string {
 	if d.ReadOnly {
 		return d.Path + ",ro"
@@ -47,8 +47,8 @@ const (
 	blkSegments    = queueMax - 2 // header and status have a descriptor each
 )
 
-// blk is a disk. What it answers to a flush, and to a write of a driver that knows no flush, is on
-// the host's disk.
+// blk is a disk. When it has answered a flush, or a write of a driver that knows
+// no flush, the data is on the host's disk.
 type blk struct {
 	fd       int
 	name     string
@@ -56,10 +56,11 @@ type blk struct {
 	sectors  uint64
 }
 
-// ErrDisk is wrapped by what is wrong with a disk's file.
+// ErrDisk is wrapped by errors about a disk's file.
 var ErrDisk = errors.New("disk")
 
-// openDisk opens a disk, which nobody else may be writing: the guest of another guestprobed, say.
+// openDisk opens a disk. It fails if another process, such as another
+// guestprobed, may be writing to the disk.
 func openDisk(d Disk, n int) (*blk, error) {
 	fail := func(err error, hint string) (*blk, error) {
 		return nil, fmt.Errorf("%w %s: %w%s", ErrDisk, d.Path, err, hint)
@@ -68,7 +69,7 @@ func openDisk(d Disk, n int) (*blk, error) {
 	if d.ReadOnly {
 		flags, lock = unix.O_RDONLY, unix.LOCK_SH
 	}
-	// O_NONBLOCK: a pipe is refused below, not waited for.
+	// O_NONBLOCK: a pipe is rejected below, not waited for.
 	fd, err := unix.Open(d.Path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS):
@@ -138,19 +139,20 @@ func (b *blk) config() []byte {
 func (b *blk) serve(_ int, c *chain, features uint64) (written uint32, done bool) {
 	room := totalLen(c.in)
 	if room == 0 {
-		return 0, true // there is no place even for the answer
+		return 0, true // there is no room even for the answer
 	}
 	answer := b.handleRequest(c.out, cut(c.in, 0, room-1), features)
 	cut(c.in, room-1, room)[0][0] = answer
 	if answer != blkOK && room > 1 {
-		// What is counted is written from the first byte on, so without data the answer is not
-		// counted. Drivers look at it all the same (virtblk_done in Linux).
+		// The count of written bytes starts at the first byte, so without data the answer
+		// cannot be counted. Drivers look at it anyway (virtblk_done in Linux).
 		return 0, true
 	}
 	return uint32(room), true
 }
 
-// handleRequest does a request and returns the answer, of which blkOK says that all of in is written.
+// handleRequest handles a request and returns the answer. blkOK means that all
+// of in was written.
 func (b *blk) handleRequest(out, in [][]byte, features uint64) byte {
 	var h [blkHeader]byte
 	if gather(h[:], out) < blkHeader {
@@ -203,7 +205,7 @@ func (b *blk) transfer(op func(int, [][]byte, int64) (int, error), data [][]byte
 	return blkOK
 }
 
-// sync has the host write to its disk what the guest has written.
+// sync has the host write the guest's data to its disk.
 func (b *blk) sync() byte {
 	if b.readOnly {
 		return blkOK

@@ -31,8 +31,8 @@ const (
 	clockDValid = 0x80
 )
 
-// clock is an MC146818 that shows the host's time in UTC. Setting it does nothing, it has no
-// alarm, and raises no interrupts; its other bytes are memory.
+// clock is an MC146818 that shows the host's time in UTC. Setting it has no
+// effect. It has no alarm, and raises no interrupts; its other bytes are memory.
 type clock struct {
 	now func() time.Time
 

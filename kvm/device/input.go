@@ -8,14 +8,14 @@ import (
 // inputRoom is how many bytes of input wait for the guest, at most.
 const inputRoom = 4096
 
-// input is what the host has typed and the guest not yet read.
+// input is the host's input that the guest has not read yet.
 type input struct {
 	closed <-chan struct{} // of the platform
 	came   func()          // tells the device that there is something; called without mu
 
 	mu    sync.Mutex
 	bytes []byte
-	room  chan struct{} // closed when bytes were taken; nil while nobody waits
+	room  chan struct{} // closed when bytes were taken; nil without a waiter
 }
 
 // put adds b, in parts as there is room. See Platform.Input.

@@ -14,21 +14,24 @@ import (
 // APIC ID each, of which 255 is the broadcast (ACPI 6.5, 5.2.12.2).
 const MaxVCPUs = 254
 
-// Config says what is on the board, and whom its devices tell. The functions are called
-// from the thread that touched a device or from a device's own, one call at a time for each
-// device; they do not call the Platform back. IRQ is needed, the others may be nil.
+// Config describes the board, and has the functions that its devices call. These
+// are called from the thread that accessed a device or from the device's own
+// thread, one call at a time for each device. They must not call the Platform.
+// IRQ is required, the others may be nil.
 type Config struct {
 	VCPUs int // 1 to MaxVCPUs
 
 	// IRQ sets the level of an interrupt line, 0 to 23 as the I/O APIC counts them.
 	IRQ func(line uint32, high bool)
-	// Serial gets what the guest writes to the serial port, and HVC what it writes to the virtio
-	// console. They do not keep p.
+	// Serial gets the guest's output to the serial port, and HVC its output to the
+	// virtio console. They do not keep p.
 	Serial, HVC func(p []byte)
-	// PowerOff and Reset: the guest asked for it. It goes on until the vCPUs are stopped.
+	// PowerOff and Reset report that the guest asked for it. The guest runs on
+	// until the vCPUs are stopped.
 	PowerOff, Reset func()
-	// RAM is what virtio devices read and write on the guest's word: its own memory and nothing
-	// else, since they can write where the guest cannot. nil is a board without virtio.
+	// RAM is the memory that virtio devices read and write on the guest's behalf.
+	// It must be the guest's own memory only, because the devices can write where
+	// the guest cannot. nil is a board without virtio.
 	RAM *guest.Memory
 	// Disks are the guest's vda, vdb and so on, at most MaxDisks.
 	Disks []Disk
@@ -36,10 +39,11 @@ type Config struct {
 	Now func() time.Time
 }
 
-// MaxDisks is how many disks there is room for beside the entropy device and the console.
+// MaxDisks is how many disks there is room for in addition to the entropy device
+// and the console.
 const MaxDisks = virtioMax - 2
 
-// A Port is where a guest reads what is typed.
+// A Port is where a guest reads console input.
 type Port uint8
 
 // The ports.
@@ -65,7 +69,8 @@ type Platform struct {
 // ErrClosed is the answer of a Platform after Close.
 var ErrClosed = errors.New("the guest's devices are closed")
 
-// New makes a board with its devices as after power-on. Close it when no vCPU runs any more.
+// New creates a board with its devices in their state after power-on. Close it
+// when no vCPU runs any more.
 func New(c Config) (_ *Platform, err error) {
 	switch {
 	case c.VCPUs < 1 || c.VCPUs > MaxVCPUs:
@@ -110,8 +115,9 @@ func (p *Platform) add(m model) {
 	p.virtio = append(p.virtio, newVirtio(m, p.cfg.RAM, newLine(p.cfg.IRQ, virtioIRQ+uint32(len(p.virtio))), p.closed))
 }
 
-// Close ends the devices and whoever waits in Input, and returns when nothing of them
-// touches guest memory or a disk any more. Calls after the first do nothing.
+// Close ends the devices and all callers that wait in Input. When it returns, no
+// device touches guest memory or a disk any more. Calls after the first do
+// nothing.
 func (p *Platform) Close() (err error) {
 	p.closing.Do(func() {
 		close(p.closed)
@@ -123,8 +129,9 @@ func (p *Platform) Close() (err error) {
 	return err
 }
 
-// Input gives b to the guest as what is typed at a port, and waits until there is
-// room for all of it. It returns how much was taken, and an error unless that is all: ctx's, or ErrClosed.
+// Input passes b to the guest as console input at a port, and waits until there
+// is room for all of it. It returns how much was accepted, and an error if that
+// is not everything: ctx's error, or ErrClosed.
 func (p *Platform) Input(ctx context.Context, to Port, b []byte) (int, error) {
 	if to == HVC {
 		return p.hvc.input.put(ctx, b)
@@ -132,8 +139,9 @@ func (p *Platform) Input(ctx context.Context, to Port, b []byte) (int, error) {
 	return p.serial.input.put(ctx, b)
 }
 
-// In reads a port: data, of 1, 2 or 4 bytes, is what one access of the guest gets. Where no
-// device is, that is all ones, as on a bus without one, and In is false.
+// In reads a port: data, of 1, 2 or 4 bytes, is the result of one access of the
+// guest. Without a device it is all ones, as on a real bus, and In returns
+// false.
 func (p *Platform) In(port uint16, data []byte) bool {
 	for i := range data {
 		data[i] = 0xff
@@ -146,8 +154,8 @@ func (p *Platform) In(port uint16, data []byte) bool {
 	return true
 }
 
-// Out writes a port: data, of 1, 2 or 4 bytes, is what one access of the guest writes. It is
-// false where no device is.
+// Out writes a port: data, of 1, 2 or 4 bytes, comes from one access of the
+// guest. It returns false if there is no device.
 func (p *Platform) Out(port uint16, data []byte) bool {
 	d := p.deviceAt(port)
 	if d == nil {

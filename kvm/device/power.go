@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Ports of power management: a block of ACPI registers (ACPI 6.5, 4.8.3), the reset control
-// register of Intel's chip sets, and the command port of the keyboard controller, of which there is only
-// the reset.
+// Ports of power management: a block of ACPI registers (ACPI 6.5, 4.8.3), the
+// reset control register of Intel's chip sets, and the command port of the
+// keyboard controller, which supports only the reset.
 const (
 	pmPort       = 0x600
-	pmEnable     = 2 // PM1 enable, behind PM1 status
+	pmEnable     = 2 // PM1 enable, after PM1 status
 	pmControl    = 4 // PM1 control
 	pmTimer      = 8
 	pmPorts      = 12
@@ -31,8 +31,8 @@ const (
 	pmTimerHz = 3579545
 )
 
-// power is what turns the guest off and resets it, and the ACPI timer. No event ever sets a status
-// bit, so the system control interrupt stays low.
+// power turns the guest off, resets it, and is the ACPI timer. No event ever
+// sets a status bit, so the system control interrupt stays low.
 type power struct {
 	now             func() time.Time
 	start           time.Time
@@ -71,7 +71,8 @@ func (p *power) out(port uint16, data []byte) {
 	}
 }
 
-// write changes registers and returns what the guest asked for, or nil.
+// write changes registers and returns the action that the guest asked for, or
+// nil.
 func (p *power) write(port uint16, data []byte) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,8 @@ const (
 	serialIRQ   = 4
 )
 
-// Registers of a 16550 (PC16550D data sheet, 8.0), by their distance from the first port, and bits of them.
+// Registers of a 16550 (PC16550D data sheet, 8.0), by their offset from the
+// first port, and their bits.
 const (
 	uartData    = 0 // receive and transmit; divisor, low
 	uartIER     = 1 // interrupt enable; divisor, high
@@ -48,9 +49,10 @@ const (
 	msrDCD = 1 << 7
 )
 
-// serial is a 16550A at the other end of which the host reads at any speed: what is sent is
-// gone at once. Input comes as the guest takes it; the host waits as a terminal does under flow control,
-// so that nothing is lost while nobody listens: Linux throws away what stands in the FIFO when it opens a port.
+// serial is a 16550A whose output is read by the host at any speed, so sent
+// bytes are gone at once. Input comes at the guest's speed: the host waits, as a
+// terminal does under flow control. So nothing is lost while the guest does not
+// read: Linux drops the contents of the FIFO when it opens a port.
 type serial struct {
 	output func([]byte)
 	input  input
@@ -64,7 +66,7 @@ type serial struct {
 	fifo     bool
 	divisor  [2]byte
 	sent     bool   // the transmitter became empty, and no read of IIR has said so
-	loopback []byte // what was sent with mcrLoop
+	loopback []byte // bytes sent with mcrLoop
 	one      [1]byte
 }
 
@@ -177,8 +179,8 @@ func (s *serial) receive() byte {
 	return s.one[0]
 }
 
-// modemStatus returns the modem's answers: there is one and it is ready, or in loopback what the
-// outputs say.
+// modemStatus returns the modem's state: it is there and ready, or in loopback
+// the state of the outputs.
 func (s *serial) modemStatus() byte {
 	if s.mcr&mcrLoop == 0 {
 		return msrCTS | msrDSR | msrDCD
@@ -205,7 +207,8 @@ func (s *serial) write(reg int, b byte) {
 			s.divisor[1] = b
 			return
 		}
-		// Who enables the interrupt of an empty transmitter gets it at once (PC16550D, 8.6).
+		// A driver that enables the interrupt of an empty transmitter gets it at once
+		// (PC16550D, 8.6).
 		if b&ierSent != 0 && s.ier&ierSent == 0 {
 			s.sent = true
 		}

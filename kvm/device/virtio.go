@@ -7,8 +7,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Where virtio devices are: each has a page of physical memory below the I/O APIC, and an interrupt line
-// of its own, of those that no 8259 has.
+// The addresses of virtio devices: each has a page of physical memory below the
+// I/O APIC, and an interrupt line of its own, which no 8259 has.
 const (
 	virtioAddr  = 0xfeb00000
 	virtioSpace = 0x1000
@@ -34,10 +34,10 @@ const (
 	regInterrupt     = 0x060
 	regAck           = 0x064
 	regStatus        = 0x070
-	regDesc          = 0x080 // each of these three: the low half, the high half behind it
+	regDesc          = 0x080 // each of these three: the low half, followed by the high half
 	regAvail         = 0x090
 	regUsed          = 0x0a0
-	regShmLen        = 0x0b0 // of shared memory, of which there is none: all ones
+	regShmLen        = 0x0b0 // of shared memory, which is not supported: all ones
 	regShmEnd        = 0x0c0
 	regConfig        = 0x100
 	virtioMagic      = 0x74726976
@@ -52,35 +52,37 @@ const (
 	statusMask       = 0xff
 )
 
-// model is what stands behind a transport. serve is called by one thread at a time.
+// model is the device that a transport serves. serve is called by one thread at
+// a time.
 type model interface {
 	kind() uint32     // the device ID of the specification's chapter 5
-	features() uint64 // beside featureVersion1
+	features() uint64 // in addition to featureVersion1
 	queues() int
 	config() []byte // never changes
-	// serve deals with a request of a queue and returns how many bytes of c.in it wrote, from the
-	// first on. It is false when the request has to wait; it comes again when the device is kicked.
+	// serve handles a request of a queue and returns how many bytes of c.in it
+	// wrote, from the first on. It returns false when the request has to wait; the
+	// request comes again when the device is kicked.
 	serve(queue int, c *chain, features uint64) (written uint32, done bool)
 	close() error
 }
 
-// virtio is a device behind the memory mapped transport. A thread of its own serves requests, so
-// that none holds up a vCPU.
+// virtio is a device with the memory mapped transport. A thread of its own
+// serves requests, so that they do not block a vCPU.
 type virtio struct {
 	model model
 	ram   *guest.Memory
 	kick  chan struct{} // holds one token: there may be something to do
 	ended chan struct{} // closed when the thread has ended
 
-	// work is held while a request is served, and by who resets the device: behind a reset no request
-	// touches the guest's memory. It is taken before mu.
+	// work is held while a request is served, and during a reset of the device:
+	// after a reset no request touches the guest's memory. It is taken before mu.
 	work sync.Mutex
 
 	mu                     sync.Mutex
 	irq                    line
 	status, pending        uint32
 	featuresSel, driverSel uint32
-	driver                 uint64 // features that the driver takes
+	driver                 uint64 // features that the driver accepts
 	queueSel               uint32
 	queues                 []queue
 }
@@ -122,8 +124,8 @@ func (v *virtio) run(closed <-chan struct{}) {
 	}
 }
 
-// serve serves the next request of a queue. It is false when there is none, or none that can be
-// served now.
+// serve serves the next request of a queue. It returns false if there is no
+// request, or none that can be served now.
 func (v *virtio) serve(i int) bool {
 	v.work.Lock()
 	defer v.work.Unlock()
@@ -143,8 +145,8 @@ func (v *virtio) serve(i int) bool {
 	return true
 }
 
-// next takes the next request. Without one the driver is asked to notify, and one that came
-// meanwhile is taken.
+// next takes the next request. If there is no request, it asks the driver to
+// notify, and looks once more for one that arrived before that.
 func (v *virtio) next(i int) (*chain, uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -165,8 +167,8 @@ func (v *virtio) next(i int) (*chain, uint64) {
 	return c, v.driver
 }
 
-// setNeedsReset says that the driver has done what none may, and serves nothing until it resets the
-// device (Virtio 1.2, 2.1.2). Precondition: mu held.
+// setNeedsReset reports that the driver has broken the protocol, and serves
+// nothing until it resets the device (Virtio 1.2, 2.1.2). Precondition: mu held.
 func (v *virtio) setNeedsReset() {
 	v.status |= statusNeedsReset
 	v.raiseInterrupt(interruptConfig)
@@ -178,7 +180,8 @@ func (v *virtio) raiseInterrupt(cause uint32) {
 	v.irq.drive(v.pending != 0)
 }
 
-// reset is power-on. Precondition: work and mu held, or nobody else knows v.
+// reset sets the power-on state. Precondition: work and mu held, or no other
+// goroutine knows v.
 func (v *virtio) reset() {
 	v.status, v.pending, v.featuresSel, v.driverSel, v.driver, v.queueSel = 0, 0, 0, 0, 0, 0
 	for i := range v.queues {
@@ -286,8 +289,9 @@ func (v *virtio) write(at uint64, data []byte) {
 	}
 }
 
-// setStatus takes the driver's next step (Virtio 1.2, 3.1.1). Features that it may not have leave
-// statusFeaturesOK clear, by which it sees that.
+// setStatus handles the driver's next step (Virtio 1.2, 3.1.1). If it has chosen
+// features that it may not have, statusFeaturesOK stays clear, which tells the
+// driver.
 func (v *virtio) setStatus(x uint32) {
 	if x == 0 {
 		v.reset()

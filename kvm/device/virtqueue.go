@@ -24,11 +24,12 @@ const (
 	usedNoNotify     = 1 << 0 // in ours
 )
 
-// errMalformed is what a driver put into a queue and no driver may.
+// errMalformed: the contents of a queue break the protocol.
 var errMalformed = errors.New("malformed request")
 
-// queue is a split virtqueue in guest memory. All that is read there may be changed by the guest at
-// any time, and be anything: each field is read once and checked behind that.
+// queue is a split virtqueue in guest memory. The guest may change any part of
+// it at any time, to any value. So each field is read once and checked after
+// that.
 type queue struct {
 	ram               *guest.Memory
 	size              uint16 // entries, as the driver chose
@@ -42,13 +43,14 @@ type queue struct {
 	chain     chain
 }
 
-// chain is a request: the bytes that the device reads, and those that it writes.
+// chain is a request: the bytes that the device reads, and the bytes that it
+// writes.
 type chain struct {
 	head    uint16 // its first descriptor
 	out, in [][]byte
 }
 
-// start begins with an empty queue, where the driver said that it is.
+// start starts with an empty queue, at the address that the driver has given.
 func (q *queue) start() error {
 	n := int(q.size)
 	switch {
@@ -77,7 +79,8 @@ func (q *queue) load16(pa guest.GPA) uint16 {
 	return uint16(guest.AtomicWords(b)[0].Load() >> (8 * (pa & 7)))
 }
 
-// store16 writes an aligned word behind all that was written before, and before all that is read after it.
+// store16 writes an aligned word, after all earlier writes and before all later
+// reads.
 func (q *queue) store16(pa guest.GPA, v uint16) {
 	b, err := q.ram.Slice(pa&^7, 8)
 	if err != nil {
@@ -92,8 +95,8 @@ func (q *queue) store16(pa guest.GPA, v uint16) {
 	}
 }
 
-// next returns the oldest request that was not pushed back, or nil when there is none. It is
-// good until the following call.
+// next returns the oldest request that was not pushed back, or nil without one.
+// It is valid until the following call.
 func (q *queue) next() (*chain, error) {
 	switch n := q.load16(q.avail+2) - q.nextAvail; {
 	case n == 0:
@@ -135,8 +138,8 @@ func (q *queue) next() (*chain, error) {
 	}
 }
 
-// push gives the request that next returned back to the driver, with the number of bytes that were written
-// into it, and reports whether the driver wants an interrupt.
+// push returns the request of next to the driver, with the number of bytes that
+// were written into it, and reports whether the driver wants an interrupt.
 func (q *queue) push(c *chain, written uint32) bool {
 	q.nextAvail++
 	at := 4 + 8*int(q.nextUsed%q.size)
@@ -147,7 +150,7 @@ func (q *queue) push(c *chain, written uint32) bool {
 	return q.load16(q.avail)&availNoInterrupt == 0
 }
 
-// setNoNotify tells the driver whether notifications are of use.
+// setNoNotify tells the driver whether notifications are useful.
 func (q *queue) setNoNotify(on bool) {
 	if on {
 		q.store16(q.used, usedNoNotify)

@@ -12,8 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// bare is the payload of one ELF file, which guest.Boot puts into memory: no firmware, no
-// devices but a few ports, a timer interrupt that the host injects.
+// bare is the payload of one ELF file, which guest.Boot loads into memory: no
+// firmware, only a few I/O ports as devices, and a timer interrupt that the host
+// injects.
 type bare struct{ img *guest.Image }
 
 func (p bare) view() guest.View { return p.img }
@@ -66,10 +67,10 @@ func (p bare) setFeatures(m *Machine, k *kvm.VCPU, id int) error {
 	return k.SetCPUID(bareCPUID(m.cpuid, uint32(id)))
 }
 
-// createControllers implements kept: there are none.
+// createControllers implements kept: a bare guest has no controllers.
 func (p bare) createControllers(*kvm.VM) error { return nil }
 
-// handlePort serves the ports of guest code that knows this host.
+// handlePort serves the ports for guest code written for this host.
 func (p bare) handlePort(v *vcpu) bool {
 	io := &v.exit.IO
 	if io.In {
@@ -99,8 +100,8 @@ func (p bare) noExecReason(bool) string { return "" }
 
 func (p bare) noFaultReason() string { return "" }
 
-// forwards reports whether the guest has a vector 3 stub that hands breakpoints
-// to the host: by contract it is exactly out %al,$0xf3; iretq.
+// forwards reports whether the guest has a vector 3 stub that forwards
+// breakpoints to the host: by contract it is exactly out %al,$0xf3; iretq.
 func (p bare) forwards() bool {
 	for _, r := range p.img.Text(false) {
 		if bytes.Contains(p.img.Code(r.Start, int(r.End-r.Start)), stub3) {
@@ -110,7 +111,7 @@ func (p bare) forwards() bool {
 	return false
 }
 
-// isStub is true for any place: such a guest uses the ports for nothing else.
+// isStub is always true: such a guest does not use the ports for anything else.
 func (p bare) isStub(guest.GVA) bool { return true }
 
 func (p bare) stubReturns() bool { return true }
@@ -128,11 +129,11 @@ func (p bare) passToGuest(v *vcpu, vector uint8) error {
 	return nil
 }
 
-// earlyIDT returns the descriptor table that vCPU id starts with, until the guest
-// loads its own. It has no entry, so that an exception is a triple fault; but
-// where this host delivers the int3 of kernel code to the guest's vector 3, it
-// has that vector, with a stub that hands the trap over. Probes on what runs
-// early would crash the guest otherwise.
+// earlyIDT returns the descriptor table that vCPU id starts with, until the
+// guest loads its own. It has no entry, so an exception is a triple fault. If
+// this host delivers the int3 of kernel code to the guest's vector 3, it has
+// that vector, with a stub that forwards the trap. Otherwise probes on early
+// code would crash the guest.
 func (p bare) earlyIDT(m *Machine, id int) (kvm.Descriptor, error) {
 	if m.host.Traps.CPL0.Int3 != host.DeliveryVector {
 		return kvm.Descriptor{}, nil
@@ -162,11 +163,16 @@ var stub3 = guest.TrapStub(guest.PortBreakpoint)
 // through guest.PortDebug is not one of its own.
 const symForeignDebug = "gp_foreign_db"
 
-// bareCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
-// vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
-// and 1fH), without what takes an interrupt controller, of which there is none, and
-// without 5-level paging: guest.Boot makes tables of 4 levels, and KVM lets no guest set
-// CR4.LA57 that does not have it (#GP, as of a reserved bit: SDM Vol. 3, 2.5).
+// bareCPUID returns the CPUID leaves of one vCPU. They are the leaves that KVM
+// supports, with these changes:
+//
+//   - The leaves that hold the APIC ID hold the vCPU's (SDM Vol. 2, CPUID,
+//     leaves 1, 0bH and 1fH).
+//   - Features that need an interrupt controller are cleared, because the VM has
+//     no controller.
+//   - 5-level paging is cleared: guest.Boot makes tables of 4 levels, and then
+//     the guest must not set CR4.LA57. Without the feature, KVM rejects that
+//     with #GP, as for a reserved bit (SDM Vol. 3, 2.5).
 func bareCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
 	out := make([]kvm.CPUIDEntry, len(entries))
 	copy(out, entries)

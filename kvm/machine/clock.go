@@ -9,24 +9,26 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// msrTSC is IA32_TIME_STAMP_COUNTER (SDM Vol. 4, table 2-2): what rdtsc reads.
+// msrTSC is IA32_TIME_STAMP_COUNTER (SDM Vol. 4, table 2-2), the counter that
+// rdtsc reads.
 const msrTSC = 0x10
 
-// Clock relates the guest's time stamp counter, the same on all vCPUs, to a clock
-// of the host's.
+// Clock relates the guest's time stamp counter, which is the same on all vCPUs,
+// to one of the host's clocks.
 type Clock struct {
-	TSC uint64 // what it showed
+	TSC uint64 // its value
 	At  int64  // on the host's clock, at that moment
 	KHz uint64 // its frequency
 }
 
-// clockReadings is how many times the clocks are read: the reading that took least is off by
-// half of that, however long others were held up on a busy host.
+// clockReadings is how many times the clocks are read. The fastest reading is
+// used, and its error is at most half its duration, however long others took on
+// a busy host.
 const clockReadings = 8
 
-// Clock reads the guest's time stamp counter, and the host's clock now at that
-// moment. The world is stopped meanwhile. It fails where the host does not tell the
-// frequency (KVM_GET_TSC_KHZ).
+// Clock reads the guest's time stamp counter and, at the same moment, the host's
+// clock now. The world is stopped during the reading. It fails if the host does
+// not report the frequency (KVM_GET_TSC_KHZ).
 func (m *Machine) Clock(now func() int64) (c Clock, err error) {
 	if c.KHz = m.tscKHz.Load(); c.KHz == 0 {
 		return c, errors.New("this host does not tell the frequency of the guest's time stamp counter (KVM_GET_TSC_KHZ)")

@@ -6,8 +6,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// counters are a vCPU's. Its own thread adds, anyone reads. A plain load and
-// store is enough for the one writer and cheaper than a locked add.
+// counters are the counters of a vCPU. Only its own thread adds; any thread
+// reads. A plain load and store is enough for one writer, and cheaper than a
+// locked add.
 type counters struct {
 	exits                   [kvm.NumReasons]counter
 	interrupted             counter

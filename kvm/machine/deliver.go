@@ -9,18 +9,21 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/host"
 )
 
-// errUndelivered: the guest's kernel is setting up its tables, and this host has no other end of a step than an int3.
+// errUndelivered: the guest's kernel is setting up its tables, and this host can
+// end a step only with an int3.
 var errUndelivered = errors.New("this host delivers the int3 at its end to the guest's own vector 3, which leads nowhere at this point: " +
 	"the guest is setting up its IDT, GDT or TSS; 'guestprobe until' an address after that gets past it")
 
-// maxIST is how far below the top of a stack of the interrupt stack table RSP is taken to be on it.
+// maxIST is how far below the top of a stack in the interrupt stack table RSP
+// counts as on that stack.
 const maxIST = 1 << 16
 
-// tables are the registers by which a processor delivers an exception.
+// tables are the registers that a processor uses to deliver an exception.
 type tables struct{ idt, gdt, tss kvm.Descriptor }
 
-// deliversAfter reports whether an int3 where the instruction leads comes to the engine: by an exit, or because the guest's own
-// vector 3 can be delivered then. The instruction has not been executed.
+// deliversAfter reports whether an int3 at the instruction's destination reaches
+// the engine: by an exit, or because the guest's own vector 3 can be delivered
+// then. The instruction has not been executed.
 func (s *inPlace) deliversAfter() bool {
 	v, inst := s.v, &s.inst
 	cpl := v.trap.state.CPL
@@ -41,7 +44,8 @@ func (s *inPlace) deliversAfter() bool {
 	return s.canDeliver(t, s.as, cpl, s.reach)
 }
 
-// loadTables makes t what it is after the instruction, and reports whether that does not fault: lgdt, lidt, ltr (SDM Vol. 2).
+// loadTables updates t as the instruction does, and reports whether the
+// instruction does not fault: lgdt, lidt, ltr (SDM Vol. 2).
 func (s *inPlace) loadTables(t *tables) bool {
 	v, inst, site, as := s.v, &s.inst, s.site, s.as
 	const ltr, lgdt, lidt = 3, 2, 3
@@ -81,7 +85,8 @@ func (s *inPlace) loadTables(t *tables) bool {
 	return true
 }
 
-// descriptor returns the two words of a selector's descriptor, of which code segments have the first.
+// descriptor returns the two words of a selector's descriptor; code segments
+// have only the first.
 func descriptor(gdt kvm.Descriptor, as guest.AddressSpace, selector uint16) (lo, hi uint64, ok bool) {
 	off := uint64(selector &^ 7)
 	if selector&4 != 0 || off+7 > uint64(gdt.Limit) {
@@ -97,8 +102,9 @@ func descriptor(gdt kvm.Descriptor, as guest.AddressSpace, selector uint16) (lo,
 	return lo, hi, true
 }
 
-// canDeliver reports whether the processor can deliver #BP by t, from code at cpl, to memory that the guest has for it (SDM Vol. 3,
-// 6.14). What an instruction transfers (r) of that is taken for changed.
+// canDeliver reports whether the processor can deliver #BP through t, from code
+// at cpl, to memory that the guest has for it (SDM Vol. 3, 6.14). Memory that an
+// instruction transfers (r) counts as changed.
 func (s *inPlace) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
 	changed := func(at guest.GVA, n int) bool {
 		if r == nil {
@@ -139,7 +145,8 @@ func (s *inPlace) canDeliver(t tables, as guest.AddressSpace, cpl uint8, r *reac
 		if err != nil {
 			return false
 		}
-		// Its frame would be written over that of the exception which the code on this stack handles.
+		// Its frame would overwrite the frame of the exception that the code on this stack
+		// handles.
 		if cpl == 0 && w-rsp < maxIST {
 			return false
 		}

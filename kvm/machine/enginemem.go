@@ -11,16 +11,18 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// engineMemory is the engine's memory in a Linux guest. It is behind the guest's own, and no
-// RAM to the kernel; the kernel's page tables get entries for it in the part of its image's
-// mapping (level2_kernel_pgt, Linux, arch/x86/kernel/head_64.S) that lies behind the image and
-// is empty. That is one table, which all address spaces of the kernel share. Linux clears
-// what is behind its image there once, early (cleanup_highmap, arch/x86/mm/init_64.c): it
-// is mapped after that.
+// engineMemory is the engine's memory in a Linux guest. It comes after the
+// guest's own, and the kernel does not use it as RAM. The kernel's page tables
+// get entries for it in the part of the image's mapping (level2_kernel_pgt,
+// Linux, arch/x86/kernel/head_64.S) that comes after the image and is empty.
+// That is one table, which all address spaces of the kernel share. Linux clears
+// the entries after its image there once, early (cleanup_highmap,
+// arch/x86/mm/init_64.c). The engine's memory is mapped after that.
 //
-// Tables of ours are in RAM that the kernel has in its direct map and never uses
-// (linux.BootOptions.Reserve): it walks its own tables by that map, as its check for pages
-// that are writable and executable does at the end of the boot (ptdump_check_wx).
+// The engine's page tables are in RAM that is in the kernel's direct map and
+// that the kernel never uses (linux.BootOptions.Reserve). The kernel walks its
+// own tables through that map, for example when it checks for pages that are
+// writable and executable at the end of the boot (ptdump_check_wx).
 type engineMemory struct {
 	tables, exec, far, data guest.MemoryRange
 	home                    guest.Home
@@ -29,7 +31,7 @@ type engineMemory struct {
 	mu   sync.Mutex
 	mem  *guest.Memory
 	pmd  guest.GPA // level2_kernel_pgt; 0: nothing is mapped yet
-	pud  guest.GPA // level3_kernel_pgt, through which that is found
+	pud  guest.GPA // level3_kernel_pgt, which points to pmd
 	used uint64    // bytes of tables
 }
 
@@ -37,7 +39,7 @@ const (
 	page2M          = 2 << 20
 	page1G          = 1 << 30
 	engineTableSize = 1 << 20
-	kernelMapSize   = 1 << 30 // what level2_kernel_pgt maps, from linux.KernelMap on
+	kernelMapSize   = 1 << 30 // the size that level2_kernel_pgt maps, from linux.KernelMap on
 
 	// holeStart is where the 2 GiB below linux.KernelMap begin: nothing is there, in any
 	// address space (Linux, Documentation/arch/x86/x86_64/mm.rst, "unused hole").
@@ -59,13 +61,13 @@ func (e *engineMemory) appendRanges(ram []guest.MemoryRange) []guest.MemoryRange
 	return append(ram, e.exec, e.far, e.data)
 }
 
-// reset is for a guest that is about to boot, whose kernel is at home: it chooses where the
-// engine's memory will be.
+// reset chooses where the engine's memory will be in a guest that is about to
+// boot, with its kernel at home.
 func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, tables guest.MemoryRange, b *guest.BootState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mem, e.home, e.tables, e.pmd, e.pud, e.used = mem, home, tables, 0, 0, 0
-	// A 2 MiB page stays free behind the image, so that running off its end is a fault.
+	// A 2 MiB page stays free after the image, so that running off its end faults.
 	e.execAt = guest.GVA((uint64(home.Start)+home.Size+page2M-1)&^(page2M-1)) + page2M
 	e.dataAt = e.execAt + guest.ExecSize + page2M
 	b.KernelExec = guest.Area{GVA: e.execAt, GPA: e.exec.Base, Size: guest.ExecSize}
@@ -74,7 +76,7 @@ func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, tables guest.Me
 	b.Tables = e
 }
 
-// mapped reports whether the guest has the memory.
+// mapped reports whether the memory is mapped in the guest.
 func (e *engineMemory) mapped() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,10 +93,10 @@ const (
 	pteAddr    = 0x000f_ffff_ffff_f000
 )
 
-// attach maps the memory, and leaves in home what the kernel still has of its image's
-// mapping. The guest is past cleanup_highmap, and as are the kernel's tables.
-// What is in the way is an error, and nothing has changed then. Precondition: the world is
-// stopped.
+// attach maps the memory, and sets home to the part of the image's mapping that
+// the kernel still has. The guest has passed cleanup_highmap, and as uses the
+// kernel's tables. If the place is occupied, it returns an error without having
+// changed anything. Precondition: the world is stopped.
 func (e *engineMemory) attach(as guest.AddressSpace) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,8 +130,8 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 			binary.LittleEndian.PutUint64(e.entry(table, a.va+guest.GVA(off)), uint64(a.pa)+off|a.flags)
 		}
 	}
-	// The kernel clears what its image has room for and it does not use (behind _brk_end):
-	// that is its image no more, and free for what Map puts there.
+	// The kernel clears the room of its image that it does not use (after
+	// _brk_end). That no longer belongs to the image, and Map can use it.
 	start := uint64(e.home.Start)
 	for end := start + e.home.Size; end > start; {
 		last := (end - 1) &^ (page2M - 1)
@@ -140,18 +142,20 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 		e.home.Size = end - start
 	}
 	e.pmd = pmd
-	e.pud, _ = as.Table(e.home.Start, 3) // there, as what it leads to is
+	e.pud, _ = as.Table(e.home.Start, 3) // it exists, because the table that it points to does
 	return nil
 }
 
-// snapshotState returns what a snapshot is to know of it: bytes of the kernel's image, its tables, and those of ours.
+// snapshotState returns the part of it that a snapshot stores: the size of the
+// kernel's image, the kernel's tables, and the engine's tables.
 func (e *engineMemory) snapshotState() (image uint64, pmd, pud, tables guest.GPA, used uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.home.Size, e.pmd, e.pud, e.tables.Base, e.used
 }
 
-// restoreState makes it what snapshotState has told. What is wrong of that is found when a table is needed.
+// restoreState restores the values of snapshotState. Wrong values are found when
+// a table is needed.
 func (e *engineMemory) restoreState(l *snapshot.Linux) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -179,7 +183,7 @@ func (e *engineMemory) find(as guest.AddressSpace) (guest.GPA, error) {
 	return pmd, nil
 }
 
-// errNotMapped: a guest that boots cannot have executable memory of ours yet.
+// errNotMapped: a booting guest cannot have executable memory of ours yet.
 var errNotMapped = errors.New("the guest has not booted far enough for memory of the engine's: its kernel clears what is mapped behind its image")
 
 // Map implements guest.Mapper, for single pages, in what the kernel's image leaves of its
@@ -227,7 +231,8 @@ func (e *engineMemory) level2Table(va guest.GVA) ([]byte, error) {
 	return e.nextTable(top[uint64(va)>>30&511*8:][:8])
 }
 
-// nextTable returns the table of ours that entry leads to, and makes it where there is none.
+// nextTable returns the engine's table that entry points to. It creates the
+// table if it does not exist.
 func (e *engineMemory) nextTable(entry []byte) ([]byte, error) {
 	word := binary.LittleEndian.Uint64(entry)
 	if word == 0 {

@@ -13,33 +13,35 @@ var (
 	// ErrClosed: the machine has been closed.
 	ErrClosed = errors.New("the machine is closed")
 
-	// ErrNotRunnable: the guest has exited or crashed; only a reset makes it
-	// run again.
+	// ErrNotRunnable: the guest has exited or crashed; only a reset makes it run
+	// again.
 	ErrNotRunnable = errors.New("the guest has ended; reset it first")
 
-	// ErrResetMeanwhile: what was under way in the guest was cut off by a reset.
+	// ErrResetMeanwhile: a reset has cut off an operation in the guest.
 	ErrResetMeanwhile = errors.New("the guest was reset meanwhile")
 
 	// ErrNotRunning: the request needs a running guest.
 	ErrNotRunning = errors.New("the guest is not running; resume it first")
 
-	// ErrNoInput: the guest has no console that reads.
+	// ErrNoInput: the guest does not read a console.
 	ErrNoInput = errors.New("this guest's console only writes: there is nothing to type at")
 
-	// ErrNoSafePoint: no vCPU reached a point where the host may run a
-	// function of the guest before the time was over. Nothing was run.
+	// ErrNoSafePoint: no vCPU reached a point where the host may run a function of
+	// the guest before the time was over. The function was not run.
 	ErrNoSafePoint = errors.New("no vCPU came to a safe point (hlt with interrupts off), and the guest has no call service")
 
-	// ErrCallRunning: the function was handed to the guest but did not return in
-	// time. It goes on running, or begins yet; its result will be dropped.
+	// ErrCallRunning: the guest has accepted the call, but the function did not
+	// return in time. It is still running, or has yet to start; its result will be
+	// dropped.
 	ErrCallRunning = errors.New("the guest has not come to the end of the function in time; its result will be dropped")
 
-	// ErrCallBusy: an earlier call has not come back yet.
+	// ErrCallBusy: an earlier call has not returned yet.
 	ErrCallBusy = errors.New("an earlier call is still running in the guest")
 )
 
 // CallError is returned when a function of the guest could not be called, or did
-// not return. Who knows the function's name can show it instead of the address.
+// not return. A caller that knows the function's name can show it instead of the
+// address.
 type CallError struct {
 	Fn  guest.GVA
 	Err error // the cause
@@ -55,7 +57,7 @@ func (e *CallError) Unwrap() error { return e.Err }
 // probe handler on it does not return, or the host's KVM does not answer.
 type StopTimeoutError struct {
 	CPU   int           // the first vCPU that is still busy
-	After time.Duration // how long was waited
+	After time.Duration // how long the stop has waited
 }
 
 // Error names the vCPU.
@@ -63,7 +65,7 @@ func (e *StopTimeoutError) Error() string {
 	return fmt.Sprintf("stop the world: vcpu %d did not come to rest within %v: a probe handler on it may not be returning", e.CPU, e.After)
 }
 
-// ConfigError is returned by New for a Config that cannot be.
+// ConfigError is returned by New for an invalid Config.
 type ConfigError struct {
 	Field string
 	Text  string

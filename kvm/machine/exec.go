@@ -8,8 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// execAreas hands out the memory that Boot has set aside for the engine, from the
-// bottom up. The engine uses again what it has (probe/code); a reset starts anew.
+// execAreas allocates the memory that Boot has set aside for the engine, from
+// the bottom up. The engine reuses what it has (probe/code). A reset starts
+// over.
 type execAreas struct {
 	mu           sync.Mutex
 	kernel, user execArea
@@ -22,11 +23,12 @@ type execArea struct {
 	used uint64
 }
 
-// newExecArea returns an area of which the first bytes are not handed out: the guest knows its address by the boot
-// information, and no word that it has that in is to be taken for one that leads into a probe's code.
+// newExecArea returns an area whose first bytes are not allocated. The guest
+// knows the area's address from the boot information, and words with that
+// address must not be taken for pointers into a probe's code.
 func newExecArea(a guest.Area) execArea { return execArea{Area: a, used: min(allocAlign, a.Size)} }
 
-// reset starts anew with the areas of a booted guest.
+// reset starts over with the areas of a booted guest.
 func (e *execAreas) reset(b *guest.BootState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,10 +52,10 @@ func (e *execAreas) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 	return e.userFar.find(a, n)
 }
 
-// allocAlign is the alignment in bytes of what is handed out.
+// allocAlign is the alignment of allocations in bytes.
 const allocAlign = 64
 
-// rel32Reach is how far a rel32 jump or a RIP-relative operand gets, less room
+// rel32Reach is the range of a rel32 jump or a RIP-relative operand, less room
 // for the instruction itself.
 const rel32Reach = 1<<31 - guest.PageSize
 
@@ -64,7 +66,7 @@ func within(a, near guest.GVA, n uint64) bool {
 	return lo > -rel32Reach && lo < rel32Reach && hi > -rel32Reach && hi < rel32Reach
 }
 
-// AllocExec implements probe.Target. What it returns is aligned to 64 bytes
+// AllocExec implements probe.Target. The returned memory is aligned to 64 bytes
 // and filled with int3.
 func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	fail := func(format string, args ...any) (guest.GVA, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/linux"
 )
 
-// givenFile is a copy of a guest's file that the user gave.
+// givenFile is the user's copy of a guest's file.
 type givenFile struct {
 	path string
 	b    []byte
@@ -16,10 +16,11 @@ type givenFile struct {
 // ErrNoFiles is returned for a guest that does not run Linux.
 var ErrNoFiles = errors.New("a copy of a file is about a program of a Linux guest: this guest has no files")
 
-// GiveFile makes a copy of a file of the guest's known, or separate debug information of one,
-// as linux.View.Give does, for this boot and those that follow. b must not change afterwards.
-// Errors are Give's, and that the guest runs no Linux. It may be called from any thread but a
-// probe handler's, not beside Reset.
+// GiveFile passes a copy of one of the guest's files, or separate debug
+// information for one, to the guest's view, as linux.View.Give does, for this
+// boot and later ones. b must not change afterwards. It returns Give's errors,
+// and an error if the guest is not Linux. It may be called from any thread
+// except a probe handler's, but not during Reset.
 func (m *Machine) GiveFile(path string, b []byte) (linux.Given, error) {
 	g, ok := m.payload().(*linuxGuest)
 	if !ok {
@@ -32,7 +33,7 @@ func (m *Machine) GiveFile(path string, b []byte) (linux.Given, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !given.NamesOnly { // instead of what was given before
+	if !given.NamesOnly { // replaces files that were given before
 		for i, old := range g.given {
 			if old.path == path {
 				g.given = append(g.given[:i:i], g.given[i+1:]...)
@@ -48,7 +49,7 @@ func (g *linuxGuest) give(f givenFile) (linux.Given, error) {
 	return g.seen.Load().Give(f.path, f.b, g.files.Load().usesFile)
 }
 
-// restoreFiles tells the view of a new boot of the files.
+// restoreFiles passes the files to the view of a new boot.
 func (g *linuxGuest) restoreFiles(m *Machine) {
 	for _, f := range g.given {
 		if _, err := g.give(f); err != nil {
@@ -57,7 +58,7 @@ func (g *linuxGuest) restoreFiles(m *Machine) {
 	}
 }
 
-// usesFile reports whether there is a probe in r.
+// usesFile reports whether a probe is in r.
 func (t *fileText) usesFile(r guest.Range) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

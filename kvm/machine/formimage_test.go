@@ -40,7 +40,7 @@ const (
 )
 
 // stub is the entry and exit code: at offset 0 enter(block ignored), at
-// stubTaken and stubFall the two ways out.
+// takenFrom and fall the two ways out.
 type stub struct {
 	code            []byte
 	fall, takenFrom int

@@ -2,8 +2,8 @@ package machine
 
 import "github.com/guestprobe/guestprobe/probe"
 
-// refreshModules looks which modules there are, and reports whether that has changed. Any
-// thread but a vCPU's.
+// refreshModules reads the list of modules, and reports whether it has changed.
+// Any thread except a vCPU's.
 func (g *linuxGuest) refreshModules(m *Machine) bool {
 	if g.left.Load() {
 		return false
@@ -14,7 +14,7 @@ func (g *linuxGuest) refreshModules(m *Machine) bool {
 	if err == nil {
 		return changed
 	}
-	// The guest could say the same a thousand times.
+	// The guest could cause the same message a thousand times.
 	text := err.Error()
 	if said := g.said.Swap(&text); said == nil || *said != text {
 		m.log.Warn("modules of the guest are not known", "err", err)
@@ -22,12 +22,13 @@ func (g *linuxGuest) refreshModules(m *Machine) bool {
 	return changed
 }
 
-// OnModules has f called when modules of a Linux guest's kernel have come or gone, before the engine
-// looks: before code of one that has come runs. It is called on any thread but a vCPU's, also when nothing
-// has changed, and may stop the machine.
+// OnModules sets a function that is called when modules of a Linux guest's
+// kernel were loaded or unloaded, before the engine looks and so before code of
+// a new module runs. It is called on any thread except a vCPU's, also when
+// nothing has changed, and may stop the machine.
 func (m *Machine) OnModules(f func()) { m.modules.Store(&f) }
 
-// tellEngine has the engine look again at a guest that has changed.
+// tellEngine notifies the engine that the guest has changed.
 func (m *Machine) tellEngine() {
 	if f := m.modules.Load(); f != nil {
 		(*f)()

@@ -7,20 +7,23 @@ import (
 	"github.com/guestprobe/guestprobe/guest/linux"
 )
 
-// phasePoll is how often a guest that boots is asked how far it has come, and modulePoll how
-// often one that has booted is asked for its modules. Nothing depends on them: sites wait for
-// their jumps until then, and names of modules are not known before.
+// phasePoll is how often a booting guest's progress is checked, and modulePoll
+// how often the modules of a booted one are checked. They do not affect
+// correctness: sites wait that long for their jumps, and modules' names are
+// unknown until then.
 const (
 	phasePoll  = 10 * time.Millisecond
 	modulePoll = 100 * time.Millisecond
 )
 
-// lastWordsTime is how long the log waits for the message of a panic to be on the console.
+// lastWordsTime is how long the log waits until the message of a panic is on the
+// console.
 const lastWordsTime = 10 * time.Second
 
-// onStop sees how far the guest has come, and gives the engine its memory when that can be.
-// Where another kernel has come since, nobody must touch what was this one's: that is an error,
-// once. Precondition: the world is stopped.
+// onStop checks how far the guest has booted, and gives the engine its memory as
+// soon as possible. If another kernel has started, memory that belonged to this
+// one must not be touched any more; onStop returns that error once.
+// Precondition: the world is stopped.
 func (g *linuxGuest) onStop(m *Machine) error {
 	if g.settled {
 		if g.recheck {
@@ -29,7 +32,8 @@ func (g *linuxGuest) onStop(m *Machine) error {
 		}
 		return g.abandonIfReplaced(m)
 	}
-	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
+	// From then on the kernel's other threads run, so it has cleared the mapping
+	// after its image.
 	view := g.seen.Load()
 	view.Refresh()
 	if s, _ := view.System(); s < linux.StateScheduling {
@@ -57,7 +61,7 @@ func (g *linuxGuest) onStop(m *Machine) error {
 	return nil
 }
 
-// confirmSlide checks the slide; where it is another one there is no memory for the engine.
+// confirmSlide checks the slide. If it is wrong, the engine gets no memory.
 func (g *linuxGuest) confirmSlide(m *Machine) bool {
 	err := g.checkSlide(m)
 	if err != nil {
@@ -68,7 +72,7 @@ func (g *linuxGuest) confirmSlide(m *Machine) bool {
 	return err == nil
 }
 
-// textPages returns where the kernel's text is, without what only boots.
+// textPages returns where the kernel's text is, without the text for booting.
 func (g *linuxGuest) textPages() guest.MemoryRange {
 	lo, err := g.view().Lookup("_stext")
 	if err != nil {
@@ -98,8 +102,8 @@ func (g *linuxGuest) noExecReason(user bool) string {
 
 func (g *linuxGuest) noFaultReason() string { return "exceptions of a Linux guest go to its kernel" }
 
-// runBeside sees how far the kernel has come, and then which modules there are, and tells the
-// engine each time that something has changed for it; and it looks after probes in files.
+// runBeside follows the kernel's boot, and later its modules. It notifies the
+// engine of each relevant change, and keeps probes in files up to date.
 func (g *linuxGuest) runBeside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()

@@ -11,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/device"
 )
 
-// board are the devices of one boot of a Linux guest.
+// board is the devices of one boot of a Linux guest.
 type board struct {
 	platform *device.Platform
 	vm       atomic.Pointer[kvm.VM] // whose interrupt lines the devices drive; nil before it is made
@@ -24,13 +24,13 @@ const (
 	endReset
 )
 
-// createDevices makes the devices of a guest that is about to boot, and writes the tables that firmware
-// leaves of them.
+// createDevices creates the devices of a guest that is about to boot, and writes
+// the tables in which firmware describes them.
 func (g *linuxGuest) createDevices(m *Machine) error {
 	ram := new(guest.Memory)
 	for i, r := range m.mem.ranges {
 		if r.Kind != guest.RangeRAM {
-			continue // the engine's, which no device of the guest's may write
+			continue // the engine's memory, which the guest's devices must not write
 		}
 		if err := ram.Add(r.Base, m.mem.regions[i], r.Name); err != nil {
 			return err
@@ -75,8 +75,9 @@ func (g *linuxGuest) close() error {
 	return nil
 }
 
-// input implements typist: the guest reads at what its command line makes /dev/console, the last one
-// that is named there (the kernel's admin-guide/serial-console.rst).
+// input implements typist. The guest reads at its /dev/console, which is the
+// last console on its command line (the kernel's
+// admin-guide/serial-console.rst).
 func (g *linuxGuest) input(ctx context.Context, m *Machine, b []byte) (int, error) {
 	to := device.Serial
 	params, _, _ := strings.Cut(m.cfg.Cmdline, " -- ")
@@ -135,7 +136,8 @@ func (g *linuxGuest) handleMMIO(v *vcpu) bool {
 // hasDeadlineTimer reports whether the local APICs have the TSC deadline timer.
 func (m *Machine) hasDeadlineTimer() bool { return m.sys.Check(kvm.CapTSCDeadlineTimer) != 0 }
 
-// readText reads the kernel's image as the guest knows it: without what is ours.
+// readText reads the kernel's image as the guest knows it: without the engine's
+// changes.
 func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {
 	if err := m.space(0).Read(at, p); err != nil {
 		return err
@@ -147,8 +149,8 @@ func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {
 	return nil
 }
 
-// hideStubs puts into p, which was read at at, what the guest itself has where its handlers
-// hand breakpoints over.
+// hideStubs restores the guest's own bytes in the handlers that forward
+// breakpoints. They are restored in p, which was read from the address at.
 func (g *linuxGuest) hideStubs(at guest.GVA, p []byte) {
 	for _, s := range g.stubs {
 		for i, b := range s.bytes {

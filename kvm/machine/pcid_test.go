@@ -7,11 +7,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestReturnsByOtherPCID: the bits of CR3 that are no part of an address (a PCID, PWT, PCD: SDM Vol. 3, table 4-12) are others when a
-// function of user code returns than when it was called, as they are in a Linux guest whose process was away meanwhile. It is the same
-// address space: calls are followed to their returns, and handlers see the same page tables.
+// TestReturnsByOtherPCID: bits of CR3 that do not belong to the address (PCID, PWT, PCD: SDM Vol. 3, table 4-12) can change between a call of a
+// function of user code and its return, as in a Linux guest that ran another process in between. The address space is still the
+// same: calls are followed to their returns, and handlers see the same page tables.
 func TestReturnsByOtherPCID(t *testing.T) {
-	const flags = 3 << 3 // PWT and PCD, which need no support
+	const flags = 3 << 3 // PWT and PCD, which all processors support
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=4"})
 	var mirrored, entered, returned, other int
 	root := m.booted.Load().state.Root

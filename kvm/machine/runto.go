@@ -8,10 +8,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// RunTo lets a vCPU go on that is stopped, or all of a guest that is paused, until it comes to the instruction at addr
-// with the stack pointer sp, or with 0 with any, and stops there, or anywhere before; reached says which. A guest that was paused
-// is then paused again. Errors are those of Step, of Engine.Register, which says why nothing can stop there, and
-// ctx's: then the vCPU goes on. The guest's end is ErrNotRunnable.
+// RunTo resumes a stopped vCPU, or the whole guest if it is paused, until the
+// vCPU reaches the instruction at addr with the stack pointer sp, or with any
+// stack pointer if sp is 0. It stops there, or earlier for another reason;
+// reached says which. A guest that was paused is paused again. It returns the
+// errors of Step, errors of Engine.Register if nothing can stop there, and ctx's
+// error, in which case the vCPU keeps running. If the guest ends, the error is
+// ErrNotRunnable.
 func (m *Machine) RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64) (reached bool, err error) {
 	var at guest.GVA
 	err = m.Look(func(l *Look) error {
@@ -22,7 +25,7 @@ func (m *Machine) RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64)
 	if err != nil {
 		return false, err
 	}
-	if at == addr { // it is to come back here
+	if at == addr { // it must leave the address and return to it
 		if _, err := m.Step(ctx, cpu, 1); err != nil {
 			return false, err
 		}
@@ -70,7 +73,7 @@ func (m *Machine) RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64)
 			return stop.RIP == k.Addr || stop.RIP == addr, nil
 		}
 		if paused && phase == PhasePaused {
-			return false, nil // somebody else has paused it
+			return false, nil // another caller has paused it
 		}
 		select {
 		case <-changed:

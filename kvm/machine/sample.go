@@ -7,22 +7,24 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Sampled is called on a vCPU's thread, out of guest mode, with its registers, which it does not
-// change. It must neither stop the world nor wait for another vCPU.
+// Sampled is called on a vCPU's thread, out of guest mode, with its registers,
+// which it must not change. It must neither stop the world nor wait for another
+// vCPU.
 type Sampled func(cpu int, s probe.State)
 
-// sample is what a vCPU is to call before it enters the guest again.
+// sample is a function that a vCPU has to call before it enters the guest again.
 type sample struct {
 	f     Sampled
 	next  *sample
 	depth int // how many there are
 }
 
-// maxSamples bounds what one vCPU is asked for at a time.
+// maxSamples bounds the pending functions of one vCPU.
 const maxSamples = 16
 
-// Sample has each vCPU that does not rest leave the guest and call f, once. It returns how many
-// will, and how many could not be asked, because they have not served those that came before.
+// Sample has each vCPU that does not rest leave the guest and call f, once. It
+// returns how many will do so, and how many cannot, because they have not served
+// earlier requests.
 func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,8 +44,8 @@ func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	return asked, missed
 }
 
-// addSample adds f to what the vCPU is to call. Precondition: m.mu held; the vCPU's thread takes them
-// all without it.
+// addSample adds f to the vCPU's pending functions. Precondition: m.mu held; the
+// vCPU's thread takes them without it.
 func (v *vcpu) addSample(f Sampled) bool {
 	for {
 		s := &sample{f: f, next: v.samples.Load(), depth: 1}
@@ -59,7 +61,7 @@ func (v *vcpu) addSample(f Sampled) bool {
 	}
 }
 
-// runSamples calls what the vCPU was asked for.
+// runSamples calls the pending functions.
 func (v *vcpu) runSamples() {
 	if v.samples.Load() == nil {
 		return
@@ -79,8 +81,9 @@ func ExitReasons() (names []string) {
 	return append(names, kvm.ReasonInterrupted.String())
 }
 
-// OnExit has f called at each exit of a vCPU, before it is dealt with, with its reason, until
-// another one or nil takes its place. A call may still be under way then.
+// OnExit sets a function that is called at each exit of a vCPU, before it is
+// handled, with its reason. It is replaced by another one or nil; a call of the
+// old one may still be in progress then.
 func (m *Machine) OnExit(f func(cpu int, reason string, s probe.State)) {
 	if f == nil {
 		m.onExit.Store(nil)
@@ -89,10 +92,10 @@ func (m *Machine) OnExit(f func(cpu int, reason string, s probe.State)) {
 	m.onExit.Store(&f)
 }
 
-// exitHook is what OnExit has set.
+// exitHook is the function that OnExit has set.
 type exitHook = atomic.Pointer[func(cpu int, reason string, s probe.State)]
 
-// callOnExit tells of the exit at hand.
+// callOnExit passes the current exit to OnExit's function.
 func (v *vcpu) callOnExit() {
 	if f := v.m.onExit.Load(); f != nil {
 		(*f)(v.id, v.exit.Reason.String(), v.state())

@@ -2,17 +2,17 @@ package machine
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// Phase is where a machine is in its life.
+// Phase is the stage of a machine's life.
 type Phase string
 
-// The phases. Created, Exited and Crashed are rest positions like Paused;
-// from Exited and Crashed only Reset leads back.
+// The phases. In Created, Exited and Crashed the vCPUs rest, as in Paused; only
+// Reset leaves Exited and Crashed.
 const (
 	PhaseCreated Phase = "created" // parked before the first instruction
 	PhaseRunning Phase = "running"
 	PhasePaused  Phase = "paused"
 	PhaseExited  Phase = "exited"  // wrote an exit code to port 0xf4
-	PhaseCrashed Phase = "crashed" // State.Crash says how
+	PhaseCrashed Phase = "crashed" // State.Crash describes it
 	PhaseClosed  Phase = "closed"
 )
 
@@ -29,20 +29,20 @@ type State struct {
 	VCPUs    []VCPUState
 }
 
-// ExitReport is what is known about an exit, taken on the vCPU that asked for it.
+// ExitReport describes an exit. It is taken on the vCPU that asked for it.
 type ExitReport struct {
 	CPU     int
 	Symbol  string   // where, name+0xoffset, or ""
 	Console []string // its last lines
 }
 
-// CheckReports counts what the guest wrote to the self-check port (0xf7).
+// CheckReports counts the guest's writes to the self-check port (0xf7).
 type CheckReports struct {
 	Count uint64 // all since boot
 	Last  uint32 // the newest code
 }
 
-// VCPUActivity says what a vCPU is doing.
+// VCPUActivity is the activity of a vCPU.
 type VCPUActivity string
 
 // The activities of a vCPU.
@@ -50,8 +50,8 @@ const (
 	VCPURunning VCPUActivity = "running" // in guest mode or handling an exit
 	VCPUIdle    VCPUActivity = "idle"    // hlt with interrupts on
 	VCPUHalted  VCPUActivity = "halted"  // hlt with interrupts off: a safe point, or the end
-	VCPUStopped VCPUActivity = "stopped" // at a hit, by a handler (probe.Context.Stop), or behind a step
-	VCPUParked  VCPUActivity = "parked"  // held by the machine: paused, not started, ended
+	VCPUStopped VCPUActivity = "stopped" // at a hit, by a handler (probe.Context.Stop), or after a step
+	VCPUParked  VCPUActivity = "parked"  // kept at rest by the machine: paused, not started, ended
 )
 
 // VCPUState is a snapshot of one vCPU. RIP, Symbol, CPL and Space are valid when
@@ -62,6 +62,6 @@ type VCPUState struct {
 	RIP      guest.GVA
 	Symbol   string // name+0xoffset, or ""
 	CPL      uint8
-	Space    guest.GPA // its top-level page table, as Kprobe.Space has it
-	Stop     *Stop     // what it is stopped for, or nil
+	Space    guest.GPA // its top-level page table, as in Kprobe.Space
+	Stop     *Stop     // why it is stopped, or nil
 }

@@ -2,13 +2,15 @@ package machine
 
 import "sync"
 
-// stopQueue is the order of those who stop the world. Each takes a ticket, and has its turn when that is served: so a vCPU
-// that stops the world again and again cannot starve a caller from outside. A ticket can be given up. Machine.mu guards it.
+// stopQueue orders the callers that stop the world. Each takes a ticket, and has
+// its turn when the ticket is served, so a vCPU that stops the world again and
+// again cannot starve an outside caller. A ticket can be returned unused.
+// Machine.mu guards it.
 type stopQueue struct {
 	next    uint64          // the next ticket
 	serving uint64          // the ticket whose turn it is
-	givenUp map[uint64]bool // tickets that are not to be served
-	changed *sync.Cond      // serving, or what cut says
+	givenUp map[uint64]bool // tickets that must not be served
+	changed *sync.Cond      // serving, or the result of cut
 }
 
 func newStopQueue(mu *sync.Mutex) stopQueue {
@@ -21,7 +23,8 @@ func (q *stopQueue) join() (ticket uint64) {
 	return q.next - 1
 }
 
-// wait waits for the ticket's turn. If cut returns true before that, wait gives the ticket up and returns false. The caller that makes cut true
+// wait waits for the ticket's turn. If cut returns true before that, wait
+// returns the ticket unused and returns false. The caller that makes cut true
 // broadcasts changed.
 func (q *stopQueue) wait(ticket uint64, cut func() bool) bool {
 	for q.serving != ticket {
@@ -34,7 +37,7 @@ func (q *stopQueue) wait(ticket uint64, cut func() bool) bool {
 	return true
 }
 
-// leave ends the turn of the one that is served.
+// leave ends the turn of the ticket that is being served.
 func (q *stopQueue) leave() {
 	q.serving++
 	for ; q.givenUp[q.serving]; q.serving++ {

@@ -17,8 +17,8 @@ type Vectors struct {
 	ST                      [8][10]byte // ST(0) to ST(7)
 	MXCSR, MXCSRMask        uint32
 
-	// Regs are XMM0 and so on, 16 or 32 of them, each of Width bytes: 16 (XMM), 32 (YMM) or 64
-	// (ZMM), little-endian.
+	// Regs are XMM0 and so on, 16 or 32 of them, each of Width bytes: 16 (XMM), 32
+	// (YMM) or 64 (ZMM), little-endian.
 	Regs  [][64]byte
 	Width int
 
@@ -41,12 +41,12 @@ const (
 	xsaveLegacy = 576
 )
 
-// initial is as much of a component that is in its initial state as any has that is read here.
+// initial is the initial state of a component, as much of it as is read here.
 var initial [2048]byte
 
-// unpackVectors reads an image of xsave, in the standard format (SDM Vol. 1, 13.4): where components
-// are behind the first two is what CPUID says. One that is in its initial state is so whatever
-// the image has.
+// unpackVectors reads an xsave image in the standard format (SDM Vol. 1, 13.4).
+// CPUID says where the components after the first two are. A component in its
+// initial state has its initial value, whatever the image contains.
 func unpackVectors(b []byte, cpuid []kvm.CPUIDEntry) (v Vectors) {
 	le := binary.LittleEndian
 	if len(b) < xsaveLegacy {
@@ -99,7 +99,8 @@ func unpackVectors(b []byte, cpuid []kvm.CPUIDEntry) (v Vectors) {
 	return v
 }
 
-// xsaveComponent returns where an image of xsave has a component that is not of the first two, or nil.
+// xsaveComponent returns the place of a component other than the first two in an
+// image of xsave, or nil.
 func xsaveComponent(b []byte, cpuid []kvm.CPUIDEntry, n int) []byte {
 	for _, e := range cpuid {
 		if e.Function == 0xd && int(e.Index) == n && uint64(e.Ebx)+uint64(e.Eax) <= uint64(len(b)) && e.Eax != 0 {
@@ -109,8 +110,9 @@ func xsaveComponent(b []byte, cpuid []kvm.CPUIDEntry, n int) []byte {
 	return nil
 }
 
-// packVectors changes an image of xsave where v has others than unpackVectors makes of it. A component of
-// which something is other is written as a whole, and is in its initial state no more.
+// packVectors writes the registers of v that differ from unpackVectors' result
+// to an xsave image. A component with a difference is written as a whole, and is
+// no longer in its initial state.
 func packVectors(b []byte, cpuid []kvm.CPUIDEntry, v Vectors) {
 	le := binary.LittleEndian
 	old := unpackVectors(b, cpuid)
@@ -130,7 +132,8 @@ func packVectors(b []byte, cpuid []kvm.CPUIDEntry, v Vectors) {
 			clear(b[32+16*i:][copy(b[32+16*i:], v.ST[i][:]):][:6])
 		}
 	}
-	// put writes bytes lo to hi of n registers from first on, where one of them or other is another.
+	// put writes bytes lo to hi of n registers from first on, if one of them
+	// differs or other is true.
 	put := func(component, first, n, lo, hi int, part []byte, other bool) {
 		for i := range n {
 			other = other || !bytes.Equal(old.Regs[first+i][lo:hi], v.Regs[first+i][lo:hi])

@@ -1,3 +1,3 @@
-// Package snapshot has the state of a machine, as kvm/machine takes it and puts it back, and the file that
-// keeps it.
+// Package snapshot has the state of a machine, which kvm/machine saves and
+// restores, and its file format.
 package snapshot

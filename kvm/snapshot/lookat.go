@@ -6,8 +6,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// Who looks at a guest takes registers from a vCPU of KVM's, or from one of a snapshot: what follows answers as
-// the methods of kvm.VCPU of these names do.
+// A guest's registers are read from one of KVM's vCPUs, or from a vCPU of a
+// snapshot. The following functions behave like the methods of kvm.VCPU with
+// these names.
 
 // GetMSRs reads the MSRs whose Index is set into Data, up to the first that the snapshot does not have: that is an *kvm.MSRError.
 func (c *CPU) GetMSRs(msrs []kvm.MSR) error {

@@ -2,7 +2,7 @@ package bpf
 
 import "math"
 
-// Division never traps (RFC 9669, section 4.1): by zero it gives zero, a
+// Division never traps (RFC 9669, section 4.1): division by zero gives zero, a
 // remainder by zero is the dividend, and the one quotient that overflows wraps.
 
 func div64(a, b uint64) uint64 {

@@ -31,15 +31,14 @@ func word32(b []byte, off int) *uint32 {
 
 // aligned reports whether b starts at a multiple of n in the host's memory.
 //
-// SAFETY: the address is only looked at.
+// SAFETY: the address is only compared.
 func aligned(b []byte, n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(n-1) == 0
 }
 
 // alignedBytes returns n zeroed bytes that start at a multiple of 64.
 //
-// SAFETY: the address is only looked at; Go does not move what it allocated on
-// the heap.
+// SAFETY: the address is only compared; Go does not move heap allocations.
 func alignedBytes(n int) []byte {
 	b := make([]byte, n+63)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 63

@@ -74,8 +74,8 @@ func floorCount(counter Area) func(*x86.Asm) {
 	}
 }
 
-// floorRecord is the least that a detour does to write a record of the time and
-// six arguments into a ring that nobody reads.
+// floorRecord is the minimum for a detour that writes a record of the time and six
+// arguments into a ring that is not read.
 func floorRecord(head, ring Area) func(*x86.Asm) {
 	return func(a *x86.Asm) {
 		regs := []reg64{x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.R8, x86.R9, x86.R10, x86.R11}

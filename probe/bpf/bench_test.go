@@ -83,7 +83,7 @@ out:
 	mov r0, 0
 	exit`
 
-// filterProgram rejects what is not of interest: the third argument is small.
+// filterProgram rejects hits with a small third argument.
 const filterProgram = `
 	ldxdw r2, [r1+96]
 	mov r0, 1
@@ -173,7 +173,7 @@ const outputProgram = `
 	mov r0, 0
 	exit`
 
-// readProgram is a record of a word behind the first argument.
+// readProgram makes a record of the word that the first argument points to.
 const readProgram = `
 	mov r6, r1
 	ldxdw r3, [r6+112]

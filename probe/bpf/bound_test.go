@@ -11,9 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// TestBounded: of which programs the budget is not counted as they run, because no
-// run can use it up. Those of which it could, do; all have results as in the
-// interpreter.
+// TestBounded: which programs do not count the budget at run time, because no run can
+// use it up. Programs that could use it up do use it up; all have the same results as
+// in the interpreter.
 func TestBounded(t *testing.T) {
 	// A loop reads words of a value, by what scale makes of the number in r2.
 	index := func(start, scale, step string) string {

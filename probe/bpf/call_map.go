@@ -1,7 +1,7 @@
 package bpf
 
-// callMap is lookup (map, key), that of another vCPU (map, key, vCPU), update (map, key,
-// value, flags) and delete (map, key).
+// callMap is lookup (map, key), lookup for another vCPU (map, key, vCPU), update
+// (map, key, value, flags) and delete (map, key).
 func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
 	m, i := v.mapArg(r[R1], elemMaps|mapsOfMaps)
 	if m == nil {
@@ -57,7 +57,7 @@ func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// innerMap returns the handle of the map that a map of maps has under a key, or 0.
+// innerMap returns the handle of the inner map under a key, or 0.
 func (v *VM) innerMap(m *Map, key []byte) uint64 {
 	inner := m.inner[string(key)]
 	for i, have := range v.prog.maps {
@@ -87,7 +87,7 @@ func (v *VM) callQueue(h Helper, r *[16]uint64) FaultCode {
 		return NoFault
 	}
 	if m.spec.Kind == BloomFilter {
-		val := v.mem(r[R2], uint64(m.spec.ValueSize)) // it is asked for, and not written
+		val := v.mem(r[R2], uint64(m.spec.ValueSize)) // needed, but not written
 		if val == nil {
 			return v.badArg(FaultMemArg, r[R2])
 		}
@@ -105,8 +105,8 @@ func (v *VM) callQueue(h Helper, r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// taskUnderCgroup is current_task_under_cgroup (map, index). Nobody puts a cgroup into such
-// a map here.
+// taskUnderCgroup is current_task_under_cgroup (map, index). Such a map never
+// contains a cgroup here.
 func (v *VM) taskUnderCgroup(r *[16]uint64) FaultCode {
 	m, _ := v.mapArg(r[R1], 1<<CgroupArray)
 	if m == nil {

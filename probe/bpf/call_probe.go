@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// maxRead bounds the sizes that memory helpers take, so that one call cannot
-// take long.
+// maxRead bounds the sizes that memory helpers accept, so that one call cannot take
+// long.
 const maxRead = 1 << 16
 
 // dest returns the memory of the program that a helper may write n bytes to.
@@ -49,7 +49,8 @@ func (v *VM) read(h Helper, addr uint64, p []byte) bool {
 	return v.env.ReadKernel(addr, p) == nil
 }
 
-// poke is poke (address, source, size): the guest's memory gets the program's bytes.
+// poke is poke (address, source, size): it writes the program's bytes to the guest's
+// memory.
 func (v *VM) poke(r *[16]uint64) FaultCode {
 	n := r[R3]
 	if n > maxRead {
@@ -73,8 +74,8 @@ func (v *VM) poke(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// probeRead is probe_read and its variants (destination, size, address). What
-// cannot be read leaves zeros.
+// probeRead is probe_read and its variants (destination, size, address). If the read
+// fails the destination is zeroed.
 func (v *VM) probeRead(h Helper, r *[16]uint64) FaultCode {
 	if !v.charge(readCost(r[R2])) {
 		return v.badArg(FaultBudget, 0)
@@ -98,8 +99,8 @@ func (v *VM) probeRead(h Helper, r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// chargeUnreadable is what a read costs that fails, of guest memory from address addr: what
-// could not be read ends at last.
+// chargeUnreadable charges a failed read of guest memory at address addr; the
+// unreadable range ends at last.
 func (v *VM) chargeUnreadable(addr, last uint64) FaultCode {
 	if isOwn(addr) {
 		return NoFault
@@ -117,10 +118,10 @@ func (v *VM) chargeUnreadable(addr, last uint64) FaultCode {
 // multiple of it, so a string that ends before an unmapped page can be read.
 const strChunk = 64
 
-// probeReadStr is probe_read_str and its variants (destination, size, address).
-// It returns the length with the final zero byte, which is always written.
-// What lies behind it in the destination is left alone, but when the string
-// cannot be read all of it becomes zero.
+// probeReadStr is probe_read_str and its variants (destination, size, address). It
+// returns the length with the final zero byte, which is always written. The rest of
+// the destination is unchanged, but if the string cannot be read, all of it is
+// zeroed.
 func (v *VM) probeReadStr(h Helper, r *[16]uint64) FaultCode {
 	if !v.charge(readCost(r[R2])) {
 		return v.badArg(FaultBudget, 0)
@@ -136,8 +137,8 @@ func (v *VM) probeReadStr(h Helper, r *[16]uint64) FaultCode {
 	return v.chargeUnreadable(r[R3], bad)
 }
 
-// readStr returns the length with the final zero, or a negative errno and the
-// address from which nothing could be read.
+// readStr returns the length with the final zero, or a negative errno and the address
+// from which on nothing could be read.
 func (v *VM) readStr(h Helper, addr uint64, dst []byte) (length int64, bad uint64) {
 	if !isOwn(addr) && addr>>pageShift == v.badPage && len(dst) > 0 {
 		clear(dst)
@@ -162,8 +163,8 @@ func (v *VM) readStr(h Helper, addr uint64, dst []byte) (length int64, bad uint6
 	return int64(len(dst)), 0
 }
 
-// readBytes reads byte by byte up to a zero byte: what a program reads of its
-// own memory may end anywhere.
+// readBytes reads byte by byte up to a zero byte: the program's own memory may end
+// anywhere.
 func (v *VM) readBytes(h Helper, addr uint64, p []byte) bool {
 	if !isOwn(addr) {
 		return false
@@ -211,7 +212,7 @@ func (v *VM) word(off int) uint64 {
 	return 0
 }
 
-// getFuncArg is get_func_arg (context, n, destination): the words of arguments that the
+// getFuncArg is get_func_arg (context, n, destination): the argument words that the
 // ABI passes in registers.
 func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
 	dst, code := v.dest(r[R3], 8)

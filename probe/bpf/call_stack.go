@@ -6,17 +6,18 @@ import "encoding/binary"
 const (
 	stackSkip  = 0xff
 	stackUser  = 0x100
-	stackFast  = 0x200 // stacks with the same hash are the same
-	stackReuse = 0x400 // a stack takes the place of another one
+	stackFast  = 0x200 // stacks with the same hash count as equal
+	stackReuse = 0x400 // a stack replaces another one with its number
 
-	// StackFiles has addresses of the user's replaced by those of HelperFileCode. Linux does not
-	// have it.
+	// StackFiles replaces user addresses by the results of HelperFileCode. Linux does
+	// not have it.
 	StackFiles = 1 << 16
-	// StackNear has get_stackid look for a place near by for what has the number of another
-	// stack, in a map from which nothing is taken out. Linux does not have it.
+	// StackNear makes get_stackid look for a nearby place for a stack whose number is
+	// taken by another one, in a map from which nothing is deleted. Linux does not
+	// have it.
 	StackNear = 1 << 17
-	// StackUnwind has stacks walked on the host, by unwind data where there is any. Linux does not have
-	// it.
+	// StackUnwind has the host walk the stack, by unwind data if available. Linux
+	// does not have it.
 	StackUnwind = 1 << 18
 )
 
@@ -47,7 +48,7 @@ func (v *VM) getStack(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// walk fills pcs with the stack that flags ask for.
+// walk fills pcs with the stack that the flags select.
 func (v *VM) walk(pcs []uint64, flags uint64) (int, error) {
 	n, err := v.env.Stack(pcs, int(flags&stackSkip), flags&stackUser != 0)
 	if flags&(stackUser|StackFiles) == stackUser|StackFiles {
@@ -58,7 +59,7 @@ func (v *VM) walk(pcs []uint64, flags uint64) (int, error) {
 	return n, err
 }
 
-// getStackID is get_stackid (context, map, flags): the number under which the stack is in
+// getStackID is get_stackid (context, map, flags): it returns the stack's number in
 // the map.
 func (v *VM) getStackID(r *[16]uint64) FaultCode {
 	m, _ := v.mapArg(r[R2], 1<<StackTrace)

@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 )
 
-// maxPrintArgs is how many values snprintf and trace_vprintk take (MAX_BPRINTF_VARARGS,
-// include/linux/bpf.h).
+// maxPrintArgs is the maximum number of values of snprintf and trace_vprintk
+// (MAX_BPRINTF_VARARGS, include/linux/bpf.h).
 const maxPrintArgs = 12
 
-// text returns the text with a final zero at address p of the program's own memory,
-// without the zero, and nil where there is none of less than max bytes.
+// text returns the zero-terminated text at address p of the program's own memory,
+// without the zero. It returns nil if no zero is among the first max bytes.
 func (v *VM) text(p, max uint64) []byte {
 	if !isOwn(p) {
 		return nil
@@ -27,7 +27,7 @@ func (v *VM) text(p, max uint64) []byte {
 	return nil
 }
 
-// strncmp is strncmp (text, its size, text with a final zero).
+// strncmp is strncmp (text, its size, zero-terminated text).
 func (v *VM) strncmp(r *[16]uint64) FaultCode {
 	n := r[R2]
 	if n > maxRead {
@@ -65,7 +65,7 @@ func (v *VM) strncmp(r *[16]uint64) FaultCode {
 }
 
 // values reads the values of snprintf or trace_vprintk: n bytes at address p. ok is
-// false when there cannot be as many.
+// false if the number of values is impossible.
 func (v *VM) values(p, n uint64, to *[maxPrintArgs]uint64) (args []uint64, ok bool, code FaultCode) {
 	if n%8 != 0 || n > 8*maxPrintArgs {
 		return nil, false, NoFault
@@ -80,8 +80,9 @@ func (v *VM) values(p, n uint64, to *[maxPrintArgs]uint64) (args []uint64, ok bo
 	return to[:n/8], true, NoFault
 }
 
-// snprintf is snprintf (destination, size, format, values, their size). It returns the
-// length with the final zero that there would have been with room for it.
+// snprintf is snprintf (destination, size, format, values, their size). It returns
+// the length with the final zero that the text would have if the destination were
+// large enough.
 func (v *VM) snprintf(r *[16]uint64) FaultCode {
 	dst, code := v.dest(r[R1], r[R2])
 	if code != NoFault {

@@ -6,19 +6,19 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Limits of a program, which are those of Linux.
+// Limits of a program, the same as in Linux.
 const (
-	MaxFrames = 8   // functions that call each other, the first included
+	MaxFrames = 8   // nested calls of functions, including the first function
 	FrameSize = 512 // bytes of stack of each
 	StackSize = MaxFrames * FrameSize
 	MaxMaps   = 64 // maps that one program may use
 )
 
-// CheckError is a refusal of the checker.
+// CheckError is a rejection by the checker.
 type CheckError struct {
-	Index  int             // slot of the instruction, -1 when it is about the whole program
+	Index  int             // slot of the instruction, -1 if it is about the whole program
 	Insn   asm.Instruction // the instruction
-	Reason string          // what is wrong with it
+	Reason string          // why it is rejected
 }
 
 // Error names the instruction and the reason.
@@ -29,8 +29,9 @@ func (e *CheckError) Error() string {
 	return fmt.Sprintf("check instruction %d (%v): %s", e.Index, e.Insn, e.Reason)
 }
 
-// checker checks one program. The back ends bound every access by themselves:
-// what the checker lets through by mistake ends in a fault, not in harm.
+// checker checks one program. The back ends bound every access by themselves: an
+// instruction that the checker accepts by mistake ends in a fault and has no other
+// effect.
 type checker struct {
 	slots slots
 	maps  []*Map
@@ -38,12 +39,11 @@ type checker struct {
 	fns   *functions
 }
 
-// slots are the instructions of a program by their slots; the second slot of a
+// slots are the instructions of a program, indexed by slot; the second slot of a
 // 64-bit immediate is nil.
 type slots []*asm.Instruction
 
-// check returns a well-formed program by its slots, with its functions, or a
-// *CheckError.
+// check returns a well-formed program by slot, with its functions, or a *CheckError.
 func check(prog asm.Instructions, maps []*Map, kind Kind) (slots, *functions, error) {
 	size := 0
 	for i := range prog {
@@ -80,7 +80,7 @@ func (c *checker) fail(pc int, reason string) error {
 	return &CheckError{Index: pc, Insn: *c.slots[pc], Reason: reason}
 }
 
-// insn checks one instruction by itself and returns what is wrong, or "".
+// insn checks one instruction by itself and returns the reason to reject it, or "".
 func (c *checker) insn(pc int, i *asm.Instruction) string {
 	if i.Dst > asm.R10 || i.Src > asm.R10 {
 		return fmt.Sprintf("no register r%d", max(i.Dst, i.Src))
@@ -149,22 +149,21 @@ func (c *checker) alu(i *asm.Instruction) string {
 	return ""
 }
 
-// signBits are how many bits of its source a move with sign takes, which is the
-// offset of its encoding.
+// signBits is how many bits of its source a sign-extending move takes, which its
+// encoding has as the offset.
 var signBits = map[asm.ALUOp]int16{asm.MovSX8: 8, asm.MovSX16: 16, asm.MovSX32: 32}
 
 func badVariant(off int16) string { return fmt.Sprintf("no variant %d of this operation", off) }
 
-// Kinds of 64-bit immediate that package asm has no names for (RFC 9669, section
-// 5.4).
+// Kinds of 64-bit immediate without names in package asm (RFC 9669, section 5.4).
 const (
-	pseudoVarAddr  asm.Register = 3 // platform variable: refused
+	pseudoVarAddr  asm.Register = 3 // platform variable: rejected
 	pseudoMapIdx   asm.Register = 5 // as asm.PseudoMapFD
 	pseudoMapIdxVa asm.Register = 6 // as asm.PseudoMapValue
 )
 
-// mapImm returns what a 64-bit immediate says of a map: its number, and whether
-// the address of its first value is meant, and then the offset in it.
+// mapImm decodes the reference of a 64-bit immediate to a map: its number, and
+// whether it is the address of its first value, plus the offset in it.
 func mapImm(i *asm.Instruction) (number int, value bool, off int, ok bool) {
 	number, off = int(uint32(i.Constant)), int(uint64(i.Constant)>>32)
 	switch i.Src {
@@ -265,8 +264,8 @@ func (c *checker) store(i *asm.Instruction) string {
 	return stackAccess(i.Dst, i)
 }
 
-// atomicOp returns which atomic operation is meant. Package asm keeps of the
-// immediate, which says it in the encoding, the bits that it knows.
+// atomicOp returns the atomic operation of an instruction. The immediate encodes it,
+// and package asm keeps only the bits that it knows.
 func atomicOp(i *asm.Instruction) asm.AtomicOp {
 	return i.OpCode.AtomicOp() | asm.AtomicOp(i.Constant<<8)
 }

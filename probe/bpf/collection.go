@@ -8,19 +8,19 @@ import (
 // Collection is an object in memory: its maps, and its programs checked.
 type Collection struct {
 	Maps     map[string]*Map
-	Programs []LoadedProgram // in the order of their names, but for those that only others go on as
+	Programs []LoadedProgram // in the order of their names, without those that only tail calls reach
 }
 
-// LoadedProgram is a program of a collection and where it belongs.
+// LoadedProgram is a program of a collection and its place in the guest.
 type LoadedProgram struct {
 	*Program
 	Section  string
 	AttachTo string // function, from the section's name
 }
 
-// Load makes the maps of an object, for a machine of cpus vCPUs in memory from
-// mem, and checks its programs. budget is that of each program, 0 for
-// DefaultBudget. Errors name the map or program; nothing is left behind then.
+// Load makes the maps of an object, for a machine of cpus vCPUs in memory from mem,
+// and checks its programs. budget is that of each program, 0 for DefaultBudget.
+// Errors name the map or program; on an error all memory is freed.
 func (o *Object) Load(cpus int, mem Memory, budget int64) (*Collection, error) {
 	return o.LoadIn(cpus, func(string) Memory { return mem }, budget)
 }
@@ -48,10 +48,11 @@ func (o *Object) LoadIn(cpus int, mem func(name string) Memory, budget int64) (*
 	return c, nil
 }
 
-// load makes the programs of an object, and puts maps and programs into maps of them.
+// load makes the programs of an object, and fills the maps whose values are maps or
+// programs.
 func (c *Collection) load(o *Object, budget int64) error {
 	progs := map[string]*Program{}
-	next := map[string]bool{} // programs that others go on as
+	next := map[string]bool{} // programs that are targets of tail calls
 	for _, op := range o.Programs {
 		p, err := c.program(op, budget)
 		if err != nil {
@@ -71,7 +72,7 @@ func (c *Collection) load(o *Object, budget int64) error {
 				b := make([]byte, max(s.KeySize, 4))
 				binary.LittleEndian.PutUint32(b, key)
 				m.inner[string(b[:s.KeySize])] = c.Maps[name]
-			case s.Kind == ProgArray && o.without[name]: // a tail call to it goes on behind the call, as to any empty element
+			case s.Kind == ProgArray && o.without[name]: // a tail call to it continues after the call, as for any empty element
 			default:
 				return fmt.Errorf("load object: map %q has %q in it, which is not loaded: select its section too", s.Name, name)
 			}
@@ -98,11 +99,11 @@ func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {
 	return New(spec)
 }
 
-// Close gives the memory of the maps back. No program of the collection may run
-// any more. It may be called more than once.
+// Close frees the memory of the maps. No program of the collection may run any more.
+// It may be called more than once.
 func (c *Collection) Close() {
 	for _, p := range c.Programs {
-		clear(p.segs) // a return probe is kept as long as calls of its function are under way
+		clear(p.segs) // a return probe is kept while calls of its function are under way
 	}
 	for _, m := range c.Maps {
 		for _, p := range m.progs {

@@ -2,8 +2,8 @@ package bpf
 
 import "github.com/guestprobe/guestprobe/guest/x86"
 
-// source returns the operand size in bytes of an operation that comes in four
-// forms, and its source: a register or the immediate.
+// source returns the operand size in bytes of an operation with four forms, and its
+// source: a register or the immediate.
 func (c *compiler) source(o *op) (size int, src x86.Arg) {
 	size = 8
 	if o.code&3 >= form32K {
@@ -56,8 +56,8 @@ func (c *compiler) alu(o *op) {
 	}
 }
 
-// shift emits a shift by a register. The CPU masks the count as RFC 9669 does,
-// but takes it from CL only, and leaves the destination alone when it is 0.
+// shift emits a shift by a register. The CPU masks the count as RFC 9669 does, but
+// takes it from CL only, and does not change the destination if it is 0.
 func (c *compiler) shift(size int, op func(a *x86.Asm, size int, dst, n x86.Arg), dst, src reg64) {
 	const cl = x86.RCX
 	switch {
@@ -82,7 +82,8 @@ func (c *compiler) shift(size int, op func(a *x86.Asm, size int, dst, n x86.Arg)
 	}
 }
 
-// divide emits the four divisions. What would trap is done without dividing.
+// divide emits the four divisions. Operands that would trap are handled without
+// dividing.
 func (c *compiler) divide(kind opc, size int, dst reg64, src x86.Arg) {
 	signed, rem := kind == opSdiv || kind == opSmod, kind == opMod || kind == opSmod
 	done, zero, minus := c.NewLabel(), c.NewLabel(), c.NewLabel()
@@ -122,7 +123,7 @@ func (c *compiler) divide(kind opc, size int, dst reg64, src x86.Arg) {
 		if rem {
 			c.set(dst, 0)
 		} else {
-			c.Neg(size, dst) // the smallest number stays what it is
+			c.Neg(size, dst) // the smallest number stays the same
 		}
 		c.Jmp(done)
 	}
@@ -136,7 +137,7 @@ func (c *compiler) divide(kind opc, size int, dst reg64, src x86.Arg) {
 	c.Place(done)
 }
 
-// emitSingle emits the operations that come in no fours.
+// emitSingle emits the operations that do not have four forms.
 func (c *compiler) emitSingle(o *op) {
 	dst, src := c.regs[o.dst], c.regs[o.src]
 	switch o.code {

@@ -1,32 +1,33 @@
 package bpf
 
-// What calls of helpers take from the budget, beside what loops take. One unit is the
-// time of an instruction, a few nanoseconds on the host and less in the guest, so
-// that DefaultBudget is less than 10 ms in the guest and 50 ms on the host.
+// The cost of helper calls, in units of the budget, in addition to the cost of loops.
+// One unit is the time of an instruction, a few nanoseconds on the host and less in
+// the guest, so that DefaultBudget is less than 10 ms in the guest and 50 ms on the
+// host.
 const (
-	costRead  = 16      // a read of guest memory: on the host a walk through page tables
-	costFault = 1 << 14 // one that fails: in the guest an exit, of up to 65 us on the hosts that were measured
+	costRead  = 16      // a read of guest memory: on the host a page table walk
+	costFault = 1 << 14 // a failed one: in the guest an exit, of up to 65 us on the hosts that were measured
 	costHash  = 64      // a search in a hash
 	costLine  = 1 << 12 // a line in the log
-	costTask  = 1 << 8  // what is found out of the current task: a few reads
-	costStack = 1 << 13 // a walk through a stack, of up to 127 frames behind 255
+	costTask  = 1 << 8  // the current task: a few reads
+	costStack = 1 << 13 // a stack walk, of up to 127 frames after 255
 )
 
-// The bytes that a unit stands for.
+// Bytes per unit of cost.
 const (
-	readShift = 2 // that are read from the guest, byte by byte where it is text
-	copyShift = 3 // that are copied
+	readShift = 2 // bytes read from the guest, one by one if they are text
+	copyShift = 3 // bytes copied
 )
 
-// readCost is what the bytes of a read cost, if that is to be done.
+// readCost is the cost of the bytes of a read, if the read is done.
 func readCost(n uint64) int64 {
 	if n > maxRead {
-		return 0 // which ends the run
+		return 0 // the size ends the run
 	}
 	return int64(n >> readShift)
 }
 
-// opCost is what an operation of a map costs.
+// opCost is the cost of an operation of a map.
 func (m *Map) opCost(h Helper) (n int64) {
 	if m.hashed() {
 		n = costHash + int64(m.spec.KeySize)
@@ -37,8 +38,8 @@ func (m *Map) opCost(h Helper) (n int64) {
 	return n
 }
 
-// CallCost returns the most that a call of a helper can take from the budget, with n
-// bytes of memory, on a map or nil.
+// CallCost returns the most that a helper call can take from the budget, with n bytes
+// of memory, on a map or nil.
 func CallCost(h Helper, n int, m *Map) int64 {
 	c := int64(helperByID[h].cost)
 	switch {
@@ -54,14 +55,14 @@ func CallCost(h Helper, n int, m *Map) int64 {
 
 func isRead(h Helper) bool { return helperByID[h].cost == costRead }
 
-// charge takes from the budget of the run, and reports whether there was as much left.
+// charge takes n from the budget of the run, and reports whether enough was left.
 func (v *VM) charge(n int64) bool {
 	v.left -= n
 	return v.left >= 0
 }
 
-// Pages of guest memory: what could not be read of one is not tried again in the same
-// run, where it was wholly in it.
+// Pages of guest memory: after a failed read within one page, that page is not read
+// again in the same run.
 const (
 	pageShift = 12
 	noPage    = ^uint64(0)

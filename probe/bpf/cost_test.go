@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// badEnv is an Env with one page of memory, which counts what is tried.
+// badEnv is an Env with one page of memory, which counts the accesses.
 type badEnv struct {
 	NoEnv
 	good  uint64 // number of the page

@@ -23,9 +23,9 @@ var (
 	ErrEmpty     = errors.New("no instructions")
 )
 
-// Decode splits a program, little endian, into instructions. It does not judge
-// them: New does. Errors are ErrEmpty, ErrTruncated and ErrTooLong, or about the
-// second slot of a 64-bit immediate.
+// Decode splits a program, little endian, into instructions. It does not check them:
+// New does. Errors are ErrEmpty, ErrTruncated and ErrTooLong, or about the second
+// slot of a 64-bit immediate.
 func Decode(b []byte) (asm.Instructions, error) {
 	const size = asm.InstructionSize
 	switch {
@@ -43,8 +43,8 @@ func Decode(b []byte) (asm.Instructions, error) {
 	return prog, nil
 }
 
-// resolve returns a copy of a program in which jumps and calls that name labels
-// have their distances.
+// resolve returns a copy of a program in which jumps and calls to labels have their
+// distances.
 func resolve(prog asm.Instructions) (asm.Instructions, error) {
 	prog = slices.Clone(prog)
 	labels := map[string]int{}

@@ -29,7 +29,7 @@ func FuzzBackends(f *testing.F) {
 // TestBackendsAgree is the fuzzer with fixed random programs.
 func TestBackendsAgree(t *testing.T) {
 	w := bpftest.Twin{Runner: bpf.NewNative(t)}
-	const n = 3000 // FuzzBackends goes on from here
+	const n = 3000 // FuzzBackends continues from here
 	for seed := range uint64(n) {
 		if err := w.CompareSeed(seed, 3); err != nil {
 			t.Fatal(err)

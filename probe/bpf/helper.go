@@ -12,7 +12,7 @@ import (
 // (include/uapi/linux/bpf.h, enum bpf_func_id).
 type Helper int32
 
-// The helpers on offer.
+// The supported helpers.
 const (
 	HelperMapLookup       Helper = 1
 	HelperMapUpdate       Helper = 2
@@ -62,7 +62,7 @@ const (
 	HelperGetFuncArgCnt   Helper = 185
 	HelperLookupPerCPU    Helper = 195
 
-	// Those that Linux does not have.
+	// Helpers that Linux does not have.
 	HelperWatched  Helper = 1 << 16
 	HelperEntryArg Helper = 1<<16 + 1
 	HelperGetSpace Helper = 1<<16 + 2
@@ -94,7 +94,7 @@ type HelperInfo struct {
 	ID    Helper
 	Name  string // Linux's, without the prefix bpf_
 	Place Place  // OnHost: a program that calls it never runs in the guest
-	Why   string // why OnHost, or on what condition InGuest
+	Why   string // why OnHost, or the condition for InGuest
 
 	args     []argKind
 	cost     int32 // that each call takes from the budget
@@ -114,7 +114,7 @@ const (
 	onlyCall    = "calls functions by their address"
 )
 
-// helpers is the table of what programs may call.
+// helpers is the table of all supported helpers.
 var helpers = []HelperInfo{
 	{ID: HelperMapLookup, Name: "map_lookup_elem", args: []argKind{mapArg, keyArg}},
 	{ID: HelperMapUpdate, Name: "map_update_elem", args: []argKind{mapArg, keyArg, valueArg, anyArg}},
@@ -180,14 +180,14 @@ var helperByID = func() map[Helper]*HelperInfo {
 	return m
 }()
 
-// ChangesGuest reports whether the helper changes what the guest does: which registers it goes on
-// with, where, or its memory.
+// ChangesGuest reports whether the helper changes the guest: its registers, where it
+// resumes, or its memory.
 func (h Helper) ChangesGuest() bool {
 	return h == HelperOverrideReturn || h == HelperSetReg || h == HelperPoke
 }
 
-// IsClock reports whether the helper tells the time. A guest that is stopped has no time
-// of its own in between, so all clocks that count on are one.
+// IsClock reports whether the helper returns the time. Time does not pass for a
+// stopped guest, so all monotonic clocks are the same one.
 func (h Helper) IsClock() bool {
 	return h == HelperKtimeGetNS || h == HelperKtimeBootNS || h == HelperKtimeCoarseNS
 }
@@ -195,8 +195,8 @@ func (h Helper) IsClock() bool {
 // Helpers returns the table of helpers in the order of their numbers.
 func Helpers() []HelperInfo { return append([]HelperInfo(nil), helpers...) }
 
-// String returns the helper's name without bpf_, also of those that only Linux has,
-// which comes with the number.
+// String returns the helper's name without bpf_, also for those that only Linux has,
+// which get the number appended.
 func (h Helper) String() string {
 	if i := helperByID[h]; i != nil {
 		return i.Name
@@ -206,7 +206,7 @@ func (h Helper) String() string {
 		return fmt.Sprint(int32(h))
 	}
 	var b strings.Builder
-	for i, r := range name { // of the library, in capitals
+	for i, r := range name { // the library's names are in CamelCase
 		if i > 0 && unicode.IsUpper(r) {
 			b.WriteByte('_')
 		}

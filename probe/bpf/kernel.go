@@ -8,14 +8,14 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Kernel is what is known of the kernel that a guest runs: what libbpf reads of the
+// Kernel describes the kernel that a guest runs: the data that libbpf reads from the
 // machine that it is on. Any part may be missing; a program that needs it is then
-// refused. Its functions may be called from any goroutine.
+// rejected. Its functions may be called from any goroutine.
 type Kernel struct {
 	Types   []*btf.Spec // of the kernel itself, then of its modules
 	Version uint32      // LINUX_VERSION_CODE; 0: not known
-	// Config returns the value of a CONFIG_ option as .config has it: y, m, a number, or
-	// a text in quotes. What is not set is not there.
+	// Config returns the value of a CONFIG_ option as .config has it: y, m, a number,
+	// or a text in quotes. An option that is not set does not exist.
 	Config func(name string) (string, bool)
 	// Symbol returns the address of a symbol of the kernel.
 	Symbol func(name string) (uint64, bool)
@@ -37,8 +37,9 @@ func (k *Kernel) function(name string) (*btf.FuncProto, error) {
 	return nil, fmt.Errorf("the types (BTF) of the guest's kernel have no function %q: name another one, or use kprobe/ and kretprobe/", name)
 }
 
-// perCPU reports whether a variable of the kernel at an address is one that each CPU has its own of: by the kernel's
-// types, or because the address is an offset from where a CPU has these.
+// perCPU reports whether each CPU has its own copy of the kernel variable at an
+// address: by the kernel's types, or because the address is an offset from a CPU's
+// per-CPU memory.
 func (k *Kernel) perCPU(name string, addr uint64) bool {
 	for _, s := range k.Types {
 		var section *btf.Datasec
@@ -54,14 +55,14 @@ func (k *Kernel) perCPU(name string, addr uint64) bool {
 	return int64(addr) >= 0
 }
 
-// kernelOption returns the value of what libbpf puts into .kconfig; ok is false where
-// the kernel has no such thing.
+// option returns the value of a variable that libbpf puts into .kconfig; ok is false
+// if the kernel has no such option.
 func (k *Kernel) option(name string) (value string, ok bool) {
 	switch name {
 	case "LINUX_KERNEL_VERSION":
 		return strconv.FormatUint(uint64(k.Version), 10), k.Version != 0
 	case "LINUX_HAS_SYSCALL_WRAPPER", "LINUX_HAS_BPF_COOKIE":
-		return "1", true // of every x86-64 kernel since 4.17, and of this machine (get_attach_cookie)
+		return "1", true // true of every x86-64 kernel since 4.17, and of this machine (get_attach_cookie)
 	}
 	if k.Config == nil {
 		return "", false
@@ -69,8 +70,8 @@ func (k *Kernel) option(name string) (value string, ok bool) {
 	return k.Config(name)
 }
 
-// encodeOption writes the value of a kernel's option as a variable of type t, which is
-// a number, a bool, a character, a text, or enum libbpf_tristate.
+// encodeOption writes the value of a kernel's option as a variable of type t: a
+// number, a bool, a character, a text, or enum libbpf_tristate.
 func encodeOption(t btf.Type, size int, value string) ([]byte, error) {
 	tristate := map[string]int64{"n": 0, "y": 1, "m": 2}
 	n, letter := tristate[value]
@@ -98,7 +99,7 @@ func encodeOption(t btf.Type, size int, value string) ([]byte, error) {
 }
 
 // KernelVersion returns the LINUX_VERSION_CODE that a release begins with, such as
-// 6.1.0-48-cloud-amd64, and 0 for what is none (KERNEL_VERSION, linux/version.h).
+// 6.1.0-48-cloud-amd64, and 0 if it has none (KERNEL_VERSION, linux/version.h).
 func KernelVersion(release string) uint32 {
 	var v [3]uint32
 	for i := range v {
@@ -122,12 +123,12 @@ func KernelVersion(release string) uint32 {
 	return v[0]<<16 | v[1]<<8 | v[2]
 }
 
-// MaxKernelConfig is the size in bytes of the largest file of a kernel's configuration that is read; one of a
-// distribution has 300 KiB.
+// MaxKernelConfig is the size in bytes of the largest kernel configuration that is
+// read; a distribution's has 300 KiB.
 const MaxKernelConfig = 16 << 20
 
-// KernelConfig reads the options of a kernel's .config, for Kernel.Config. Lines that are
-// none are passed over.
+// KernelConfig reads the options of a kernel's .config, for Kernel.Config. Other
+// lines are ignored.
 func KernelConfig(text string) func(name string) (string, bool) {
 	options := map[string]string{}
 	for line := range strings.Lines(text) {

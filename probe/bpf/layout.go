@@ -5,57 +5,57 @@ import (
 	"slices"
 )
 
-// A run block is what a compiled program works in: one for each program and
-// vCPU, in writable guest memory that programs cannot address. The compiled
-// code finds everything through it.
+// A run block is the working memory of a compiled program: one for each program and
+// vCPU, in writable guest memory that programs cannot address. The compiled code
+// finds everything through it.
 const (
-	blkBusy    = 0  // u32: a run is going on, or none may begin any more
+	blkBusy    = 0  // u32: a run is under way, or the block is retired
 	blkCPU     = 4  // u32: vCPU
 	blkBudget  = 8  // i64: left
 	blkRSP     = 16 // u64: stack pointer to unwind to
-	blkFault   = 24 // u32: FaultCode of the latest run that a fault ended, 0 = none
+	blkFault   = 24 // u32: FaultCode of the latest run ended by a fault, 0 = none
 	blkPC      = 28 // u32: slot of the last fault
 	blkAddr    = 32 // u64: its address
 	blkRuns    = 40 // u64: runs begun
-	blkFailed  = 48 // u64: runs that a fault ended
-	blkMissed  = 56 // u64: calls while a run was going on
+	blkFailed  = 48 // u64: runs ended by a fault
+	blkMissed  = 56 // u64: calls while a run was under way
 	blkFuncIP  = 64 // u64: address of the probed function; the engine sets it
 	blkTSC     = 80 // u64: clock: TSC at
 	blkMult    = 88 // u64: nanoseconds per tick, 32.32 bits
 	blkTime    = 96 // u64: this time
 	blkOpen    = 104
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
-	blkAnswers = 176 // 4 u64: runs that have ended without a fault, by the low two bits of R0
+	blkAnswers = 176 // 4 u64: runs that ended without a fault, by the low two bits of R0
 	blkTemp    = 208 // 8 u64 for the code of helpers
-	blkFrames  = 272 // the rule of the frame that is interrupted: see PlaceBlock
+	blkFrames  = 272 // the rule of the interrupted frame: see PlaceBlock
 	blkStack   = 320 // StackSize bytes
 	blkSegs    = blkStack + StackSize
 
 	blkRecordSize = 16
 
-	blkFrameBase = blkFrames      // u64: what the CFA is above, or why it is not said
+	blkFrameBase = blkFrames      // u64: the base of the CFA, or why it has none
 	blkFrameCFA  = blkFrames + 8  // i64
 	blkFrameRBP  = blkFrames + 16 // i64: FrameRule.RBP
 	blkFramePC   = blkFrames + 24 // u64: where the code is
 )
 
-// What a block says of the frame that is interrupted.
+// Bases of the interrupted frame.
 const (
-	frameBad   = iota // nothing
+	frameBad   = iota // unknown
 	frameOuter        // it has no caller
 	frameRSP
 	frameRBP
 )
 
-// localOff is where a run block has, for each map, the address of its vCPU's
-// own values: behind the segment table.
+// localOff is the offset of a run block's table, after the segment table, which has
+// the address of the vCPU's own values of each map.
 func (p *Program) localOff(m int) int {
 	return blkSegs + segSize*(segMaps+len(p.maps)) + 8*m
 }
 
-// A segment entry, 64 bytes: where an element is and how far it may be
-// accessed. Limits are the highest offset that an access of 1, 2, 4, 8 bytes
-// may have, with sign, so that -1 stands for none.
+// A segment entry, 64 bytes: the place of an element and the limits of accesses to
+// it. Limits are the highest signed offsets of accesses of 1, 2, 4 and 8 bytes; -1
+// allows no access.
 const (
 	segBase    = 0
 	segStride  = 8
@@ -68,22 +68,21 @@ const (
 	segSize = 64
 )
 
-// TaskProfile says where a guest keeps what the task helpers return.
+// TaskProfile has the places of the data that the task helpers return.
 type TaskProfile struct {
 	TID, TGID int32 // offsets of 32-bit IDs in the task structure
 	Comm      int32 // offset of the name, 16 bytes
 
-	// Stack says how the task structure is found from the interrupted stack
-	// pointer, with Layout.Fixups. When it is nil, its address is at GS base + Current,
-	// as 8 bytes, and both are there wherever a program runs.
+	// Stack says how to find the task structure from the interrupted stack pointer,
+	// with Layout.Fixups. If it is nil, the structure's address is at GS base +
+	// Current, as 8 bytes, and both are mapped wherever a program runs.
 	Stack   *StackProfile
 	Current int32
 }
 
-// StackProfile says that at the address RSP & Mask the guest has the structure of
-// the task that runs on this stack, if Magic stands in it at MagicOff. A stack
-// pointer that leads nowhere, or to something else, belongs to no task: its
-// numbers are 0 and its name is empty.
+// StackProfile says that at the address RSP & Mask the guest has the structure of the
+// task that runs on this stack, if the word at MagicOff is Magic. A stack pointer for
+// which this fails belongs to no task: its numbers are 0 and its name is empty.
 type StackProfile struct {
 	Mask, Magic uint64
 	MagicOff    int32 // 8 bytes
@@ -93,41 +92,40 @@ type StackProfile struct {
 // Time + (tsc - TSC) * Mult / 2^32.
 type Clock struct{ TSC, Mult, Time uint64 }
 
-// Layout is what the compiler needs to know of the guest.
+// Layout is the compiler's knowledge of the guest.
 type Layout struct {
-	// Task is nil where the current task is not known; a program that asks for
-	// it then runs on the host.
+	// Task is nil if the current task is not known; a program that asks for it then
+	// runs on the host.
 	Task *TaskProfile
-	// Fixups says that the machine resumes a fault at an address of
-	// Info.Fixups where that says. Without it, a program that reads guest
-	// memory runs on the host.
+	// Fixups says that the machine resumes a fault at an address of Info.Fixups at
+	// its Resume. Without it, a program that reads guest memory runs on the host.
 	Fixups bool
-	// Shared says that two vCPUs may enter with the same block, as when the
-	// block is looked up before the thread is moved: it is then claimed with a
-	// locked instruction.
+	// Shared says that two vCPUs may enter with the same block, for example if the
+	// thread moves after the block was looked up: it is then claimed with a locked
+	// instruction.
 	Shared bool
-	// Cookie is what get_attach_cookie returns.
+	// Cookie is the result of get_attach_cookie.
 	Cookie uint64
 
-	// Frames says how stacks are walked; nil: only the host can.
+	// Frames says how to walk stacks; nil: only the host can.
 	Frames *Frames
 
 	// NoGuest says that every read of guest memory fails, as with NoEnv.
 	NoGuest bool
-	// Full says that no program is a small one.
+	// Full disables small programs.
 	Full bool
 }
 
-// BlockConfig is what a run block is made from.
+// BlockConfig is the initial data of a run block.
 type BlockConfig struct {
 	CPU    int
 	FuncIP uint64   // address of the probed function
-	Frame  *FrameAt // of the code that is interrupted; nil: its stack cannot be walked
+	Frame  *FrameAt // of the interrupted code; nil: its stack cannot be walked
 	Clock  Clock
 }
 
-// PlaceBlock makes funcIP the address of the probed function in a run block, and frame the
-// rule of the code that the probe interrupts.
+// PlaceBlock sets the address of the probed function in a run block to funcIP, and
+// the rule of the interrupted code to frame.
 func PlaceBlock(block Area, funcIP uint64, frame *FrameAt) {
 	le := binary.LittleEndian
 	le.PutUint64(block.Bytes[blkFuncIP:], funcIP)
@@ -147,8 +145,8 @@ func PlaceBlock(block Area, funcIP uint64, frame *FrameAt) {
 	}
 }
 
-// BlockSize returns the size of the program's run blocks, for any code of it; Info.BlockSize
-// may be less.
+// BlockSize returns the size of the program's run blocks, for any code of it;
+// Info.BlockSize may be less.
 func (p *Program) BlockSize() int {
 	n := p.walkOff()
 	if slices.Contains(p.helpers, HelperGetStackID) {
@@ -157,9 +155,9 @@ func (p *Program) BlockSize() int {
 	return roundUp(n, 64)
 }
 
-// InitBlock writes a fresh run block for one vCPU into area, which is aligned
-// to 64, has at least Info.BlockSize bytes, and belongs to that vCPU and this
-// program alone. No compiled code may run in it meanwhile.
+// InitBlock writes a new run block for one vCPU into area, which is aligned to 64,
+// has at least Info.BlockSize bytes, and belongs to that vCPU and this program alone.
+// Until it returns no compiled code may run in the block.
 func (p *Program) InitBlock(area Area, c BlockConfig) {
 	if c.CPU < 0 || len(p.maps) > 0 && c.CPU >= p.cpus {
 		panic("BUG: no such vCPU")
@@ -173,10 +171,10 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
 	if len(b) < p.BlockSize() {
-		return // the code looks for nothing there
+		return // the code does not use it
 	}
 	ctx := segment{count: 1, limit: uint64(p.contextSize()), readOnly: true}
-	if !p.kind.hasRegs() || p.kind.typed() { // of a typed one nothing is looked for there
+	if !p.kind.hasRegs() || p.kind.typed() { // a typed program does not use it
 		ctx = segment{count: 1}
 	}
 	putSegment(b, segContext, 0, ctx)
@@ -208,7 +206,7 @@ func putSegment(b []byte, i int, base uint64, s segment) {
 	le.PutUint32(e[segStorLen:], uint32(write))
 }
 
-// BlockStats returns the counts in a run block, as the guest says.
+// BlockStats returns the counts in a run block, as reported by the guest.
 func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 	b, le := area.Bytes, binary.LittleEndian
 	last = Fault{Code: FaultCode(le.Uint32(b[blkFault:])), PC: int(le.Uint32(b[blkPC:])), Addr: load64(b, blkAddr)}
@@ -216,9 +214,9 @@ func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 }
 
 // Retire takes a block out of use: from now on code that is entered with it only
-// counts a missed call. It reports whether no run is under way in it, so that
-// nothing uses the program's maps through it any more, as far as the guest
-// tells. No vCPU is in guest mode meanwhile.
+// counts a missed call. It reports whether no run is under way in it, so that nothing
+// uses the program's maps through it any more, as far as the guest reports. No vCPU
+// may be in guest mode during the call.
 func (i *Info) Retire(area Area) (idle bool) {
 	idle = binary.LittleEndian.Uint32(area.Bytes[blkBusy:]) == 0
 	if i.Reentrant {
@@ -235,9 +233,9 @@ func (i *Info) Retire(area Area) (idle bool) {
 // BlockStack returns the memory of the stack frames in a run block.
 func BlockStack(area Area) []byte { return area.Bytes[blkStack:][:StackSize] }
 
-// BlockAnswers returns how many runs have ended without a fault, by the low two bits of
-// what they returned, as the guest says. With those that a fault ended they are all
-// that have ended.
+// BlockAnswers returns how many runs have ended without a fault, by the low two bits
+// of their results, as reported by the guest. Together with the runs ended by a fault
+// these are all that have ended.
 func BlockAnswers(area Area) (n [4]uint64) {
 	for i := range n {
 		n[i] = load64(area.Bytes, blkAnswers+8*i)

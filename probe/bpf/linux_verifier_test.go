@@ -31,7 +31,8 @@ type linuxCase struct {
 
 const kprobeProgram = 2
 
-// Types of programs (enum bpf_prog_type) that the cases use for what no context is needed for, and those of probes.
+// Types of programs (enum bpf_prog_type): the ones that the cases use if no context
+// is needed, and those for probes.
 var (
 	anyProgram   = []int{0, 1, 3} // unspecified, of a socket's filter, and of a packet's class
 	probeProgram = []int{kprobeProgram, 5, 7, 17}

@@ -7,18 +7,20 @@ import (
 	"errors"
 )
 
-// objectMagic is how an object file begins: class, byte order and version of ELF.
+// objectMagic is the beginning of an object file: class, byte order and version of
+// ELF.
 var objectMagic = []byte(elf.ELFMAG + "\x02\x01\x01")
 
-// machineAt is where in the header of an ELF file its machine is.
+// machineAt is the offset of the machine in the header of an ELF file.
 const machineAt = 18
 
-// errCarries is the cause when it is not clear which object is meant.
+// errCarries is the cause if it is not clear which object is meant.
 var errCarries = errors.New("this program carries several object files: extract the one that is meant")
 
-// carriedObject returns the object file in a program of the host, which begins where it has another
-// such header, of the machine bpf: tools that are made with a skeleton of libbpf's
-// (bpftool gen skeleton) have it among their constants. Any other file is returned as it is.
+// carriedObject returns the object file inside a program of the host, which begins at
+// another such header, with machine bpf: tools made with a skeleton of libbpf
+// (bpftool gen skeleton) have it among their constants. Any other file is returned as
+// it is.
 func carriedObject(b []byte) ([]byte, error) {
 	if !isELF(b, elf.EM_X86_64) && !isELF(b, elf.EM_AARCH64) {
 		return b, nil

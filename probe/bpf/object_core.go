@@ -12,10 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// contextTypes describes the context in BTF, so that accesses through
-// vmlinux.h's struct pt_regs, which clang marks for relocation, find their
-// fields. Newer kernels have cs and ss in anonymous unions; the names are found
-// all the same.
+// contextTypes describes the context in BTF, so that accesses through vmlinux.h's
+// struct pt_regs, which clang marks for relocation, find their fields. Newer kernels
+// have cs and ss in anonymous unions; the names are found there too.
 var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	long := &btf.Int{Name: "unsigned long", Size: 8}
 	regs := &btf.Struct{Name: "pt_regs", Size: RegsSize}
@@ -29,9 +28,9 @@ var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	return b.Spec()
 })
 
-// relocateTypes applies the relocations that depend on types (CO-RE). Without a kernel
-// the only type that is known is the context. An instruction for which its type has
-// nothing is one that nothing may come to: programs ask before whether it is there.
+// relocateTypes applies the relocations that depend on types (CO-RE). Without a
+// kernel the only known type is the context. An instruction whose type lacks the
+// field must be unreachable: programs check first whether the field exists.
 func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 	var relos []*btf.CORERelocation
 	var where []int
@@ -76,7 +75,7 @@ func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 			ins.Metadata = in[i].Metadata
 			replaceMissing(&ins, fmt.Sprintf("%s: %v", why, relos[k]))
 			out = append(out, ins)
-			if wide { // as many slots as there were: jumps count them
+			if wide { // as many slots as before: jumps count them
 				out = append(out, asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)})
 			}
 		default:

@@ -12,13 +12,13 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// ErrNoSection is the cause when an object has no programs in the section asked for.
+// ErrNoSection is the cause if an object has no programs in the requested section.
 var ErrNoSection = errors.New("no such section")
 
-// prepare checks the sections of a file before anything else reads it, and finds what it
-// refers to and does not define. It returns a copy in which the names that a kernel
-// would fill in are hidden, and the sections of programs that are not selected: nothing
-// in them is then looked at.
+// prepare checks the sections of a file before anything else reads it, and finds the
+// references that it does not define. It returns a copy that hides the names that a
+// kernel would fill in, and the sections of programs that are not selected: these are
+// then ignored.
 func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
@@ -58,13 +58,14 @@ func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 	return b, x, err
 }
 
-// findAddresses finds the sections of data that have addresses in them, as tables of texts do, with the variable that
-// has the first one: no loader fills them in, so that a program would find 0 there.
+// findAddresses finds the data sections that contain addresses, such as tables of
+// texts, with the variable that has the first one: no loader fills them in, so a
+// program would find 0 there.
 func findAddresses(f *elf.File) (map[string]string, error) {
 	out := map[string]string{}
 	symbols, err := f.Symbols()
 	if err != nil {
-		return out, nil // whoever parses the file says what is wrong with it
+		return out, nil // the parser of the file will report the error
 	}
 	for _, rel := range f.Sections {
 		if rel.Type != elf.SHT_REL && rel.Type != elf.SHT_RELA || rel.Info == 0 || int(rel.Info) >= len(f.Sections) {
@@ -102,9 +103,9 @@ func isData(name string) bool {
 	return false
 }
 
-// checkSizes refuses files whose sections are larger than they can be: what
-// compressed ones unpack to, and how large ones without bytes in the file are,
-// has no limit but what we give it.
+// checkSizes rejects files whose sections are implausibly large: nothing else limits
+// the size that compressed sections unpack to, or that sections without bytes in the
+// file have.
 func checkSizes(f *elf.File, size int) error {
 	for _, s := range f.Sections {
 		limit := uint64(size)
@@ -121,17 +122,18 @@ func checkSizes(f *elf.File, size int) error {
 	return nil
 }
 
-// arenaSection is where clang puts variables of an arena (address space 1).
+// arenaSection is the section in which clang puts variables of an arena (address
+// space 1).
 const arenaSection = ".addr_space.1"
 
 // relSize is the size of an Elf64_Rel: offset, type and symbol.
 const relSize = 16
 
-// findExterns finds what code refers to and the file does not define, by name.
+// findExterns finds the names that code refers to and the file does not define.
 func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
 	refs := map[string]externRef{}
 	if f.Class != elf.ELFCLASS64 || f.ByteOrder != binary.LittleEndian {
-		return refs, nil // who parses the file says what is wrong with it
+		return refs, nil // the parser of the file will report the error
 	}
 	symbols, err := f.Symbols()
 	if errors.Is(err, elf.ErrNoSymbols) {
@@ -153,7 +155,7 @@ func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
 		}
 		for ; len(data) >= relSize; data = data[relSize:] {
 			at, n := f.ByteOrder.Uint64(data), int(f.ByteOrder.Uint32(data[12:]))
-			// Symbols leaves out the first one, which is none.
+			// Symbols omits the first one, the null symbol.
 			if n == 0 || n > len(symbols) {
 				continue
 			}
@@ -174,8 +176,8 @@ func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
 	return refs, nil
 }
 
-// hide returns a copy of the file in which sections are of no kind that anybody
-// reads, and in which no type describes externs.
+// hide returns a copy of the file in which hidden sections have a type that readers
+// ignore, and in which no type describes externs.
 func hide(b []byte, f *elf.File, hidden []bool) ([]byte, error) {
 	const shoff, shentsize, typeOff = 40, 58, 4 // in Elf64_Ehdr, and in Elf64_Shdr
 	b = bytes.Clone(b)
@@ -198,8 +200,7 @@ func hide(b []byte, f *elf.File, hidden []bool) ([]byte, error) {
 	return b, nil
 }
 
-// typesOf returns the bytes of a file that describe its types (BTF), nil where there are
-// none.
+// typesOf returns the BTF bytes of a file, nil if it has none.
 func typesOf(b []byte, f *elf.File) []byte {
 	s := f.Section(".BTF")
 	if s == nil || s.Type == elf.SHT_NOBITS || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {

@@ -11,16 +11,17 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// What compilers before clang 15 write of enumerations of 8 bytes (BTF_KIND_ENUM) has the lower 32 bits of each value.
-// The whole values are in the debug information, if the file still has it; without it the names are of no use.
+// Compilers before clang 15 write enumerations of 8 bytes with only the lower 32 bits
+// of each value (BTF_KIND_ENUM). The whole values are in the debug information, if
+// the file still has it; without it the names are useless.
 
-// Limits of what is read of an object's debug information.
+// Limits on reading an object's debug information.
 const (
 	maxDebugEntries = 1 << 20
 	maxEnumerators  = 1 << 16
 )
 
-// widenEnums gives enumerations their whole values, or takes their names away.
+// widenEnums gives enumerations their whole values, or removes their names.
 func widenEnums(b []byte, spec *btf.Spec) {
 	narrow := narrowEnums(b)
 	if len(narrow) == 0 || spec == nil {
@@ -40,7 +41,8 @@ func widenEnums(b []byte, spec *btf.Spec) {
 	}
 }
 
-// wholeValues returns the values of an enumeration by one with the same names, nil where there is none.
+// wholeValues returns the values of an enumeration from a candidate with the same
+// names, nil if there is no such candidate.
 func wholeValues(e *btf.Enum, candidates []btf.Enum) (values []btf.EnumValue, signed bool) {
 	for _, c := range candidates {
 		same := slices.EqualFunc(e.Values, c.Values, func(a, b btf.EnumValue) bool { return a.Name == b.Name && uint32(a.Value) == uint32(b.Value) })
@@ -49,7 +51,7 @@ func wholeValues(e *btf.Enum, candidates []btf.Enum) (values []btf.EnumValue, si
 		case values == nil:
 			values, signed = c.Values, c.Signed
 		case !slices.Equal(values, c.Values):
-			return nil, false // two of one name
+			return nil, false // two with the same name
 		}
 	}
 	return values, signed
@@ -62,7 +64,7 @@ const (
 	btfEnum64                                      = 19
 )
 
-// narrowEnums returns the numbers of the enumerations of 8 bytes that have values of 4.
+// narrowEnums returns the numbers of the enumerations of 8 bytes with values of 4.
 func narrowEnums(b []byte) map[btf.TypeID]bool {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
@@ -107,7 +109,7 @@ func debugEnums(b []byte) map[string][]btf.Enum {
 		return nil
 	}
 	parts := map[string][]byte{}
-	for _, s := range f.Sections { // in which what relocations of this machine add is 0
+	for _, s := range f.Sections { // in these sections the relocations of this machine add 0
 		if strings.HasPrefix(s.Name, ".debug_") && s.Type == elf.SHT_PROGBITS {
 			if parts[s.Name], err = s.Data(); err != nil {
 				return nil

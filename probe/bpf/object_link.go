@@ -43,7 +43,7 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 	return nil
 }
 
-// mapNumber returns the number that a map has in the program.
+// mapNumber returns the number of a map in the program.
 func (p *ObjectProgram) mapNumber(name string) int {
 	n := slices.Index(p.maps, name)
 	if n < 0 {

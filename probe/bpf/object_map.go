@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// addMaps adds the maps of a file: all of it, or those that its programs refer to.
+// addMaps adds the maps of a file: all, or those that its programs use.
 func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error {
 	if x.options != nil {
 		o.Maps = append(o.Maps, *x.options)
@@ -20,7 +20,7 @@ func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error
 			wanted[name] = true
 		}
 	}
-	for _, name := range sortedKeys(wanted) { // what is in a map of maps is wanted with it
+	for _, name := range sortedKeys(wanted) { // the maps in a wanted map of maps are wanted too
 		if s := spec.Maps[name]; s != nil {
 			for _, kv := range s.Contents {
 				if inner, ok := kv.Value.(string); ok {
@@ -55,7 +55,7 @@ func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error
 	return o.addInner()
 }
 
-// addInner has programs know the maps that maps of theirs have in them.
+// addInner gives programs the maps that their maps contain.
 func (o *Object) addInner() error {
 	for i := range o.Programs {
 		p := &o.Programs[i]
@@ -74,11 +74,11 @@ func (o *Object) addInner() error {
 	return nil
 }
 
-// defaultStacks is how many stacks a map has that does not say.
+// defaultStacks is the default size of a map of stacks.
 const defaultStacks = 1024
 
-// Flags of maps that change what we do (BPF_F_RDONLY_PROG). Others only say how
-// the kernel should allocate.
+// Flags of maps that change our behavior (BPF_F_RDONLY_PROG). Others only say how the
+// kernel should allocate.
 const flagReadOnlyProg = 1 << 7
 
 func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
@@ -93,7 +93,7 @@ func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 	if m.Kind == RingBuf {
 		m.KeySize, m.ValueSize = 0, 0 // of records that are declared
 	}
-	if m.Kind == StackTrace { // tools leave its sizes open, and set them when they load it
+	if m.Kind == StackTrace { // tools leave the sizes open, and set them when they load it
 		m.KeySize = 4
 		if m.ValueSize == 0 {
 			m.ValueSize = 8 * maxPCs

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// setConstants writes values over the first contents of constants (const volatile
-// globals, which are in .rodata).
+// setConstants overwrites the initial contents of constants (const volatile globals,
+// which are in .rodata).
 func (o *Object) setConstants(vars map[string]*ebpf.VariableSpec, set map[string]string) error {
 	for _, name := range sortedKeys(set) {
 		v := vars[name]

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Where in an Elf64_Sym and in an Elf64_Rel something is.
+// Offsets in an Elf64_Sym and in an Elf64_Rel.
 const (
 	symSize   = 24
 	symInfoAt = 4
 	relInfoAt = 8
 )
 
-// part returns the bytes of a section in the file, nil where there are none.
+// part returns the bytes of a section in the file, nil if it has none.
 func part(b []byte, s *elf.Section) []byte {
 	if s == nil || s.Type == elf.SHT_NOBITS || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {
 		return nil
@@ -21,9 +21,11 @@ func part(b []byte, s *elf.Section) []byte {
 	return b[s.Offset:][:s.Size]
 }
 
-// correctSymbols changes symbols to what the parser expects. Weak maps and variables that the file defines become
-// global: there is no other file that could have a stronger one. Functions, maps and variables without a type, as old
-// compilers make them (clang before version 8, assembly without .type), get the type that their section says.
+// correctSymbols changes symbols to the form that the parser expects. Weak maps and
+// variables that the file defines become global: no other file could have a stronger
+// definition. Functions, maps and variables without a type, as old compilers make
+// them (clang before version 8, assembly without .type), get the type that follows
+// from their section.
 func correctSymbols(b []byte, f *elf.File) {
 	symbols, err := f.Symbols()
 	table := part(b, f.SectionByType(elf.SHT_SYMTAB))
@@ -51,16 +53,17 @@ func correctSymbols(b []byte, f *elf.File) {
 	}
 }
 
-// isLabel reports whether a symbol stands for a place in a function, as clang names it.
+// isLabel reports whether a symbol is a place in a function, as clang names it.
 func isLabel(name string) bool {
 	return name == "" || strings.HasPrefix(name, "LBB") || strings.HasPrefix(name, ".L") || strings.HasPrefix(name, "L_")
 }
 
-// unselected is a program in the values of a map that is in no section that is loaded.
+// unselected is a program in the values of a map that is in no section that is
+// loaded.
 type unselected struct{ program, section string }
 
-// hideValues takes out of the values of maps the programs that are hidden from the parser, and returns the first one of
-// each map.
+// hideValues removes from the values of maps the programs that are hidden from the
+// parser, and returns the first one of each map.
 func hideValues(b []byte, f *elf.File, hidden []bool) map[string]unselected {
 	symbols, err := f.Symbols()
 	if err != nil {
@@ -83,7 +86,7 @@ func hideValues(b []byte, f *elf.File, hidden []bool) map[string]unselected {
 					if _, ok := out[sym.Name]; !ok {
 						out[sym.Name] = unselected{symbols[i].Name, f.Sections[symbols[i].Section].Name}
 					}
-					// It is about the map itself then, at no place that it has.
+					// This refers to the map itself, at a place that does not exist.
 					le.PutUint64(entry, 1<<40+n)
 					le.PutUint64(entry[relInfoAt:], uint64(own+1)<<32|info&0xffffffff)
 					break

@@ -20,7 +20,7 @@ func (v *VM) tracePrintk(r *[16]uint64) FaultCode {
 	return v.printLine(r, args[:])
 }
 
-// printLine gives a line to the trace: its format is the first two arguments.
+// printLine prints a line to the trace: its format is the first two arguments.
 func (v *VM) printLine(r *[16]uint64, args []uint64) FaultCode {
 	n := r[R2]
 	if n == 0 || n > maxFormat {
@@ -108,8 +108,8 @@ func parseVerb(s []byte) (f verb, rest []byte, ok bool) {
 	return f, nil, false
 }
 
-// pointer reads what stands behind %p: texts of the kernel and of user code (ks, us),
-// and what Linux prints as an address or by its name, which is the address here.
+// pointer reads the suffix of %p: texts of the kernel and of user code (ks, us). For
+// suffixes by which Linux prints an address or its name it prints the address.
 func (f *verb) pointer(s []byte) []byte {
 	switch {
 	case len(s) > 1 && (s[0] == 'k' || s[0] == 'u') && s[1] == 's':

@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// A ring carries records of any size from the programs of all vCPUs to the
-// host. Positions count bytes for ever; the low bits are the place in the
-// buffer. A producer takes room by compare and swap of the head, writes the record's
-// header word, which was zero until then, as open, fills the record, and writes the
-// header again: that publishes it. The consumer takes records in order, zeroes what it
-// has consumed, and only then moves the tail, so that every header that a producer
-// finds in its room is zero. It does so for many records at once: each move takes the
-// tail's cache line from all producers. A record is never split: what is left at the end of the
-// buffer is skipped with a header of its own.
+// A ring carries records of any size from the programs of all vCPUs to the host.
+// Positions count bytes for ever; the low bits are the place in the buffer. A
+// producer reserves room by compare and swap of the head, writes the record's header
+// word, which was zero until then, as open, fills the record, and writes the header
+// again: that publishes it. The consumer takes records in order, zeroes the consumed
+// bytes, and only then moves the tail, so every header that a producer finds in its
+// room is zero. It does so for many records at once: each move takes the tail's cache
+// line from all producers. A record is never split: the rest at the end of the buffer
+// is skipped with a header of its own.
 //
-// A producer can be stopped anywhere, and a task never go on. The consumer can look
-// past it: an open header has the length, and where a producer has not come to writing
-// even that, all of its room is zero up to the next header. What is taken from behind
-// an open record is marked, and its room given back in order.
+// A producer can be stopped anywhere, and a task may never resume. The consumer can
+// skip its record: an open header has the length, and if a producer has not even
+// written that, all of its room is zero up to the next header. A record taken from
+// after an open one is marked, and its room released in order.
 //
 // A header word:
 //
@@ -47,7 +47,7 @@ type ringState struct {
 
 	mu        sync.Mutex
 	tail      uint64 // bytes consumed; the word in the ring is a copy for producers
-	corrupted uint64 // times that the contents made no sense
+	corrupted uint64 // how often the contents made no sense
 	read      uint64 // records delivered
 	discarded uint64
 	buf       []byte // of the record being delivered
@@ -68,13 +68,13 @@ func (m *Map) planRing() (int, error) {
 	return mapHeader + int(n), nil
 }
 
-// maxRecord is the most data that one record can have: with its header not
-// more than half the ring, so that there is room for it in an empty one
-// wherever the head stands. It must also be in reach of a program's offsets.
+// maxRecord is the most data of one record: with its header at most half the ring, so
+// that an empty ring has room for it wherever the head is. It must also be within
+// reach of a program's offsets.
 func (m *Map) maxRecord() int { return min(m.ring.size/2-recHeader, offMask>>1) }
 
-// reserve takes room for n bytes and returns the offset of the data in the map.
-// On failure it counts a lost record.
+// reserve reserves n bytes and returns the offset of the data in the map. On failure
+// it counts a lost record.
 func (m *Map) reserve(n uint64) (int, bool) {
 	if n > uint64(m.maxRecord()) {
 		m.lose()
@@ -106,26 +106,27 @@ func (m *Map) reserve(n uint64) (int, bool) {
 	return 0, false
 }
 
-// RingWriter takes the records of programs on the host where no guest must reach
-// them. Its methods are called on the vCPU's thread; they take no lock and allocate
+// RingWriter receives the records of programs on the host, out of reach of any guest.
+// Its methods are called on the vCPU's thread; they take no lock and allocate
 // nothing.
 type RingWriter interface {
-	// Reserve gives room for n bytes, or nil, and counts a lost record.
+	// Reserve returns room for n bytes. Without room it returns nil, and counts a
+	// lost record.
 	Reserve(cpu, n int) []byte
-	// Submit ends the latest reservation of that vCPU: the record is complete, or
-	// with keep not set not wanted.
+	// Submit ends the latest reservation of that vCPU: the record is complete or, if
+	// keep is not set, discarded.
 	Submit(cpu int, keep bool)
 }
 
-// NewWriter makes a ring that hands what programs write to w. They run in the
+// NewWriter makes a ring that passes programs' records to w. They run in the
 // interpreter only. A program holds one record of it at a time.
 func NewWriter(name string, cpus int, w RingWriter) *Map {
 	m := &Map{spec: MapSpec{Name: name, Kind: RingBuf}, cpus: cpus, mem: Heap{}, writer: w}
-	m.area, _ = m.mem.Alloc(mapHeader) // of the heap, which has no limit
+	m.area, _ = m.mem.Alloc(mapHeader) // on the heap, which has no limit
 	return m
 }
 
-// take takes room for n bytes; ok is false when there is none, which is counted.
+// take reserves n bytes; ok is false if there is no room, which is counted.
 func (m *Map) take(cpu int, n uint64) (r record, ok bool) {
 	if m.writer != nil {
 		if n <= offMask {
@@ -151,35 +152,34 @@ func (r *record) end(kind uint64, cpu int) {
 
 func (m *Map) lose() { add64(m.area.Bytes, hdrLost, 1) }
 
-// publish ends a reservation of n bytes whose data stands at off.
+// publish ends a reservation of n bytes whose data is at off.
 func (m *Map) publish(off int, n uint64, kind uint64, cpu int) {
 	store64(m.area.Bytes, off-recHeader, n|kind<<recKindShift|uint64(cpu)<<recCPUShift)
 }
 
-// Record is one record from a ring. Data is a private copy, valid until the
-// function that was given it returns.
+// Record is one record from a ring. Data is a private copy, valid until the callback
+// returns.
 type Record struct {
-	CPU  int // vCPU whose program wrote it, as the guest says
+	CPU  int // vCPU whose program wrote it, as reported by the guest
 	Data []byte
 }
 
-// Drain gives all published records to f in the order of their reservation,
-// until there are no more or f returns false, and returns how many. It stops at a
-// record that is still being written. What stands in the ring is not trusted: a head or
-// a header that makes no sense empties the ring and counts as a corruption. Only one
-// Drain runs at a time, and no more than a ring full is read in one; f must not call
-// methods of the ring.
+// Drain passes all published records to f in the order of their reservation, until
+// there are no more or f returns false, and returns their number. It stops at a
+// record that is still being written. The contents of the ring are not trusted: a
+// head or a header that makes no sense empties the ring and counts as a corruption.
+// Only one Drain may run at a time, and it reads at most a whole ring; f must not
+// call the ring's methods.
 func (m *Map) Drain(f func(Record) bool) int { return m.DrainPast(false, f).Records }
 
-// Drained says what a DrainPast has done, and how the ring was then.
+// Drained is the result of a DrainPast, and the state of the ring then.
 type Drained struct {
 	Records int
-	Head    uint64   // position that the next record had
-	Open    []uint64 // positions of those that were being written, as far as it came
+	Head    uint64   // position of the next record
+	Open    []uint64 // positions of the records being written, as far as it read
 }
 
-// DrainPast is Drain, which with past goes on behind records that are still being
-// written.
+// DrainPast is Drain; if past is set it skips records that are still being written.
 func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 	if m.spec.Kind != RingBuf || m.writer != nil {
 		return d
@@ -241,11 +241,11 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 	return d
 }
 
-// releaseBytes is how much is given back to producers at once, where the ring is not
+// releaseBytes is how much is released to producers at once, if the ring is not
 // small.
 const releaseBytes = 4096
 
-// release gives the room up to pos back to producers, zeroed.
+// release releases the room up to pos to producers, zeroed.
 func (m *Map) release(pos uint64) {
 	r := &m.ring
 	if pos == r.tail {
@@ -271,9 +271,9 @@ func (m *Map) zeros(at, n uint64) (k uint64) {
 	return k
 }
 
-// resync empties a ring whose contents make no sense. A producer that is
-// writing at this moment publishes into what it thinks is its room: the worst
-// that comes of it is another corruption.
+// resync empties a ring whose contents make no sense. A producer that is writing at
+// this moment publishes into room that is no longer its own: the worst result is
+// another corruption.
 func (m *Map) resync(head uint64) {
 	r := &m.ring
 	r.corrupted++
@@ -288,9 +288,9 @@ func (m *Map) resync(head uint64) {
 // can write, the others are the host's own.
 type RingStats struct {
 	Read      uint64 // records delivered by Drain
-	Lost      uint64 // records that found no room
+	Lost      uint64 // records lost for lack of room
 	Discarded uint64 // records that programs discarded, and ends of the buffer skipped
-	Corrupted uint64 // times that the contents made no sense and the ring was emptied
+	Corrupted uint64 // how often the contents made no sense and the ring was emptied
 	Pending   uint64 // bytes reserved and not consumed
 }
 

@@ -63,7 +63,7 @@ func TestRingSizes(t *testing.T) {
 		n  int
 		ok bool
 	}{{0, true}, {1, true}, {7, true}, {8, true}, {largest - 1, true}, {largest, true}, {largest + 1, false}} {
-		for start := range uint64(MinRingSize / 8) { // wherever the head stands
+		for start := range uint64(MinRingSize / 8) { // wherever the head is
 			store64(m.area.Bytes, hdrHead, 8*start)
 			store64(m.area.Bytes, hdrTail, 8*start)
 			m.ring.tail = 8 * start
@@ -150,9 +150,9 @@ func TestRingHostile(t *testing.T) {
 	}
 }
 
-// TestRingPast has producers that stop in the middle, before and behind writing the
-// open header, and go on at any later time or never: what others publish behind them
-// comes once, and what they publish in the end does, too.
+// TestRingPast has producers that stop in the middle, before and after writing the
+// open header, and continue at any later time or never: records that others publish
+// after them are read once, and so are theirs, if they are ever published.
 func TestRingPast(t *testing.T) {
 	m := testMaps(t, Heap{}, ringSpec)[0]
 	rng := rand.New(rand.NewPCG(9, 5))
@@ -161,7 +161,7 @@ func TestRingPast(t *testing.T) {
 		id     uint64
 	}
 	var stopped []pending
-	want := map[uint64]int{} // bytes of what is published and was not read
+	want := map[uint64]int{} // bytes of published records that were not read
 	id, lost, read := uint64(0), uint64(0), 0
 	publish := func(p pending) {
 		store64(m.area.Bytes, p.off-recHeader, uint64(p.n)|recOpen<<recKindShift)

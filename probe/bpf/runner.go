@@ -5,13 +5,13 @@ import "fmt"
 // Runner is a place where compiled programs run one at a time: this CPU, or a
 // vCPU of a guest.
 type Runner interface {
-	// Memory gives out what compiled code works in.
+	// Memory provides the working memory of compiled code.
 	Memory
-	// Reset takes back all memory and all code.
+	// Reset frees all memory and all code.
 	Reset()
-	// Load puts code in place and returns what calls it once: with RDI, RSI and
-	// RDX as Compile says. It returns RAX. The error says that the code did not
-	// return, or which register it did not keep.
+	// Load puts code in place and returns a function that calls it once, with RDI,
+	// RSI and RDX as for Compile. It returns RAX. The error says that the code did
+	// not return, or which register it did not preserve.
 	Load(code []byte) (func(ctx, block, length uint64) (uint64, error), error)
 }
 
@@ -44,8 +44,8 @@ func LoadOn(r Runner, p *Program, l Layout, c BlockConfig, maxCtx int) (*Loaded,
 	return out, nil
 }
 
-// Run calls the code once on a context, which it may change, and returns R0.
-// When the program was ended early the error is a *Fault.
+// Run calls the code once on a context, which it may change, and returns R0. If the
+// program was ended early the error is a *Fault.
 func (l *Loaded) Run(ctx []byte) (uint64, error) {
 	if len(ctx) > len(l.ctx.Bytes) {
 		panic("BUG: context is longer than was said")

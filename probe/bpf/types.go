@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Type is what an object says of keys, values or records.
+// Type is an object's description of keys, values or records.
 type Type struct{ t btf.Type }
 
-// newType returns the type, nil where it is none.
+// newType returns the type, nil if t is not a type of values.
 func newType(t btf.Type) *Type {
 	if _, void := t.(*btf.Void); t == nil || void {
 		return nil
@@ -22,7 +22,7 @@ func newType(t btf.Type) *Type {
 	return &Type{t}
 }
 
-// Limits of what one value is written as.
+// Limits of the text of one value.
 const (
 	maxScalars = 1 << 16
 	maxNesting = 16
@@ -30,9 +30,10 @@ const (
 
 var errNotWritten = errors.New("not to be written by its type")
 
-// JSON writes bytes as the type says: structures as objects with their fields in order,
-// characters as texts, values of enumerations by name, pointers and what has no number as
-// texts in hexadecimal. It is nil when the bytes are not of the type, or the type is nil.
+// JSON formats bytes by the type: structures as objects with their fields in order,
+// characters as texts, values of enumerations by name, pointers and anything without
+// a number as texts in hexadecimal. It is nil if the bytes do not match the type, or
+// the type is nil.
 func (t *Type) JSON(b []byte) json.RawMessage {
 	if t == nil {
 		return nil
@@ -53,7 +54,7 @@ type typeWriter struct {
 }
 
 func (w *typeWriter) text(s string) {
-	b, _ := json.Marshal(s) // of a text there is no error
+	b, _ := json.Marshal(s) // a text has no error
 	w.out = append(w.out, b...)
 }
 
@@ -110,13 +111,14 @@ func (w *typeWriter) float(b []byte) error {
 	return nil
 }
 
-// isFloat reports whether a type that says it is an integer is a floating-point number, as what writes no BTF_KIND_FLOAT
-// (pahole without --btf_gen_floats) says of these: their names are no names of integers.
+// isFloat reports whether an integer type is in truth a floating-point type, as
+// written by tools without BTF_KIND_FLOAT (pahole without --btf_gen_floats): their
+// names are not names of integers.
 func isFloat(t *btf.Int) bool {
 	return t.Name == "float" && t.Size == 4 || t.Name == "double" && t.Size == 8
 }
 
-// fields writes the members of a structure; those of a member without a name stand
+// fields writes the members of a structure; members of an unnamed member are included
 // among them.
 func (w *typeWriter) fields(ms []btf.Member, b []byte, depth int) error {
 	w.out = append(w.out, '{')
@@ -161,7 +163,7 @@ func (w *typeWriter) members(ms []btf.Member, b []byte, depth int, some *bool) e
 	return nil
 }
 
-// member returns the bytes of a member; those of a bit field are a number of its type.
+// member returns the bytes of a member; for a bit field a number of its type.
 func member(m *btf.Member, b []byte) ([]byte, error) {
 	n, err := btf.Sizeof(m.Type)
 	if err != nil {
@@ -215,7 +217,7 @@ func (w *typeWriter) array(t *btf.Array, b []byte, depth int) error {
 	return nil
 }
 
-// integer reads a number of 1, 2, 4 or 8 bytes, with sign or without.
+// integer reads a signed or unsigned number of 1, 2, 4 or 8 bytes.
 func integer(b []byte, signed bool) (uint64, bool) {
 	switch len(b) {
 	case 1, 2, 4, 8:
@@ -269,8 +271,8 @@ func (w *typeWriter) enum(t *btf.Enum, b []byte) error {
 	return nil
 }
 
-// recordTypes returns the structures of a file that have a name, by size, where only
-// one has that size: what goes into a ring without a type of its own is one of them.
+// recordTypes returns the named structures of a file, by size, if only one has that
+// size: records of a ring without a type of its own are one of them.
 func recordTypes(spec *btf.Spec) map[int]*Type {
 	if spec == nil {
 		return nil

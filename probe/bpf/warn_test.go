@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWarnings wants each mistake to be told at its instruction, and nothing else.
+// TestWarnings: each mistake is reported at its instruction, and nothing else.
 func TestWarnings(t *testing.T) {
 	const lookup = `
 	stw [r10-4], 0
@@ -92,7 +92,7 @@ func TestWarnings(t *testing.T) {
 		{"an endless number of paths", "ldxdw r6, [r1+0]\nagain:\nldxdw r7, [r1+8]\nmov r8, r7\nadd r6, r7\njne r6, 0, again\nmov r0, r9\nexit", []string{"5 r9 is read and may not have been written"}},
 		{"an address negated", "mov r0, r10\nneg r0\nexit", []string{"1 this computes with an address, of the stack frame, as if it were a number"}},
 		{"bytes of an address exchanged", "mov r0, r10\nbe64 r0\nexit", []string{"1 this computes with an address, of the stack frame, as if it were a number"}},
-		// What the verifier proves of dead code: of it nothing is told.
+		// The verifier's knowledge about dead code: no warnings about it.
 		{"constant on the left", "mov32 r2, 4\nldxdw r0, [r1+0]\njlt32 r0, 4, out\njgt32 r2, r0, dead\nout:\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},
 		{"constant on the left, with sign", "mov32 r2, -4\nldxdw r0, [r1+0]\njslt32 r0, -4, out\njsgt32 r2, r0, dead\nout:\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},
 		{"half of what was spilled", "ldxdw r2, [r1+0]\nand r2, 15\nstxdw [r10-8], r2\nldxw r3, [r10-8]\njgt r3, 15, dead\nldxw r3, [r10-4]\njne r3, 0, dead\nldxb r3, [r10-8]\njgt r3, 15, dead\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},

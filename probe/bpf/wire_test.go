@@ -119,7 +119,7 @@ const (
 	CallBTF   Reg = 2 // helper function by BTF ID: refused
 )
 
-// Opcodes that stand alone.
+// Opcodes with a single form.
 const (
 	OpLoadImm64 = ClassLD | ModeIMM | SizeDW // takes two slots
 	OpGoto      = ClassJMP | OpJA            // 16-bit offset

@@ -1,3 +1,3 @@
-// Package code is the engine's executable guest memory: what stands at an
-// address, who answers for it when a vCPU traps there, and room for more.
+// Package code manages the engine's executable guest memory: its contents, the
+// resident that handles a vCPU trapping at an address, and free room.
 package code

@@ -26,8 +26,8 @@ func record(t *testing.T, l *event.Layout, h *hit) *event.Record {
 	return rec
 }
 
-// TestLine compares what lines of a trace say with lines that Linux printed, but for
-// what depends on the guest.
+// TestLine compares lines of a trace with lines that Linux printed, except for data
+// that depends on the guest.
 func TestLine(t *testing.T) {
 	tests := []struct {
 		name, def string

@@ -19,21 +19,20 @@ type Record struct {
 	Moment  Moment
 	CPL     uint8     // 0 or 3
 	IRQsOff bool      // RFLAGS.IF was clear
-	Addr    guest.GVA // the probed address; of a return probe the function's, of a watch the instruction's
+	Addr    guest.GVA // the probed address; for a return probe the function's, for a watch the instruction's
 	Ret     guest.GVA // AtReturn: the address returned to
-	// Duration is, of AtReturn, the time between entry and return in
-	// nanoseconds on the hub's clock, traps and handlers included.
+	// Duration, for AtReturn, is the time between entry and return in nanoseconds on
+	// the hub's clock, including traps and handlers.
 	Duration int64
 	HasTask  bool        // PID and Comm are known
 	PID      int32       // task id
 	Comm     string      // task name, as the guest has it
-	Regs     *probe.Regs // nil unless asked for by Options.Regs
-	Stack    []guest.GVA // where the code stands, and where each caller goes on; nil unless asked for by Options.Stack
+	Regs     *probe.Regs // nil unless requested by Options.Regs
+	Stack    []guest.GVA // the address of the code, and the return address of each caller; nil unless requested by Options.Stack
 	Values   []Value
 }
 
-// Decode reads a record that f's program has made. It copies what it needs from
-// rec.
+// Decode reads a record made by f's program. It copies what it needs from rec.
 func (f *Layout) Decode(rec []byte) (*Record, error) {
 	if len(rec) < recordHeader {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The kernel's number syntax (lib/kstrtox.c): decimal, 0x hexadecimal, 0
-// octal; no underscores, no 0b or 0o; nothing may follow.
+// The kernel's number syntax (lib/kstrtox.c): decimal, 0x hexadecimal, 0 octal; no
+// underscores, no 0b or 0o; no trailing characters.
 
 // parseUint reads an unsigned number of up to 64 bits with an optional plus.
 func parseUint(s string) (uint64, bool) {
@@ -28,7 +28,7 @@ func parseMagnitude(s string) (uint64, bool) {
 	return v, ok && rest == ""
 }
 
-// leadingUint reads the number that s begins with and returns what follows.
+// leadingUint reads the number at the beginning of s and returns the rest.
 func leadingUint(s string) (v uint64, rest string, ok bool) {
 	base := uint64(10)
 	if len(s) > 0 && s[0] == '0' {
@@ -40,7 +40,7 @@ func leadingUint(s string) (v uint64, rest string, ok bool) {
 	return leadingDigits(s, base)
 }
 
-// leadingDigits reads the digits of one base that s begins with: at least one,
+// leadingDigits reads the digits of one base at the beginning of s: at least one,
 // without overflow.
 func leadingDigits(s string, base uint64) (v uint64, rest string, ok bool) {
 	i := 0

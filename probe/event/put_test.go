@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPut sends events from several goroutines beside those of the vCPUs: each
-// comes once, with its vCPU and bytes, or is counted as lost.
+// TestPut sends events from several goroutines concurrently with those of the vCPUs:
+// each is delivered once, with its vCPU and bytes, or counted as lost.
 func TestPut(t *testing.T) {
 	h := NewHub(2, HubOptions{RingBytes: 1 << 20})
 	src := h.Source(compile(t, "p vfs_read", Options{}), "tag")

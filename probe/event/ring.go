@@ -4,20 +4,19 @@ import (
 	"sync/atomic"
 )
 
-// ring carries records from one producer, a vCPU's thread, to the hub, the one
-// consumer; neither takes a lock. In front of a record stand 8 bytes (u32 length, u32
-// vCPU); it is padded to 8 and never wrapped: the length ringSkip says that the rest
-// of the buffer is unused.
+// ring transports records from one producer, a vCPU's thread, to the hub, the only
+// consumer; neither takes a lock. Before a record are 8 bytes (u32 length, u32 vCPU);
+// it is padded to 8 and never wrapped: the length ringSkip says that the rest of the
+// buffer is unused.
 type ring struct {
 	buf []byte // length is a power of two
 
 	_ [64]byte // the producer's line
-	// busy is set while an event is being made, so that the consumer, seeing
-	// an empty ring that is not busy, knows that whatever comes later has a
-	// later time.
+	// busy is set while an event is being made, so a consumer that sees an empty ring
+	// that is not busy knows that later events have later times.
 	busy atomic.Bool
-	head atomic.Uint64 // bytes ever written
-	next uint64        // head behind the record that is reserved; 0: none is
+	head atomic.Uint64 // bytes written so far
+	next uint64        // head after the reserved record; 0: none is reserved
 
 	_    [64]byte // the consumer's line
 	tail atomic.Uint64
@@ -30,8 +29,8 @@ const (
 	ringSkip   = 1<<32 - 1
 )
 
-// reserve gives room for a record of n bytes of a vCPU, which commit makes known;
-// nil when there is none, or one is reserved already. Producer only.
+// reserve returns room for a record of n bytes of a vCPU, which commit publishes; nil
+// if there is no room, or one is already reserved. Producer only.
 func (r *ring) reserve(cpu, n int) []byte {
 	head, size := r.head.Load(), uint64(len(r.buf))
 	need := uint64(ringHeader+n+ringAlign-1) &^ (ringAlign - 1)
@@ -53,8 +52,8 @@ func (r *ring) reserve(cpu, n int) []byte {
 	return r.buf[at+ringHeader:][:n:n]
 }
 
-// commit ends a reservation: with keep the record is the consumer's, without it
-// never was. Producer only.
+// commit ends a reservation: if keep is set it publishes the record, otherwise it
+// discards it. Producer only.
 func (r *ring) commit(keep bool) {
 	if keep && r.next != 0 {
 		r.head.Store(r.next)
@@ -67,8 +66,8 @@ type entry struct {
 	cpu  int
 	time int64
 	rec  []byte // in the ring: valid until release
-	pos  uint64 // where it began
-	next uint64 // where the next one begins
+	pos  uint64 // its position
+	next uint64 // position of the next one
 }
 
 // peek returns the record at pos, which is below head. Consumer only.
@@ -87,8 +86,8 @@ func (r *ring) peek(pos uint64) entry {
 	}
 }
 
-// release gives the room of everything before next back to the producer.
+// release returns the room of everything before next to the producer.
 func (r *ring) release(next uint64) { r.tail.Store(next) }
 
-// full reports whether the consumer had better hurry.
+// full reports whether the ring is so full that the consumer should hurry.
 func (r *ring) full() bool { return r.head.Load()-r.tail.Load() > uint64(len(r.buf))/2 }

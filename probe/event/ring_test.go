@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRingModel compares the ring with a list, over sizes that make records
-// end at, before and behind the buffer's end.
+// TestRingModel compares the ring with a list, over sizes that make records end at,
+// before and after the buffer's end.
 func TestRingModel(t *testing.T) {
 	type record struct {
 		cpu  int

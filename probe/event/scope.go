@@ -9,17 +9,18 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Scope is what the names in a definition can mean: those of a guest.
+// Scope is the meaning of the names in a definition, in one guest.
 type Scope struct {
-	Symbols probe.Symbols // nil: nothing is looked up
-	Types   Types         // nil: no types are known
-	// Variables are those that the code sees that is probed; nil: none are known.
+	Symbols probe.Symbols // nil: no lookups
+	Types   Types         // nil: not known
+	// Variables are the variables visible to the probed code; nil: not known.
 	Variables Variables
-	// Names are what addresses in records are called when these are shown; nil: Symbols.
+	// Names are the names for addresses in records when these are printed; nil:
+	// Symbols.
 	Names Names
 }
 
-// Names are what addresses are called, as by probe.Symbols. Find may be called from any
+// Names maps addresses to names, like probe.Symbols. Find may be called from any
 // goroutine.
 type Names interface {
 	Find(addr guest.GVA) (guest.Symbol, bool)
@@ -34,17 +35,17 @@ func (s Scope) names() Names {
 
 // Variables are the variables of a guest's program, by its debug information.
 type Variables interface {
-	// Variable returns where the code at addr has the value of a variable or a parameter,
-	// and its type, in which structures need to have those members only that are asked
-	// for: path are the names of the first, of one in that, and so on. An error is ErrNoSource,
-	// or says what there is instead, or why the value cannot be had.
+	// Variable returns how the code at addr can fetch a variable or a parameter, and
+	// its type, in which structures need only the members in path: the names of a
+	// member, of one in that, and so on. An error is ErrNoSource, or says which names
+	// exist instead, or why the value is not available.
 	Variable(addr guest.GVA, name string, path []string) (Fetch, btf.Type, error)
 }
 
-// ErrNoSource is returned where a guest has no debug information.
+// ErrNoSource is returned if a guest has no debug information.
 var ErrNoSource = errors.New("no debug information")
 
-// ModuleOf returns the module of a kernel that the code at addr is of, "" for none.
+// ModuleOf returns the kernel module of the code at addr, "" if it is in none.
 func ModuleOf(symbols probe.Symbols, addr guest.GVA) string {
 	if s, ok := symbols.(interface{ Module(addr guest.GVA) string }); ok {
 		return s.Module(addr)
@@ -55,8 +56,8 @@ func ModuleOf(symbols probe.Symbols, addr guest.GVA) string {
 // Types are the types of a guest's program. Its methods may be called from any
 // goroutine. *types.Info is one.
 type Types interface {
-	// Func returns the prototype of a function, of that module of a kernel where it is not
-	// "", or nil where it is not known.
+	// Func returns the prototype of a function (of that module of a kernel if module
+	// is not ""), or nil if it is not known.
 	Func(module, name string) *btf.FuncProto
 	// Struct returns the structure or union of that tag, or nil.
 	Struct(tag string) btf.Type

@@ -7,36 +7,36 @@ import (
 	"sync"
 )
 
-// Event is one event as a subscriber gets it. It may be kept and shared, but
-// not changed.
+// Event is one event as subscribers receive it. It may be kept and shared, but not
+// changed.
 type Event struct {
 	Source *Source
 	CPU    int
 	Time   int64  // host monotonic nanoseconds
-	Seq    uint64 // counts the hub's events, over all sources, from 0
+	Seq    uint64 // number of the event in the hub, over all sources, from 0
 	Data   []byte // the record: see Decode
-	Lost   uint64 // how many events this subscriber lost just before this one
-	Late   bool   // this subscriber has had one with a later time: see HubOptions.Window
+	Lost   uint64 // events that this subscriber lost just before this one
+	Late   bool   // this subscriber has received one with a later time: see HubOptions.Window
 }
 
-// Decode reads the record. While a filter runs there is none.
+// Decode reads the record. While a filter runs there is no record.
 func (e Event) Decode() (*Record, error) { return e.Source.Layout.Decode(e.Data) }
 
-// Payload returns what was given to Source.Put.
+// Payload returns the data passed to Source.Put.
 func (e Event) Payload() []byte { return e.Data[recordHeader:] }
 
-// Chooser chooses events. It runs on the hub's goroutine: it must be quick, must
-// not use the hub, and sees no Data.
+// Chooser selects events. It runs on the hub's goroutine: it must be quick, must not
+// use the hub, and gets no Data.
 type Chooser func(Event) bool
 
-// Queue bounds what a subscription holds for its reader. The zero value of
-// each field stands for its default.
+// Queue bounds the events that a subscription holds for its reader. The zero value of
+// each field means its default.
 type Queue struct {
 	Events int // default 8192
 	Bytes  int // of records; default 8 MiB
 
-	// Lose, unless nil, is called with an event that finds the queue full. It runs as a
-	// Chooser does.
+	// Lose, unless nil, is called with an event that finds the queue full. It runs
+	// like a Chooser.
 	Lose func(Event)
 }
 
@@ -52,29 +52,28 @@ type Subscription struct {
 	first     int
 	bytes     int
 	delivered uint64
-	lost      uint64 // since the last event that was queued
+	lost      uint64 // since the last queued event
 	lostTotal uint64
-	time      int64 // of the latest event that was queued
+	time      int64 // of the latest queued event
 	late      uint64
 	ended     bool
 	ready     chan struct{} // capacity 1: something has changed
 }
 
-// maxIdleQueue bounds the room that a queue without events has, in events.
+// maxIdleQueue bounds the capacity of an empty queue, in events.
 const maxIdleQueue = 1024
 
-// SubscriptionCounts says what became of the events that a subscription was to
-// have: of all that were stored after Subscribe and that its filter chose,
-// each is counted once.
+// SubscriptionCounts are the numbers of a subscription's events by outcome: each
+// event that was stored after Subscribe and selected by its filter is counted once.
 type SubscriptionCounts struct {
 	Delivered uint64 // returned by Next
 	Lost      uint64 // found the queue full, or were in it at Close
 	Pending   uint64 // are in the queue
-	Late      uint64 // of these that found room: came behind one with a later time
+	Late      uint64 // queued events that came after one with a later time
 }
 
-// Subscribe returns a queue of the events that are stored from now on. Filter
-// may be nil. On a closed hub the subscription has ended already.
+// Subscribe returns a queue of the events that are stored from now on. filter may be
+// nil. On a closed hub the subscription has already ended.
 func (h *Hub) Subscribe(filter Chooser, limit Queue) *Subscription {
 	if limit.Events <= 0 {
 		limit.Events = 8192
@@ -116,8 +115,8 @@ func (s *Subscription) push(e Event) {
 		s.late++
 	}
 	s.time = max(s.time, e.Time)
-	// Reuse the front before growing: the queue's memory stays within twice
-	// what it has held since it was last empty.
+	// Reuse the front before growing: the queue's memory stays within twice its
+	// maximum since it was last empty.
 	if len(s.queue) == cap(s.queue) && s.first > len(s.queue)/2 {
 		n := copy(s.queue, s.queue[s.first:])
 		clear(s.queue[n:])
@@ -162,14 +161,13 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// TryNext returns the next event if there is one, and whether no more will
-// come.
+// TryNext returns the next event, if any, and whether the subscription has ended.
 func (s *Subscription) TryNext() (e Event, ok, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first == len(s.queue) {
 		if s.queue, s.first = s.queue[:0], 0; cap(s.queue) > maxIdleQueue {
-			s.queue = nil // a reader that once fell back may live as long as the daemon
+			s.queue = nil // a reader that was once slow may live as long as the daemon
 		}
 		return Event{}, false, s.ended
 	}
@@ -181,8 +179,8 @@ func (s *Subscription) TryNext() (e Event, ok, ended bool) {
 	return e, true, false
 }
 
-// Ready returns a channel that has a value when TryNext may have more to say
-// than before. Next uses the same one.
+// Ready returns a channel that has a value when TryNext may return something new.
+// Next uses the same one.
 func (s *Subscription) Ready() <-chan struct{} { return s.ready }
 
 // Counts returns the counts so far.
@@ -192,7 +190,7 @@ func (s *Subscription) Counts() SubscriptionCounts {
 	return SubscriptionCounts{Delivered: s.delivered, Lost: s.lostTotal, Pending: uint64(len(s.queue) - s.first), Late: s.late}
 }
 
-// Stop ends the subscription behind what is in the queue.
+// Stop ends the subscription after the events in the queue.
 func (s *Subscription) Stop() {
 	s.hub.mu.Lock()
 	s.hub.subs = slices.DeleteFunc(s.hub.subs, func(o *Subscription) bool { return o == s })
@@ -200,7 +198,7 @@ func (s *Subscription) Stop() {
 	s.end()
 }
 
-// Close is Stop, and what is in the queue is counted as lost. It returns the final
+// Close is Stop, and counts the events in the queue as lost. It returns the final
 // counts and may be called again.
 func (s *Subscription) Close() SubscriptionCounts {
 	s.Stop()

@@ -6,7 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// AppendArgs appends the place and the arguments as ftrace prints them:
+// AppendArgs appends the place and the arguments in ftrace's format:
 //
 //	(vfs_read+0x0/0x370) fd=3 buf=0xffff888003a5c000
 //	(ksys_read+0x6f/0xf0 <- vfs_read) arg1=16

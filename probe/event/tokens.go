@@ -4,10 +4,10 @@ import (
 	"strings"
 )
 
-// maxCommand is the longest line that kprobe_events takes, in bytes.
+// maxCommand is the longest line that kprobe_events accepts, in bytes.
 const maxCommand = 4094
 
-// line is a command cut into tokens.
+// line is a command split into tokens.
 type line struct {
 	command string   // the tokens, joined by single blanks
 	tokens  []string // parts of the command
@@ -16,20 +16,21 @@ type line struct {
 // isBlank is isspace of the C locale.
 func isBlank(r rune) bool { return r == ' ' || '\t' <= r && r <= '\r' }
 
-// tokenize cuts text at white space. As in the kernel there is no quoting, and
-// # starts a comment wherever it stands.
+// tokenize splits text at white space. As in the kernel there is no quoting, and
+// # starts a comment anywhere.
 func tokenize(text string) *line {
 	if i := strings.IndexByte(text, '#'); i >= 0 {
 		text = text[:i]
 	}
 	s := &line{command: text, tokens: joinSignature(strings.FieldsFunc(text, isBlank))}
 	if command := strings.Join(s.tokens, " "); command != text {
-		s.command = command // else there is one copy of each of very many definitions
+		s.command = command // otherwise there would be two copies of each of very many definitions
 	}
 	return s
 }
 
-// joinSignature makes one token of a place with the types of a C++ function's parameters, as "twice(unsigned long)".
+// joinSignature joins a place with the parameter types of a C++ function into one
+// token, such as "twice(unsigned long)".
 func joinSignature(tokens []string) []string {
 	if len(tokens) < 3 || !strings.Contains(tokens[1], "(") {
 		return tokens
@@ -46,8 +47,8 @@ func joinSignature(tokens []string) []string {
 	return tokens
 }
 
-// fail returns the error for an offset into a token. As in the kernel, a token
-// that does not exist stands one blank behind the command.
+// fail returns the error for an offset into a token. As in the kernel, a token that
+// does not exist is one blank after the command.
 func (s *line) fail(token, offset int, code Code) *SyntaxError {
 	column := len(s.command) + 1
 	if token < len(s.tokens) {
@@ -55,8 +56,8 @@ func (s *line) fail(token, offset int, code Code) *SyntaxError {
 		for _, t := range s.tokens[:token] {
 			at += len(t)
 		}
-		// The kernel's caret can be shifted (docs/definitions.md); it never
-		// leaves the command here.
+		// The kernel's caret can be shifted (docs/definitions.md); here it never
+		// leaves the command.
 		column = min(at+offset, len(s.command))
 	}
 	return &SyntaxError{Code: code, Text: code.Text(), Errno: code.Errno(), Column: column, Command: s.command}
@@ -72,7 +73,7 @@ func (s *line) failText(text string, code Code) *SyntaxError {
 	return s.fail(0, 0, code)
 }
 
-// check refuses what would break the lines that commands are printed in.
+// check rejects characters that would break the lines that commands are printed in.
 func (s *line) check() error {
 	if len(s.command) > maxCommand {
 		return s.fail(0, maxCommand, CodeCommandTooLong)

@@ -12,7 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// someVariables are those of the code at one address.
+// someVariables are the variables of the code at one address.
 type someVariables struct{ addr guest.GVA }
 
 func (v someVariables) Variable(addr guest.GVA, name string, path []string) (Fetch, btf.Type, error) {
@@ -37,8 +37,8 @@ func (v someVariables) Variable(addr guest.GVA, name string, path []string) (Fet
 	return nil, nil, fmt.Errorf("no variable %s with %q", name, path)
 }
 
-// TestVariables: what arguments become by the variables of the code, where they are none of
-// the function's.
+// TestVariables: how arguments use variables of the code that are not the function's
+// parameters.
 func TestVariables(t *testing.T) {
 	f, err := kernel.Lookup("vfs_read")
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 	ReasonPatchedSite      Reason = "patched_site"
 )
 
-// meanings say what the reasons mean, in a sentence each, as docs/optimization.md has it.
+// meanings explain the reasons, in a sentence each, as docs/optimization.md does.
 var meanings = map[Reason]string{
 	ReasonNotBoundary:      "no instruction begins there",
 	ReasonUndecodable:      "bytes that are no instruction; by Linux's rules anywhere in the function",
@@ -59,14 +59,14 @@ var meanings = map[Reason]string{
 }
 
 // Meaning explains the reason in a sentence without its capital and full stop. It is
-// empty for what is none of the reasons.
+// empty for any other string.
 func (r Reason) Meaning() string { return meanings[r] }
 
-// Refusal is why there is no region.
+// Refusal is the reason why there is no region.
 type Refusal struct {
 	Reason Reason
-	Off    int    // of the instruction that is in the way, from the function's first byte; -1 for one elsewhere
-	Detail string // for people: what it is; may be empty
+	Off    int    // of the instruction that prevents it, from the function's first byte; -1 for one elsewhere
+	Detail string // for people: a description; may be empty
 }
 
 // String returns the reason, the place and the detail in one line.

@@ -6,25 +6,24 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Rule is a set of rules for what may be displaced.
+// Rule is a set of rules about the instructions that may be displaced.
 type Rule uint8
 
 // The rules.
 const (
-	// Kernel: exactly those of Linux 6.12 on x86-64, of a kernel built without
-	// RETPOLINE and IBT (arch/x86/kernel/kprobes/opt.c: can_optimize,
+	// Kernel: the rules of Linux 6.12 on x86-64, for a kernel built without RETPOLINE
+	// and IBT (arch/x86/kernel/kprobes/opt.c: can_optimize,
 	// copy_optimized_instructions).
 	Kernel Rule = iota
-	// KernelThunks: of a kernel built with RETPOLINE or IBT: there indirect
+	// KernelThunks: the same for a kernel built with RETPOLINE or IBT, where indirect
 	// jumps are no obstacle.
 	KernelThunks
-	// Ours: what a detour can do when its displacement holds an int3 at each
-	// old instruction boundary, where all that runs there is known.
+	// Ours: the capabilities of a detour whose displacement holds an int3 at each old
+	// instruction boundary, on a host where all code that runs there is known.
 	Ours
 	// OursCalls: Ours, and the last instruction may be a direct call, which
-	// Region.AppendCopy turns into a push of the original return address and a
-	// jump. Not for guests with shadow stacks (CR4.CET): the return would not
-	// match.
+	// Region.AppendCopy turns into a push of the original return address and a jump.
+	// Not for guests with shadow stacks (CR4.CET): the return would not match.
 	OursCalls
 )
 
@@ -41,19 +40,19 @@ func (r Rule) String() string {
 // MaxRegion is the most bytes of a region: 4, and one instruction more.
 const MaxRegion = x86.JmpLen - 1 + x86.MaxLen
 
-// Region is what a jump at Addr displaces: whole instructions, the first 5
-// bytes of which it overwrites.
+// Region is the set of instructions that a jump at Addr displaces: whole
+// instructions, the first 5 bytes of which it overwrites.
 type Region struct {
 	Addr uint64 // of the first byte
 	Off  int    // from the function's first byte
-	Len  int    // bytes, 5 to 19; the detour goes back to Addr+Len
-	// Insts are the displaced instructions, in order. By our rules padding may be
-	// among them, behind one that does not go on.
+	Len  int    // bytes, 5 to 19; the detour returns to Addr+Len
+	// Insts are the displaced instructions, in order. By our rules they may include
+	// padding, after an instruction that does not fall through.
 	Insts []x86.Inst
-	// Boundaries are the offsets from the region's first byte, 1 to 4 and
-	// ascending, at which one of them begins, padding included: where the jump's
-	// displacement must hold an int3 (Ours), because a context may stand there or an
-	// unforeseen jump may go there.
+	// Boundaries are the offsets from the region's first byte, 1 to 4 and ascending,
+	// at which one of them begins, padding included. There the jump's displacement
+	// must hold an int3 (Ours), because a context may be there or an unforeseen jump
+	// may lead there.
 	Boundaries []int
 	// Call: the last instruction is a direct call (OursCalls).
 	Call bool
@@ -71,9 +70,9 @@ func (r *Region) add(i *x86.Inst) {
 // Region decides whether the instruction at off can be the first one of a
 // region by the rules r.
 //
-// What it cannot know is left to the caller: whether the function may be probed
-// at all, other probes and post handlers on the site or in the region, and
-// whether a detour is within reach.
+// The caller must check the rest: whether the function may be probed at all, other
+// probes and post handlers on the site or in the region, and whether a detour is
+// within reach.
 func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 	switch {
 	case f.size > MaxCode:
@@ -95,7 +94,7 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
 	for reg.Len < x86.JmpLen {
 		i := &f.insts[k]
-		// First, since then the bytes are not those that run.
+		// First, because then the bytes are not the ones that run.
 		if what := f.patchedReason(i); what != "" {
 			return Region{}, refuse(ReasonPatchedSite, i.Off, what)
 		}
@@ -129,7 +128,7 @@ func (f *Func) refuseTooShort(off int) *Refusal {
 	return refuse(ReasonFunctionTooShort, off, fmt.Sprintf("%d bytes up to the next symbol", f.size-off))
 }
 
-// refuseNoInstruction is the refusal for a place where none begins.
+// refuseNoInstruction is the refusal for a place where no instruction begins.
 func (f *Func) refuseNoInstruction(off int) *Refusal {
 	switch {
 	case off >= f.size:
@@ -143,7 +142,7 @@ func (f *Func) refuseNoInstruction(off int) *Refusal {
 	return refuse(ReasonNotBoundary, off, "")
 }
 
-// refuseUnreached is the refusal for what no known path reaches.
+// refuseUnreached is the refusal for bytes that no known path reaches.
 func (f *Func) refuseUnreached(off int) *Refusal {
 	k, _ := f.Index(off)
 	if what := f.Data(off, int(f.insts[k].Len)); what != "" {
@@ -152,9 +151,9 @@ func (f *Func) refuseUnreached(off int) *Refusal {
 	return refuse(ReasonUnreached, off, "")
 }
 
-// addPadding adds the padding that stands behind the region, up to the jump's length.
-// It is padding if all of it is, up to where the next symbol begins or a known
-// path goes on, and nothing refers to it.
+// addPadding adds the padding after the region, up to the jump's length. The bytes
+// are padding only if all of them are, up to the next symbol or the place where a
+// known path continues, and nothing refers to them.
 func (f *Func) addPadding(reg *Region) *Refusal {
 	start := reg.Off + reg.Len
 	end := start
@@ -208,12 +207,12 @@ func isPadding(i *x86.Inst) bool {
 	case i.Class() != x86.ClassNop || i.Enc != x86.Legacy:
 		return false
 	case i.Map == x86.Map0:
-		return !i.Has(x86.PrefixRep) // which makes it pause
+		return !i.Has(x86.PrefixRep) // that would make it pause
 	}
 	return i.Opcode == 0x1f && i.Reg() == 0
 }
 
-// patchedReason returns what the guest rewrites the instruction for, or "".
+// patchedReason returns why the guest rewrites the instruction, or "".
 func (f *Func) patchedReason(i *Inst) string {
 	if f.in.Patched == nil {
 		return ""
@@ -230,8 +229,8 @@ func trap(i *Inst) *Refusal {
 }
 
 // checkDisplaced applies our rules for one displaced instruction: its copy in the
-// detour, between other copies, must do exactly what it does in its place, and
-// must not show where it ran.
+// detour, between other copies, must have exactly the same effect as in its place,
+// and must not reveal where it ran.
 func (f *Func) checkDisplaced(i *Inst, r Rule) *Refusal {
 	if f.in.Exception != nil && f.in.Exception(f.in.Addr+uint64(i.Off)) {
 		return refuse(ReasonExceptionEntry, i.Off, "")
@@ -256,8 +255,8 @@ func (f *Func) checkDisplaced(i *Inst, r Rule) *Refusal {
 	case x86.ClassLoadSS:
 		return refuse(ReasonMasksExceptions, i.Off, "")
 	case x86.ClassSyscall, x86.ClassVMEntry, x86.ClassWait:
-		// syscall leaves its return address in RCX; waits stand there for long,
-		// and one behind sti must not lose its place in the shadow.
+		// syscall leaves its return address in RCX; a wait can stay there for long,
+		// and one after sti must not lose its place in the shadow.
 		return refuse(ReasonNotBoostable, i.Off, c.String())
 	}
 	if i.IsEndbr() {
@@ -270,8 +269,8 @@ func (f *Func) checkDisplaced(i *Inst, r Rule) *Refusal {
 	return nil
 }
 
-// lockedBranch refuses a branch with LOCK: it raises #UD, which would report
-// the copy's address (SDM Vol. 2, LOCK).
+// lockedBranch rejects a branch with LOCK: it raises #UD, which would report the
+// copy's address (SDM Vol. 2, LOCK).
 func lockedBranch(i *Inst) *Refusal {
 	if i.Has(x86.PrefixLock) {
 		return refuse(ReasonNotMovable, i.Off, "lock prefix")
@@ -279,11 +278,10 @@ func lockedBranch(i *Inst) *Refusal {
 	return nil
 }
 
-// checkSurroundings applies those of our rules that look at what is around the
-// region.
+// checkSurroundings applies our rules about the code around the region.
 func (f *Func) checkSurroundings(reg *Region) *Refusal {
-	// A jump to a computed place may go into an instruction: then the bytes that it
-	// finds are a part of ours.
+	// A jump to a computed place may lead into an instruction, and so execute bytes
+	// of ours.
 	if f.lost >= 0 {
 		return refuse(ReasonIndirectJump, f.lost, "where it leads is not known")
 	}
@@ -327,9 +325,9 @@ func (f *Func) checkSurroundings(reg *Region) *Refusal {
 	return nil
 }
 
-// checkOverlap looks at the instructions before the region: one that is the other
-// half of overlapping code may reach into it, and mov ss right before it would
-// cover the jump instead of the instruction that sets RSP.
+// checkOverlap checks the instructions before the region: one that is the other half
+// of overlapping code may reach into it, and mov ss right before it would cover the
+// jump instead of the instruction that sets RSP.
 func (f *Func) checkOverlap(reg *Region) *Refusal {
 	k, _ := f.Index(reg.Off)
 	for k--; k >= 0 && f.insts[k].Off > reg.Off-x86.MaxLen; k-- {
@@ -343,8 +341,8 @@ func (f *Func) checkOverlap(reg *Region) *Refusal {
 	return nil
 }
 
-// jumpInto is the refusal for a known jump into the region: it would trap on
-// every pass.
+// jumpInto is the refusal for a known jump into the region, which would trap each
+// time.
 func (f *Func) jumpInto(b branch) *Refusal {
 	detail := fmt.Sprintf("to +%#x", b.to-f.in.Addr)
 	if f.insideReached(int(b.to - f.in.Addr)) {

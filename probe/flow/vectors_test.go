@@ -17,7 +17,7 @@ func code(t testing.TB, s string) []byte {
 	return b
 }
 
-// base is where the test functions stand.
+// base is the address of the test functions.
 const base = 0xffff_ffff_8100_0000
 
 // verdict is a decision in one line: "ok LEN @BOUNDARIES" or the reason.
@@ -44,7 +44,7 @@ func TestVectors(t *testing.T) {
 		name, code              string
 		kernel, ours, withCalls string // "" for withCalls: as ours
 	}{
-		// Targets (observed). The jump stands behind the region.
+		// Targets (observed). The jump is after the region.
 		{"jump to +0", "90 90 90 90 90 90 90 90 eb f6 c3", "ok 5 @1 2 3 4", "ok 5 @1 2 3 4", ""},
 		{"jump to +1", "90 90 90 90 90 90 90 90 eb f7 c3", "jump_into_region", "jump_into_region", ""},
 		{"jump to +4", "90 90 90 90 90 90 90 90 eb fa c3", "jump_into_region", "jump_into_region", ""},
@@ -125,7 +125,7 @@ func TestVectors(t *testing.T) {
 		{"6 bytes, undecodable behind", "90 90 90 90 c3 06", "undecodable", "ok 5 @1 2 3 4", ""},
 		{"undecodable within", "90 90 90 06 90 90", "undecodable", "undecodable", ""},
 		{"cut off", "90 90 90 48 8d 05", "undecodable", "undecodable", ""},
-		// An indirect jump behind the region.
+		// An indirect jump after the region.
 		{"jmp through a register", "90 90 90 90 90 90 ff e0", "indirect_jump", "indirect_jump", ""},
 		{"jmp through memory", "90 90 90 90 90 90 ff 24 c5 00 00 00 00", "indirect_jump", "indirect_jump", ""},
 		{"far jmp", "90 90 90 90 90 90 48 ff 28", "indirect_jump", "indirect_jump", ""},

@@ -13,23 +13,23 @@ type walk struct {
 	taken []bool // bytes of reached instructions
 	todo  []int  // offsets where paths begin
 
-	tables []branch // where jump tables lead
+	tables []branch // targets of jump tables
 }
 
 func newWalk(f *Func) *walk {
-	f.insts = make([]Inst, 0, f.size/3+1) // about as many as there will be
+	f.insts = make([]Inst, 0, f.size/3+1) // roughly the final number
 	return &walk{f: f, begun: make([]bool, f.size), taken: make([]bool, f.size)}
 }
 
-// push notes that a path leads to off.
+// push records that a path leads to off.
 func (w *walk) push(off int) {
 	if off >= 0 && off < w.f.size && !w.begun[off] {
 		w.todo = append(w.todo, off)
 	}
 }
 
-// follow follows all paths. Jump tables are looked for when what stands before
-// their jumps is known, and may lead to further ones.
+// follow follows all paths. It looks for jump tables when the code before their jumps
+// is known; these may add paths.
 func (w *walk) follow() {
 	f := w.f
 	tried := map[int]bool{} // offsets of jumps whose table was found
@@ -56,7 +56,7 @@ func (w *walk) follow() {
 	}
 }
 
-// path decodes from off on, as far as instructions go on behind themselves.
+// path decodes from off on, as long as instructions fall through.
 func (w *walk) path(off int) {
 	f := w.f
 	for off < f.size && !w.begun[off] {
@@ -82,8 +82,8 @@ func (w *walk) path(off int) {
 	}
 }
 
-// goesOn reports whether the next instruction is certainly code, because this
-// one can go on there. What switches to other code (sysret, vmrun, rsm) may
+// goesOn reports whether the next instruction is certainly code, because this one can
+// fall through to it. Instructions that switch to other code (sysret, vmrun, rsm) may
 // never come back.
 func goesOn(i *x86.Inst) bool {
 	switch i.Class() {
@@ -94,12 +94,12 @@ func goesOn(i *x86.Inst) bool {
 }
 
 // decodeRest decodes, in straight lines, the bytes that no path has reached: first
-// those behind a reached instruction, and anew behind each byte at which no
-// instruction begins. No instruction of the rest overlaps a reached one. Where
-// all is code, what follows the padding at the beginning counts as reached.
+// those after a reached instruction, and again after each byte at which no
+// instruction begins. No instruction of the rest overlaps a reached one. If all is
+// code, the code after the padding at the beginning counts as reached.
 func (w *walk) decodeRest() {
 	f := w.f
-	pad := true // nothing but padding since the last reached instruction
+	pad := true // only padding since the last reached instruction
 	for off := 0; off < f.size; {
 		if w.taken[off] {
 			off, pad = off+1, true
@@ -121,10 +121,10 @@ func (w *walk) decodeRest() {
 	f.sort()
 }
 
-// resync decodes the rest anew from each place where the straight lines have none
-// begin, but an instruction must: a direct branch leads there, of this function or
-// another, or a symbol names it. What comes of it overlaps the straight lines, and
-// nothing says which of both is code: see Boundary. Each byte is decoded from once.
+// resync decodes the rest again from each place where the straight lines have no
+// instruction begin, but one must: the target of a direct branch, of this function or
+// another, or a symbol. The results overlap the straight lines, and either may be
+// code: see Boundary. Each byte is decoded from once.
 func (w *walk) resync() {
 	f := w.f
 	lead := func(i *x86.Inst, off int) {
@@ -159,5 +159,5 @@ func (w *walk) resync() {
 	}
 }
 
-// sort puts the instructions in order.
+// sort sorts the instructions by offset.
 func (f *Func) sort() { slices.SortFunc(f.insts, func(a, b Inst) int { return a.Off - b.Off }) }

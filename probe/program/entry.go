@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// entry makes the stage that keeps, at a function's entry, what the program at
-// its return reads of it. It is nil when that reads nothing.
+// entry makes the stage that stores, at a function's entry, the data that the program
+// at its return reads. It is nil if the program reads none.
 func (b *blocks) entry() *probe.Stage {
 	code, reads := b.info.EntryCode()
 	if code == nil {

@@ -13,7 +13,7 @@ func walks(p *bpf.Program) bool {
 	return slices.ContainsFunc(p.Helpers(), func(h bpf.Helper) bool { return h == bpf.HelperGetStack || h == bpf.HelperGetStackID })
 }
 
-// frames is what compiled code for that privilege knows of stacks.
+// frames converts a Chain for compiled code of that privilege.
 func frames(ch *probe.Chain, user bool) *bpf.Frames {
 	f := &bpf.Frames{User: user, Longest: guest.MaxFrame}
 	f.Trampolines.Magic, f.Trampolines.Jump, f.Trampolines.Size = probe.Trampolines()
@@ -38,8 +38,8 @@ func frameAt(f *probe.FrameAt) bpf.FrameAt {
 	return bpf.FrameAt{PC: uint64(f.PC), FrameRule: bpf.FrameRule{FromRBP: f.Base == guest.FrameRBP, CFA: f.CFA, RBP: f.RBP, Outer: f.Outer}}
 }
 
-// frame returns the rule of the code that a program at addr interrupts, as far as that is the
-// same each time, nil if the program does not ask.
+// frame returns the rule of the code that a program at addr interrupts, if it is the
+// same each time, and nil if the program does not need it.
 func (rt *Runtime) frame(p *bpf.Program, ch *probe.Chain, addr guest.GVA) (*bpf.FrameAt, error) {
 	if ch == nil {
 		return nil, nil

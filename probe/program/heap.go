@@ -9,8 +9,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// ErrMapMemory is the cause when maps would take more of the host's memory than the
-// runtime may have.
+// ErrMapMemory is the cause if maps would take more of the host's memory than the
+// runtime may use.
 var ErrMapMemory = errors.New("no more memory for maps on the host")
 
 // heap is the host's memory for the maps of all programs.
@@ -19,8 +19,8 @@ type heap struct {
 	used  atomic.Int64
 }
 
-// collectAt is how many bytes are worth a collection when they are given back: the
-// system has them at once then.
+// collectAt is the number of freed bytes that justify a collection, which returns
+// them to the system at once.
 const collectAt = 16 << 20
 
 // Alloc implements bpf.Memory. The error is ErrMapMemory.
@@ -36,6 +36,6 @@ func (h *heap) Alloc(size int) (bpf.Area, error) {
 func (h *heap) Free(a bpf.Area) {
 	h.used.Add(-int64(len(a.Bytes)))
 	if len(a.Bytes) >= collectAt {
-		go debug.FreeOSMemory() // behind whoever still holds it
+		go debug.FreeOSMemory() // after the callers have dropped it
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Version asks who answers.
+// Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
 	return v, c.call(ctx, http.MethodGet, "/version", nil, nil, &v)
 }
 
-// Daemon returns what the daemon's process uses.
+// Daemon returns the resources used by the daemon's process.
 func (c *Client) Daemon(ctx context.Context) (d api.Daemon, err error) {
 	return d, c.call(ctx, http.MethodGet, "/v1/daemon", nil, nil, &d)
 }
@@ -31,22 +31,22 @@ func (c *Client) Pause(ctx context.Context) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/pause", nil, nil, &g)
 }
 
-// Resume lets a created or paused guest run; a running one goes on running.
+// Resume resumes a created or paused guest; a running one keeps running.
 func (c *Client) Resume(ctx context.Context) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/resume", nil, nil, &g)
 }
 
-// ResumeVCPU lets one vCPU go on that is stopped.
+// ResumeVCPU resumes one stopped vCPU.
 func (c *Client) ResumeVCPU(ctx context.Context, cpu int) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/resume", nil, api.ResumeGuest{VCPU: &cpu}, &g)
 }
 
-// Step lets a vCPU that is stopped go on for a while.
+// Step lets a stopped vCPU run for a while.
 func (c *Client) Step(ctx context.Context, s api.Step) (out api.Stepped, err error) {
 	return out, c.call(ctx, http.MethodPost, "/v1/guest/step", nil, s, &out)
 }
 
-// Reset boots the guest anew, with its probes in place.
+// Reset boots the guest again, with its probes in place.
 func (c *Client) Reset(ctx context.Context, r api.ResetGuest) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/reset", nil, r, &g)
 }
@@ -74,7 +74,7 @@ func (c *Client) GiveSnapshot(ctx context.Context, r io.Reader) (s api.Snapshot,
 	return s, c.call(ctx, http.MethodPost, "/v1/snapshots", nil, r, &s)
 }
 
-// Page returns an address of the page in the browser, good for one.
+// Page returns an address of the page in the browser, valid for one use.
 func (c *Client) Page(ctx context.Context) (p api.Page, err error) {
 	return p, c.call(ctx, http.MethodPost, "/v1/web", nil, nil, &p)
 }
@@ -89,15 +89,16 @@ func (c *Client) Text(ctx context.Context) (t api.Text, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/guest/text", nil, nil, &t)
 }
 
-// Probes lists the attached probes of these names, each of which must mean some probe,
-// or all: numbers, EVENT, GROUP/EVENT, GROUP/ and patterns of the two in the middle.
+// Probes lists the attached probes of these names, each of which must match some
+// probe, or all: numbers, EVENT, GROUP/EVENT, GROUP/ and patterns of the two in the
+// middle.
 func (c *Client) Probes(ctx context.Context, names ...string) ([]api.Probe, error) {
 	var l api.ProbeList
 	err := c.call(ctx, http.MethodGet, "/v1/probes", probeQuery(names), nil, &l)
 	return l.Probes, err
 }
 
-// probeQuery names probes.
+// probeQuery makes a query for probes by name.
 func probeQuery(names []string) url.Values {
 	if len(names) == 0 {
 		return nil
@@ -111,14 +112,14 @@ func (c *Client) Attach(ctx context.Context, specs ...api.ProbeSpec) ([]api.Prob
 	return l.Probes, err
 }
 
-// Apply is Attach for lists that have deletions in them: the answer has what these have
-// taken away, too.
+// Apply is Attach for lists that contain deletions: the answer also has the probes
+// that these deleted.
 func (c *Client) Apply(ctx context.Context, specs ...api.ProbeSpec) (l api.ProbeList, err error) {
 	return l, c.call(ctx, http.MethodPost, "/v1/probes", nil, api.CreateProbes{Probes: specs}, &l)
 }
 
-// Patch changes the probes of these names, as Probes takes them, or all: every one or
-// none.
+// Patch changes the probes of these names, in the syntax of Probes, or all: every one
+// or none.
 func (c *Client) Patch(ctx context.Context, p api.PatchProbe, names ...string) ([]api.Probe, error) {
 	var l api.ProbeList
 	err := c.call(ctx, http.MethodPatch, "/v1/probes", nil, api.PatchProbes{PatchProbe: p, Names: names}, &l)
@@ -135,15 +136,15 @@ func (c *Client) SetEnabled(ctx context.Context, name string, on bool) (p api.Pr
 	return p, c.call(ctx, http.MethodPatch, "/v1/probes/"+url.PathEscape(name), nil, api.PatchProbe{Enabled: &on}, &p)
 }
 
-// Detach removes one probe and returns what it was, with its final counts.
+// Detach removes one probe and returns its last state, with its final counts.
 func (c *Client) Detach(ctx context.Context, name string) (p api.Probe, err error) {
 	return p, c.call(ctx, http.MethodDelete, "/v1/probes/"+url.PathEscape(name), nil, nil, &p)
 }
 
-// DetachAll removes every probe and returns what they were.
+// DetachAll removes every probe and returns their last states.
 func (c *Client) DetachAll(ctx context.Context) ([]api.Probe, error) { return c.detach(ctx, nil) }
 
-// DetachMany removes the probes of these names, as Probes takes them, all or none.
+// DetachMany removes the probes of these names, in the syntax of Probes, all or none.
 func (c *Client) DetachMany(ctx context.Context, names ...string) ([]api.Probe, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -162,10 +163,10 @@ type SymbolQuery struct {
 	Match string // glob over the name; empty matches all
 	Kind  string // func, data or other; empty matches all
 	Limit int    // 0 means the daemon's default
-	Types bool   // prototypes of functions too
+	Types bool   // with prototypes of functions
 }
 
-// Symbols returns the guest's symbols that q selects, by address.
+// Symbols returns the guest's symbols selected by q, by address.
 func (c *Client) Symbols(ctx context.Context, q SymbolQuery) (l api.SymbolList, err error) {
 	v := url.Values{}
 	if q.Match != "" {
@@ -192,8 +193,8 @@ func (c *Client) Tasks(ctx context.Context, threads bool) (l api.TaskList, err e
 	return l, c.call(ctx, http.MethodGet, "/v1/tasks", v, nil, &l)
 }
 
-// Disas lists the function of the guest's image that at names: a symbol,
-// SYMBOL+OFFSET or an address; lines asks for the source of each instruction.
+// Disas lists the function of the guest's image at at: a symbol, SYMBOL+OFFSET or an
+// address; lines requests the source of each instruction.
 func (c *Client) Disas(ctx context.Context, at string, lines bool) (d api.Disas, err error) {
 	q := url.Values{"at": {at}}
 	if lines {
@@ -202,8 +203,8 @@ func (c *Client) Disas(ctx context.Context, at string, lines bool) (d api.Disas,
 	return d, c.call(ctx, http.MethodGet, "/v1/disas", q, nil, &d)
 }
 
-// Variables lists those that the code sees at a place: a symbol, SYMBOL+OFFSET, an
-// address, FILE:LINE or inline:FUNCTION.
+// Variables lists the variables visible to the code at a place: a symbol,
+// SYMBOL+OFFSET, an address, FILE:LINE or inline:FUNCTION.
 func (c *Client) Variables(ctx context.Context, at string) (l api.VariableList, err error) {
 	return l, c.call(ctx, http.MethodGet, "/v1/variables", url.Values{"at": {at}}, nil, &l)
 }
@@ -220,7 +221,7 @@ func (c *Client) SetArmed(ctx context.Context, on bool) error {
 	return c.call(ctx, http.MethodPut, "/v1/kprobes/enabled", nil, api.Knobs{Enabled: &on}, nil)
 }
 
-// Optimization reports whether probes become jumps, and what that has cost.
+// Optimization reports whether probes become jumps, and the cost so far.
 func (c *Client) Optimization(ctx context.Context) (o api.Optimization, err error) {
 	return o, c.call(ctx, http.MethodGet, "/v1/kprobes/optimization", nil, nil, &o)
 }
@@ -230,15 +231,15 @@ func (c *Client) SetOptimization(ctx context.Context, set api.SetOptimization) (
 	return o, c.call(ctx, http.MethodPut, "/v1/kprobes/optimization", nil, set, &o)
 }
 
-// Blacklist returns what may not be probed.
+// Blacklist returns the functions that may not be probed.
 func (c *Client) Blacklist(ctx context.Context) ([]api.BlacklistEntry, error) {
 	var b api.Blacklist
 	err := c.call(ctx, http.MethodGet, "/v1/blacklist", nil, nil, &b)
 	return b.Entries, err
 }
 
-// KernelList returns the text of one of the kernel's files on probes as this
-// daemon has it: list, blacklist or profile.
+// KernelList returns the text of this daemon's version of one of the kernel's files
+// on probes: list, blacklist or profile.
 func (c *Client) KernelList(ctx context.Context, file string) (text string, err error) {
 	return text, c.call(ctx, http.MethodGet, "/v1/kprobes/"+url.PathEscape(file), nil, nil, &text)
 }

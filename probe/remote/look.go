@@ -9,8 +9,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Where says which memory is meant. At is ADDRESS, SYMBOL or %REGISTER, with +OFFSET or -OFFSET behind it;
-// of VCPU and Task, which are numbers, and Space, the address of a page table, one at most is not empty.
+// Where selects memory. At is ADDRESS, SYMBOL or %REGISTER, optionally followed by
+// +OFFSET or -OFFSET; at most one of VCPU and Task, which are numbers, and Space, the
+// address of a page table, is set.
 type Where struct{ At, VCPU, Task, Space string }
 
 func (w Where) query() url.Values {
@@ -23,7 +24,7 @@ func (w Where) query() url.Values {
 	return q
 }
 
-// Registers returns the registers of a vCPU, or with "" of all of them.
+// Registers returns the registers of a vCPU, or of all vCPUs if vcpu is "".
 func (c *Client) Registers(ctx context.Context, vcpu string, vectors bool) (l api.RegisterList, err error) {
 	q := Where{VCPU: vcpu}.query()
 	if vectors {
@@ -32,12 +33,12 @@ func (c *Client) Registers(ctx context.Context, vcpu string, vectors bool) (l ap
 	return l, c.call(ctx, http.MethodGet, "/v1/registers", q, nil, &l)
 }
 
-// MemoryQuery says how memory is to be read.
+// MemoryQuery says how to read memory.
 type MemoryQuery struct {
-	Length  uint64 // 0: as the daemon likes
-	Live    bool   // with what probes have put there
-	Type    string // as C writes it, with members behind it; "": bytes
-	Symbols bool   // those that words in it point to
+	Length  uint64 // 0: the daemon's default
+	Live    bool   // including the bytes of probes
+	Type    string // in C syntax, optionally followed by members; "": bytes
+	Symbols bool   // the symbols that words in it point to
 }
 
 // Memory reads guest memory.
@@ -58,22 +59,23 @@ func (c *Client) Memory(ctx context.Context, at Where, m MemoryQuery) (out api.M
 	return out, c.call(ctx, http.MethodGet, "/v1/memory", q, nil, &out)
 }
 
-// WriteRegisters changes registers of a vCPU, and returns what it has then.
+// WriteRegisters changes registers of a vCPU, and returns its registers afterwards.
 func (c *Client) WriteRegisters(ctx context.Context, w api.WriteRegisters) (out api.Registers, err error) {
 	return out, c.call(ctx, http.MethodPut, "/v1/registers", nil, w, &out)
 }
 
-// WriteMemory writes it.
+// WriteMemory writes guest memory.
 func (c *Client) WriteMemory(ctx context.Context, w api.WriteMemory) (out api.Memory, err error) {
 	return out, c.call(ctx, http.MethodPut, "/v1/memory", nil, w, &out)
 }
 
-// PageWalk returns how an address is found in the page tables.
+// PageWalk returns the translation of an address through the page tables.
 func (c *Client) PageWalk(ctx context.Context, at Where) (out api.PageWalk, err error) {
 	return out, c.call(ctx, http.MethodGet, "/v1/pagetables", at.query(), nil, &out)
 }
 
-// Backtraces returns that of a vCPU or of a task, or with neither those of all vCPUs.
+// Backtraces returns the backtrace of a vCPU or of a task, or of all vCPUs if neither
+// is given.
 func (c *Client) Backtraces(ctx context.Context, of Where) (l api.BacktraceList, err error) {
 	return l, c.call(ctx, http.MethodGet, "/v1/backtraces", of.query(), nil, &l)
 }

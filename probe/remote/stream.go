@@ -14,12 +14,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// ErrCutOff is returned by Stream.Next when the stream ended without an end
-// record: the daemon died.
+// ErrCutOff is returned by Stream.Next if the stream ended without an end record: the
+// daemon died.
 var ErrCutOff = errors.New("stream was cut off")
 
-// maxLine bounds one record. The largest is a start record that lists every
-// probe; room for it is made only when it comes.
+// maxLine bounds one record. The largest is a start record that lists every probe;
+// memory is allocated only when it arrives.
 const maxLine = 256 << 20
 
 // Stream is a sequence of records. It belongs to one goroutine.
@@ -27,16 +27,16 @@ type Stream struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
 	long  []byte // a line that is longer than the reader's buffer
-	most  int    // bytes of a line
+	most  int    // limit of a line, in bytes
 	all   *Room
-	taken int64 // of that, for long
+	taken int64 // bytes taken of the shared room, for long
 	ctx   context.Context
 	ended bool
 }
 
-// Events opens an event stream, attaching the probes that r asks for. Its
-// first record is api.RecordStart; hits that happen after Events has returned
-// are in the stream or counted as lost.
+// Events opens an event stream, and attaches the probes in r. Its first record is
+// api.RecordStart; hits that happen after Events has returned are in the stream or
+// counted as lost.
 func (c *Client) Events(ctx context.Context, r api.StreamEvents) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/events", nil, r)
 }
@@ -46,19 +46,19 @@ func (c *Client) Profile(ctx context.Context, r api.StreamProfile) (*Stream, err
 	return c.stream(ctx, http.MethodPost, "/v1/profile", nil, r)
 }
 
-// Counts opens a stream of counts, a moment at once and then one every interval.
+// Counts opens a stream of counts: one record at once and then one every interval.
 func (c *Client) Counts(ctx context.Context, r api.StreamCounts) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/counts", nil, r)
 }
 
 // EndStream asks the daemon to end an event stream, by its number in api.Start: its
-// probes are detached, and it sends what there is, and its end.
+// probes are detached, and it sends the remaining records and the end record.
 func (c *Client) EndStream(ctx context.Context, stream uint64) error {
 	return c.call(ctx, http.MethodDelete, "/v1/events/"+strconv.FormatUint(stream, 10), nil, nil, nil)
 }
 
-// Console opens the guest's console output from what is left of its beginning
-// on; with follow it goes on until the guest ends.
+// Console opens the guest's console output from the oldest part that is kept; with
+// follow it continues until the guest ends.
 func (c *Client) Console(ctx context.Context, follow bool) (*Stream, error) {
 	q := url.Values{}
 	if follow {
@@ -67,13 +67,13 @@ func (c *Client) Console(ctx context.Context, follow bool) (*Stream, error) {
 	return c.stream(ctx, http.MethodGet, "/v1/guest/console", q, nil)
 }
 
-// ConsoleBytes opens the guest's console output until the guest ends: lines of what it wrote before, and
-// api.RecordOutput of what it writes, as it is.
+// ConsoleBytes opens the guest's console output until the guest ends: its earlier
+// output as lines, and its further output unchanged, as api.RecordOutput.
 func (c *Client) ConsoleBytes(ctx context.Context) (*Stream, error) {
 	return c.stream(ctx, http.MethodGet, "/v1/guest/console", url.Values{"bytes": {"true"}}, nil)
 }
 
-// Type types at the guest's console, and waits until all of b is taken.
+// Type types at the guest's console, and waits until all of b is accepted.
 func (c *Client) Type(ctx context.Context, b []byte) error {
 	for len(b) > 0 {
 		var r api.ConsoleTaken
@@ -96,9 +96,9 @@ func (c *Client) stream(ctx context.Context, method, path string, query url.Valu
 	return &Stream{body: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), most: cmp.Or(c.bounds.Line, maxLine), all: c.bounds.All, ctx: ctx}, nil
 }
 
-// Next returns the next record, of whatever type. After the end record it
-// returns io.EOF; a stream without one ends in ErrCutOff, or in the context's
-// error when the caller ended it.
+// Next returns the next record, of any type. After the end record it returns io.EOF;
+// a stream without one ends in ErrCutOff, or in the context's error if the caller
+// ended it.
 func (s *Stream) Next() (api.Record, error) {
 	if s.ended {
 		return api.Record{}, io.EOF
@@ -121,10 +121,10 @@ func (s *Stream) Next() (api.Record, error) {
 	return r, nil
 }
 
-// line returns the next whole line, valid until the next call. What comes
-// before an end without a newline is not a line: it was cut off.
+// line returns the next whole line, valid until the next call. Data before an end
+// without a newline is not a line: it was cut off.
 func (s *Stream) line() ([]byte, error) {
-	if s.long = s.long[:0]; s.taken > 0 { // one long line is not kept for all that follow
+	if s.long = s.long[:0]; s.taken > 0 { // do not keep one long line for all that follow
 		s.long = nil
 		s.all.give(s.taken)
 		s.taken = 0
@@ -149,7 +149,7 @@ func (s *Stream) line() ([]byte, error) {
 	}
 }
 
-// Close ends the stream; probes attached with it come out.
+// Close ends the stream; probes attached with it are detached.
 func (s *Stream) Close() error {
 	s.all.give(s.taken)
 	s.taken = 0

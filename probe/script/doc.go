@@ -1,3 +1,3 @@
 // Package script compiles scripts in bpftrace's language to programs, and prints
-// what these write as bpftrace does.
+// their output as bpftrace does.
 package script

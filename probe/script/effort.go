@@ -1,16 +1,17 @@
 package script
 
-// effort lets the owner of a compilation end it: see Options.Stop.
+// effort lets the caller of a compilation stop it: see Options.Stop.
 type effort struct {
 	stop    func() error // nil: never
 	steps   int
-	stopped error // what stop has returned
+	stopped error // the error of stop
 }
 
-// stopEvery is how many steps go by between two calls of stop.
+// stopEvery is the number of steps between two calls of stop.
 const stopEvery = 1024
 
-// step counts a step of the compiler, and returns the error that ends the compilation, if there is one.
+// step counts a step of the compiler, and returns the error that ends the
+// compilation, if any.
 func (e *effort) step() error {
 	if e.steps++; e.steps%stopEvery == 0 && e.stop != nil && e.stopped == nil {
 		e.stopped = e.stop()

@@ -10,27 +10,29 @@ import (
 	"strings"
 )
 
-// MapState is what is in a map, as data: states of one map of several guests can be added.
+// MapState is the contents of a map, as data: the states of one map in several guests
+// can be added.
 type MapState struct {
 	Name     string         `json:"name"`
 	Keyed    bool           `json:"keyed"`
-	Kind     string         `json:"kind"` // of its values: count, hist, int and so on
+	Kind     string         `json:"kind"` // kind of its values: count, hist, int and so on
 	Signed   bool           `json:"signed,omitempty"`
 	Bits     int            `json:"bits,omitempty"` // of hist
 	Low      int64          `json:"low,omitempty"`  // of lhist
-	High     int64          `json:"high,omitempty"` // of lhist and tseries, which has so many intervals
-	Step     int64          `json:"step,omitempty"` // likewise, of nanoseconds
+	High     int64          `json:"high,omitempty"` // of lhist; of tseries the number of intervals
+	Step     int64          `json:"step,omitempty"` // of lhist; of tseries in nanoseconds
 	Mode     string         `json:"mode,omitempty"` // of tseries
 	Zeroed   bool           `json:"zeroed,omitempty"`
 	Elements []ElementState `json:"elements"`
 }
 
-// ElementState is an element of a map: of an aggregation its numbers, of others what is printed of it.
+// ElementState is an element of a map: for an aggregation its numbers, otherwise its
+// printed form.
 type ElementState struct {
 	Key    KeyState             `json:"key,omitzero"`
-	Words  []uint64             `json:"words,omitempty"`  // of an aggregation, or the number of a value that is one
+	Words  []uint64             `json:"words,omitempty"`  // of an aggregation, or the number of a numeric value
 	Counts map[int]uint64       `json:"counts,omitempty"` // of a histogram, by bucket
-	Series map[uint64][2]uint64 `json:"series,omitempty"` // by interval since 1970: value, and how many or when
+	Series map[uint64][2]uint64 `json:"series,omitempty"` // by interval since 1970: value, and count or time
 	Marked bool                 `json:"marked,omitempty"`
 	Text   string               `json:"text,omitempty"` // of a value
 	JSON   string               `json:"json,omitempty"` // the same as JSON
@@ -38,16 +40,16 @@ type ElementState struct {
 
 // KeyState is the key of an element.
 type KeyState struct {
-	Text  string   `json:"text,omitempty"`  // its parts as they are printed
-	JSON  string   `json:"json,omitempty"`  // as JSON has them
-	Order []string `json:"order,omitempty"` // what it is ordered by, and told from others: its parts as bytes
+	Text  string   `json:"text,omitempty"`  // its printed parts
+	JSON  string   `json:"json,omitempty"`  // its parts in JSON
+	Order []string `json:"order,omitempty"` // its parts as bytes, which order and identify it
 }
 
 // MaxStateElements bounds the elements of all maps of a script in their states.
 const MaxStateElements = 1 << 17
 
-// States are all maps as they are now, but for those that the script does not want to be printed at its end; left is how
-// many elements there are too many.
+// States returns the current state of all maps, except those that the script does not
+// want printed at its end; left is the number of elements over the limit.
 func (p *Printer) States() (out []MapState, left int) {
 	if !p.s.c.config.printMaps {
 		return nil, 0
@@ -55,7 +57,8 @@ func (p *Printer) States() (out []MapState, left int) {
 	return p.states(p.entries)
 }
 
-// TakeStates are all maps, and takes all elements out of them, as TakeMaps does.
+// TakeStates returns the state of all maps, and removes all their elements, as
+// TakeMaps does.
 func (p *Printer) TakeStates() (out []MapState, left int, err error) {
 	all, err := p.take()
 	out, left = p.states(func(m *mapDef) []*entry { return all[m] })
@@ -111,8 +114,9 @@ func (p *Printer) elementState(m *mapDef, e *entry) ElementState {
 	return s
 }
 
-// keyOrder are the parts of a key such that keys are in the order of compareKeys where parts are in that of their bytes.
-// Addresses and stacks of one guest are what they are called.
+// keyOrder returns the parts of a key such that comparing their bytes orders keys as
+// compareKeys does. Addresses and stacks of a guest are represented by their printed
+// names.
 func (p *Printer) keyOrder(t Type, key []byte, out []string) []string {
 	for i, e := range t.Elems {
 		d := key[t.offset(i):][:e.bytes()]
@@ -145,8 +149,9 @@ type sumMap struct {
 	entries map[string]*entry
 }
 
-// Add adds the maps of a guest, which who names: values that nothing says how to add stay, with that name before their
-// keys; "" is the only guest. What cannot be added is said.
+// Add adds the maps of the guest who: values that cannot be added are kept, with that
+// name before their keys; "" is the only guest. It returns a problem for each state
+// that it rejects.
 func (s *Total) Add(who string, maps []MapState) (problems []string) {
 	if s.maps == nil {
 		s.maps = map[string]*sumMap{}
@@ -186,7 +191,7 @@ func (s *Total) Add(who string, maps []MapState) (problems []string) {
 	return problems
 }
 
-// mapName is what a map may be called.
+// mapName is the form of a map's name.
 var mapName = regexp.MustCompile(`^@[A-Za-z0-9_]{0,255}$`)
 
 // same reports whether elements of both can be added.
@@ -194,8 +199,8 @@ func (s MapState) same(o MapState) bool {
 	return s.Keyed == o.Keyed && s.Kind == o.Kind && s.Signed == o.Signed && s.Bits == o.Bits && s.Low == o.Low && s.High == o.High && s.Step == o.Step && s.Mode == o.Mode
 }
 
-// def is the definition of a map as its state says it, of whom who has sent it is not trusted. With several values are told from
-// those of other guests by their keys.
+// def is the definition of a map by its state, whose sender is not trusted. If
+// several is set, keys keep the values of different guests apart.
 func (s MapState) def(several bool) (*mapDef, error) {
 	k := slices.Index(kindNames[:], s.Kind)
 	t := Type{Kind: Kind(max(k, 0)), Signed: s.Signed, Size: 8, Low: s.Low, High: s.High, Step: s.Step, Format: s.Mode}
@@ -230,7 +235,7 @@ func (m *sumMap) add(who string, x ElementState) bool {
 	case t.is(Int, Bool) && len(x.Words) != 1, !plain && !m.def.isHist() && len(x.Words) != t.bytes()/8, len(x.Series) > maxIntervals:
 		return false
 	case plain && !json.Valid([]byte(x.JSON)):
-		return false // nothing that could be printed as JSON
+		return false // not printable as JSON
 	}
 	for b := range x.Counts {
 		if b < 0 || b >= buckets(t) {

@@ -65,7 +65,8 @@ func TestSumsAreExact(t *testing.T) {
 	}
 }
 
-// TestSumsOfOthers: values that nothing says how to add stay apart, and what is no sum is said.
+// TestSumsOfOthers: values that cannot be added are kept apart, and invalid states
+// are reported.
 func TestSumsOfOthers(t *testing.T) {
 	var total Total
 	add := func(who, text string, hits ...hit) []string {

@@ -2,7 +2,7 @@ package script
 
 import "testing"
 
-// TestProblems: what is said of something that has failed is what it failed of.
+// TestProblems: the warning about a failure names its cause.
 func TestProblems(t *testing.T) {
 	for _, c := range []struct {
 		what  string

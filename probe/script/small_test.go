@@ -10,7 +10,7 @@ import (
 func TestSmallThings(t *testing.T) {
 	read := []hit{{fn: "vfs_read"}}
 	for _, c := range []struct {
-		name, script, want string // what is printed, or of an error a pattern
+		name, script, want string // the output, or a pattern for an error
 		fails              bool
 		hits               []hit
 	}{

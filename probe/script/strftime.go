@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// strftime prints a time as C's function of that name does in the C locale (ISO C, 7.27.3.5,
-// and POSIX), and %f as microseconds. What is no conversion is printed as it is.
+// strftime prints a time as C's function of that name does in the C locale (ISO C,
+// 7.27.3.5, and POSIX), and %f as microseconds. Text that is not a conversion is
+// copied.
 func strftime(format string, t time.Time) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
@@ -36,7 +37,7 @@ func conversion(c byte, t time.Time) string {
 		return t.Format(l)
 	}
 	year, week := t.ISOWeek()
-	// Weeks that begin with a day of the week, counted from the first such day.
+	// Weeks begin with a day of the week, and are counted from the first such day.
 	weeks := func(first time.Weekday) int { return (t.YearDay() + 6 - (int(t.Weekday()-first)+7)%7) / 7 }
 	switch c {
 	case 'C':

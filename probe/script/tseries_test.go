@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// ticks are hits, each a tenth of a second behind the one before, on the vCPUs in turn.
+// ticks are hits, each a tenth of a second after the one before, on the vCPUs in
+// turn.
 func ticks(at time.Duration, values ...int64) (hs []hit) {
 	for i, v := range values {
 		hs = append(hs, hit{fn: "vfs_read", cpu: i % testCPUs, pid: uint32(i), time: uint64(at + time.Duration(i)*100*time.Millisecond), args: [6]uint64{uint64(v)}})
@@ -15,8 +16,8 @@ func ticks(at time.Duration, values ...int64) (hs []hit) {
 	return hs
 }
 
-// bars are the rows of a graph: when, where the mark is, where the zero line is or -1, and
-// what is behind it.
+// bars are the rows of a graph: the time, the column of the mark, the column of the
+// zero line or -1, and the text after it.
 func bars(low, high string, rows ...[4]any) string {
 	var b strings.Builder
 	head := strings.Repeat(" ", 13) + fmt.Sprintf("%-21s%32s", low, high) + "\n"

@@ -7,7 +7,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// TestCValueIsCutOff: what is behind so many values is told, in arrays and behind them.
+// TestCValueIsCutOff: values beyond the limit are marked as omitted, in arrays and
+// after them.
 func TestCValueIsCutOff(t *testing.T) {
 	i := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
 	const n = maxParts + 8

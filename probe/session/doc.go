@@ -1,5 +1,6 @@
-// Package session attaches probes to a guest from a Go program: definitions with filters, eBPF programs, scripts, watches and
-// overrides. The daemon guestprobed uses it, too.
+// Package session attaches probes to a guest from a Go program: definitions with
+// filters, eBPF programs, scripts, watches and overrides. The daemon guestprobed uses
+// it too.
 //
 // A Session works on one engine. Attach takes any number of definitions and attaches all of them or none:
 //

@@ -7,8 +7,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// BenchmarkIndex brings 500 probes to 100,000 others and takes them away. The index's
-// lock, which whoever looks up a probe waits for, is held for parts of that time only.
+// BenchmarkIndex adds 500 probes to 100,000 others and removes them. The index's
+// lock, which lookups wait for, is held only for parts of that time.
 func BenchmarkIndex(b *testing.B) {
 	var x index
 	x.init()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestScriptRecords: what waits is taken in its order and not all at once, with the record behind it, and makes room
-// for what comes.
+// TestScriptRecords: waiting records are taken in order and not all at once, each
+// with the record after it, which makes room for new ones.
 func TestScriptRecords(t *testing.T) {
 	s := Script{records: scriptRecords{ready: make(chan struct{}, 1)}}
 	q := &s.records

@@ -1,2 +1,2 @@
-// Package child runs guestprobed as a process of ours.
+// Package child runs guestprobed as a child process.
 package child

@@ -1,2 +1,2 @@
-// Package tools has the scripts that ship with guestprobe, each with its arguments and its help.
+// Package tools contains the scripts that are part of guestprobe, with their arguments and help texts.
 package tools

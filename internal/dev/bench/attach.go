@@ -21,7 +21,7 @@ var twenty string
 // attachSites is how many places it is attached at.
 const attachSites = 100
 
-// Attach is what it takes until a script counts.
+// Attach is the cost of starting a script.
 type Attach struct {
 	Unavailable string  `json:"unavailable,omitempty"`
 	Lines       int     `json:"lines"`        // of the script
@@ -72,8 +72,8 @@ func (g *benchGuest) attachCost(runs int) (a Attach, err error) {
 	return a, nil
 }
 
-// attachScript attaches the script of 20 lines and takes it off again; it returns how long the
-// first took, and at how many places it was in the guest.
+// attachScript attaches the script of 20 lines and detaches it again. It returns
+// how long attaching took, and at how many places the script ran in the guest.
 func (s *subjects) attachScript(t everywhere) (took time.Duration, inGuest int, err error) {
 	e, began := s.g.m.Engine(), time.Now()
 	c, err := script.Compile(twenty, t, script.Options{CPUs: s.g.m.Target().NumCPU()})

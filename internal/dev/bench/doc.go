@@ -1,3 +1,3 @@
-// Package bench measures what a probe costs on this machine, and beside it, in
-// the same run, what a user would use instead.
+// Package bench measures the cost of a probe on this machine, and in the same
+// run the cost of the alternatives.
 package bench

@@ -31,10 +31,10 @@ const (
 	symKernelFn   = "flags_chain"
 	symUserFn     = "user_hot"
 	symHotLoop    = "user_hot_loop"  // CPL3: calls user_hot, and counts the calls of its vCPU
-	symHotCalls   = "user_hot_calls" // what each vCPU has counted
+	symHotCalls   = "user_hot_calls" // the counter of each vCPU
 )
 
-// benchGuest is the built-in guest with nothing to do but calls on request.
+// benchGuest is the built-in guest, idle except for calls on request.
 type benchGuest struct {
 	m   *machine.Machine
 	mhz float64 // TSC ticks per microsecond
@@ -117,7 +117,7 @@ func (g *benchGuest) userCalls(ctx context.Context, fn guest.GVA, n uint64) (uin
 	if err != nil {
 		return 0, err
 	}
-	// Everything but the request first: the guest looks at the request alone.
+	// Everything except the request first: the guest polls only the request.
 	var b [mailTicks]byte
 	if err := g.m.Peek(box.Addr, b[:]); err != nil {
 		return 0, err

@@ -24,28 +24,28 @@ func spread(samples []float64) Spread {
 	return Spread{Min: s[0], Median: m, Max: s[len(s)-1]}
 }
 
-// Row is one kind of probe at one privilege level. The letters are those of
-// the kprobes documentation: k kprobe, b boosted, o optimized, j jprobe,
-// r kretprobe, rb and ro boosted and optimized kretprobes, kr and jr both on
-// one function.
+// Row is one kind of probe at one privilege level. The letters are the ones of
+// the kprobes documentation: k kprobe, b boosted, o optimized, j jprobe, r
+// kretprobe, rb and ro boosted and optimized kretprobes, kr and jr both on one
+// function.
 type Row struct {
 	Name string `json:"name"`
 	CPL  int    `json:"cpl"`
 	What string `json:"what"`
-	// Unavailable says why there is no figure: not built yet, or the host
-	// cannot. The fields below are zero then.
+	// Unavailable says why there is no figure: not built yet, or not possible on
+	// the host. The fields below are zero then.
 	Unavailable  string  `json:"unavailable,omitempty"`
 	Hits         uint64  `json:"hits"`
 	Missed       uint64  `json:"missed"`
 	ExitsPerHit  float64 `json:"exitsPerHit"`
 	InsnsPerHit  float64 `json:"insnsPerHit,omitempty"`  // guest instructions that the probe adds
 	EngineNs     float64 `json:"engineNs,omitempty"`     // host time outside KVM_RUN per hit
-	NsPerHit     *Spread `json:"nsPerHit,omitempty"`     // what a probed call takes longer than an unprobed one
+	NsPerHit     *Spread `json:"nsPerHit,omitempty"`     // additional time of a probed call over an unprobed one
 	BaselineNs   float64 `json:"baselineNs,omitempty"`   // the unprobed call, median
 	RatioToFirst float64 `json:"ratioToFirst,omitempty"` // median over the median of row k at the same CPL
 }
 
-// Peer is what a user would use instead.
+// Peer is an alternative to guestprobe.
 type Peer struct {
 	Name        string  `json:"name"`
 	What        string  `json:"what"`
@@ -54,7 +54,7 @@ type Peer struct {
 	NsPerHit    *Spread `json:"nsPerHit,omitempty"`
 	BaselineNs  float64 `json:"baselineNs,omitempty"`
 
-	// Packets are those of a debugger at one hit, in their order.
+	// Packets are a debugger's packets at one hit, in order.
 	Packets []Packet `json:"packets,omitempty"`
 }
 
@@ -69,7 +69,7 @@ type Host struct {
 	CPU     string `json:"cpu"`
 	Cores   int    `json:"cores"`
 	Kernel  string `json:"kernel"`
-	KVM     string `json:"kvm"` // what doctor found: deliveries of int3 at CPL0 and CPL3
+	KVM     string `json:"kvm"` // doctor's results: deliveries of int3 at CPL0 and CPL3
 	Version string `json:"version"`
 	Date    string `json:"date"` // UTC, day
 }
@@ -80,7 +80,7 @@ type Result struct {
 	Host   Host  `json:"host"`
 	Runs   int   `json:"runs"` // each figure is over that many
 	Rows   []Row `json:"rows"`
-	// InGuest are hits without an exit, beside detours written by hand.
+	// InGuest are hits without an exit, compared with detours written by hand.
 	InGuest   []InGuest `json:"inGuest"`
 	Attach    Attach    `json:"attach"`
 	Optimizer Optimizer `json:"optimizer"`
@@ -91,7 +91,7 @@ type Result struct {
 	Startup   Startup   `json:"startup"`
 }
 
-// Startup is the time from nothing to the guest's first console line.
+// Startup is the time from the start to the guest's first console line.
 type Startup struct {
 	KVMNs   *Spread `json:"kvmNs,omitempty"`   // system, VM, memory, vCPUs, image, page tables
 	GuestNs *Spread `json:"guestNs,omitempty"` // first KVM_RUN to the end of the first console line

@@ -55,7 +55,7 @@ func (c *rsp) recv() (string, error) {
 	return body[:len(body)-1], nil
 }
 
-// call sends one packet and wants an answer that begins with want.
+// call sends one packet, and fails if the answer does not begin with want.
 func (c *rsp) call(payload, want string) (string, error) {
 	if err := c.send(payload); err != nil {
 		return "", fmt.Errorf("gdb stub: %s: %w", payload, err)

@@ -17,8 +17,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// startGuest starts a daemon with the built-in guest and options of its command line, and returns a client of it. End
-// ends both.
+// startGuest starts a daemon with the built-in guest and options on its command
+// line, and returns a client for it. end ends both.
 func startGuest(ctx context.Context, vcpus int, options string) (c *remote.Client, end func() error, err error) {
 	dir, err := os.MkdirTemp("", "guestprobe-bench")
 	if err != nil {
@@ -37,18 +37,19 @@ func startGuest(ctx context.Context, vcpus int, options string) (c *remote.Clien
 	}, nil
 }
 
-// usage is what a window of time has seen.
+// usage is the resources used in a window of time.
 type usage struct {
 	first  float64 // work of vCPU 0 in a second of its thread's processor time
-	all    float64 // of all vCPUs in one of the process's, which does not depend on what else the machine does
-	others float64 // processor time of the threads of this process that are no vCPUs', by the time that went by
+	all    float64 // of all vCPUs, per processor time of this process, which does not depend on the machine's other load
+	others float64 // processor time of this process's threads other than vCPUs, per elapsed time
 }
 
 // work is how much each of two vCPUs has done until now.
 type work func(context.Context, *remote.Client) ([2]uint64, error)
 
-// window watches the guest's work for d, and for longer until each measured quantity has grown and enough, if it is not
-// nil, reports true: a slow host may do nothing at all in d.
+// window watches the guest's work for d. It continues until each measured
+// quantity has grown and enough, if it is not nil, reports true: a slow host may
+// do nothing at all in d.
 func window(ctx context.Context, c *remote.Client, done work, d time.Duration, enough func() bool) (u usage, err error) {
 	n, err := done(ctx, c)
 	if err != nil {
@@ -97,7 +98,7 @@ func rounds(ctx context.Context, c *remote.Client) (n [2]uint64, err error) {
 	return n, nil
 }
 
-// calls is the work behind callForEver.
+// calls returns the counts of callForEver's work.
 func calls(ctx context.Context, c *remote.Client) ([2]uint64, error) {
 	return counters(ctx, c, symHotCalls)
 }
@@ -125,7 +126,7 @@ func callForEver(ctx context.Context, c *remote.Client) error {
 	if len(l.Symbols) != 1 {
 		return fmt.Errorf("%d symbols are %s", len(l.Symbols), symHotLoop)
 	}
-	for request := uint64(1); ; request++ { // the user program may not be there yet
+	for request := uint64(1); ; request++ { // the user program may not run yet
 		of, err := counters(ctx, c, symHotCalls)
 		if err != nil {
 			return fmt.Errorf("the guest's user program does not answer: %w", err)

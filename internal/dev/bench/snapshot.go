@@ -13,13 +13,14 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// Snapshots is what it takes to save a busy guest of DefaultMemory, and to go back to where it was.
+// Snapshots is the cost of saving a busy guest of DefaultMemory, and of
+// resetting it to the snapshot.
 type Snapshots struct {
 	Unavailable string  `json:"unavailable,omitempty"`
 	Memory      uint64  `json:"memory"`              // bytes of RAM
 	FileBytes   int64   `json:"fileBytes"`           // of the last file
 	SaveNs      *Spread `json:"saveNs,omitempty"`    // of a guest that runs, into a file
-	StopNs      *Spread `json:"stopNs,omitempty"`    // of that, until the guest goes on
+	StopNs      *Spread `json:"stopNs,omitempty"`    // part of that, until the guest resumes
 	RestoreNs   *Spread `json:"restoreNs,omitempty"` // from the file into a new machine, up to its first instruction
 	ResetNs     *Spread `json:"resetNs,omitempty"`   // of a guest that has run for runTime since
 }
@@ -101,7 +102,7 @@ func snapshots(ctx context.Context, runs int) (out Snapshots, err error) {
 	return out, nil
 }
 
-// String says what was measured.
+// String describes the measurements.
 func (s *Snapshots) String() string {
 	if s.SaveNs == nil {
 		return fmt.Sprintf("What snapshots cost was not measured: %s.", s.Unavailable)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// tracefs returns the folder that holds uprobe_events, or why there is none.
+// tracefs returns the folder that holds uprobe_events, or why it is missing.
 func tracefs() (string, error) {
 	for _, dir := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {
 		f, err := os.OpenFile(filepath.Join(dir, "uprobe_events"), os.O_WRONLY|os.O_APPEND, 0)
@@ -55,8 +55,8 @@ func uprobe(ctx context.Context, p *Peer, fn []byte, runs int, calls uint32) (er
 	if err != nil {
 		return err
 	}
-	// Without a probe a call takes about a nanosecond: many more of them, or
-	// the time of starting a process covers it.
+	// Without a probe a call takes about a nanosecond, so make many more of them.
+	// Otherwise the time of starting a process would hide it.
 	plain, err := nativeLoop(dir, "plain", fn, calls*plainFactor)
 	if err != nil {
 		return err
@@ -102,8 +102,8 @@ func uprobe(ctx context.Context, p *Peer, fn []byte, runs int, calls uint32) (er
 	return nil
 }
 
-// timeCommand returns what path takes longer than empty, its one-call twin: the
-// cost of starting a process cancels out.
+// timeCommand returns how much longer path takes than empty, its one-call twin:
+// the cost of starting a process cancels out.
 func timeCommand(ctx context.Context, path, empty string) (time.Duration, error) {
 	var took [2]time.Duration
 	for i, p := range []string{empty, path} {

@@ -1,3 +1,3 @@
-// Package bpftest makes random programs, and compares what the interpreter and
-// compiled code make of a program.
+// Package bpftest makes random programs, and compares the results of a program
+// in the interpreter and in compiled code.
 package bpftest

@@ -17,8 +17,8 @@ func Bytes(seed uint64, n int) []byte {
 	return b
 }
 
-// CompareSeed compares the two random programs that a seed stands for, a long one
-// and a small one, each over so many runs.
+// CompareSeed compares the two random programs of a seed, a long one and a small
+// one, with runs runs each.
 func (w *Twin) CompareSeed(seed uint64, runs int) error {
 	if err := w.Compare(Program(Bytes(seed, 400), false), bpf.Kind(seed%3), runs); err != nil {
 		return fmt.Errorf("program %d: %w", seed, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The document is what the records and the code give.
+// The document equals Render's output for the records.
 func TestDocument(t *testing.T) {
 	const file = "../../../docs/hosts.md"
 	all, err := Load(os.DirFS("../../../docs/hosts"))
@@ -34,7 +34,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// Every test that the document names exists in package kvm.
+// Every test named in the document exists in package kvm.
 func TestFactsAreAsserted(t *testing.T) {
 	files, err := filepath.Glob("../../../kvm/*_test.go")
 	if err != nil || len(files) == 0 {
@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, record, text string
-		err                string // in the error; "" is none
+		err                string // part of the error; "": no error
 	}{
 		{"good", "kvm_intel-bochs", good, ""},
 		{"without emulator", "kvm_intel", change(`"bochs 2.7"`, `""`), ""},
@@ -105,7 +105,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The columns say what each kind of host can do.
+// The columns show what each kind of host supports.
 func TestRenderFeatures(t *testing.T) {
 	r, err := parse("kvm_intel-bochs", []byte(good))
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/host"
 )
 
-// Record is what `guestprobe doctor --format json` printed on a host, and what
-// that host was: the content of a file docs/hosts/NAME.json, written by
-// scripts/hosts.sh.
+// Record is the content of a file docs/hosts/NAME.json, written by scripts/hosts.sh: the
+// output of `guestprobe doctor --format json` on a host, and a description of the
+// host.
 type Record struct {
 	Name     string      `json:"-"`        // of the file: module, or module-emulator
-	Date     string      `json:"date"`     // of the run, as 2006-01-02, UTC
-	Kernel   string      `json:"kernel"`   // release of the kernel that KVM is part of
-	Module   string      `json:"module"`   // kvm_intel, kvm_amd or another
-	Emulator string      `json:"emulator"` // name and version; empty on a machine of its own
+	Date     string      `json:"date"`     // of the run, such as 2006-01-02, in UTC
+	Kernel   string      `json:"kernel"`   // release of the host's kernel
+	Module   string      `json:"module"`   // kvm_intel, kvm_amd or another module
+	Emulator string      `json:"emulator"` // name and version; empty on real hardware
 	Doctor   host.Report `json:"doctor"`
 }
 
-// parse reads one record. Fields that it does not know, or does not find, are
-// errors: the record is then of another version of doctor and must be made
+// parse parses a record. Unknown or missing fields are errors: the record then
+// belongs to another version of doctor and must be recorded
 // again.
 func parse(name string, b []byte) (Record, error) {
 	fail := func(err error) (Record, error) { return Record{}, fmt.Errorf("host record %s: %w", name, err) }
@@ -59,8 +59,8 @@ func parse(name string, b []byte) (Record, error) {
 	return r, nil
 }
 
-// Load reads the records of the hosts, in the order of columns, from the folder
-// docs/hosts.
+// Load reads the records of all hosts from the folder docs/hosts, in the order of
+// the columns.
 func Load(dir fs.FS) ([]Record, error) {
 	var all []Record
 	for _, name := range hosts {

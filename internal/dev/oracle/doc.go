@@ -1,4 +1,4 @@
 // Package oracle runs user code natively, one instruction at a time under
-// ptrace, and says what it did: the truth that probed guests are held against.
-// It knows nothing of probes.
+// ptrace, and reports the result. Probed guests are compared with it. It does
+// not depend on the code for probes.
 package oracle

@@ -14,7 +14,7 @@ import (
 // address that programs keep away from.
 const (
 	stubAddr = 0x7000_0000_0000
-	stubCode = 64 + 56 // behind the headers
+	stubCode = 64 + 56 // after the headers
 )
 
 // stubFile returns a path that can be executed, as long as the file is open.

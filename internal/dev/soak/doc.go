@@ -1,3 +1,3 @@
-// Package soak runs real daemons for minutes under random probing, kills what
-// can be killed, and checks that nothing is wrong, lost or left behind.
+// Package soak runs real daemons for minutes under random probing, kills
+// processes, and checks that nothing is wrong, lost or left over.
 package soak

@@ -13,27 +13,28 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// reader reads an event stream and keeps account of it.
+// reader reads an event stream and keeps an account of it.
 type reader struct {
 	stream *remote.Stream
 	cancel context.CancelFunc // cuts the connection
 	start  api.Start
 	seen   chan struct{} // has a value after a hit
-	done   chan struct{} // closed behind the last record
+	done   chan struct{} // closed after the last record
 
 	mu   sync.Mutex
 	hits uint64            // records of hits
 	pre  map[uint64]uint64 // by probe: records of stage pre or return
 	lost uint64            // in records of type lost
 	end  *api.End
-	err  error  // how the stream ended; io.EOF behind an end record
+	err  error  // how the stream ended; io.EOF after an end record
 	odd  string // the first record that cannot be
 }
 
 // open opens an event stream and reads its first record.
 func (w *worker) open(req api.StreamEvents) (*reader, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	// The context is the stream's too: the time limit is for its beginning.
+	// The context belongs to the stream, too: the time limit applies only to its
+	// beginning.
 	limit := time.AfterFunc(w.opt.Patience, cancel)
 	s, err := w.c.Events(ctx, req)
 	if err != nil {
@@ -99,7 +100,7 @@ func (rd *reader) record(r api.Record, probes map[uint64]api.Probe, cpus int) er
 		// A stream of all probes has later ones too.
 		p, known := probes[h.ID]
 		if h.Stage == "return" {
-			p.Addr -= api.Hex(p.Offset) // a return is of the function
+			p.Addr -= api.Hex(p.Offset) // a return belongs to the function
 		}
 		if rd.odd == "" && (h.CPU < 0 || h.CPU >= cpus || known && (h.Addr != p.Addr || h.Probe != p.Name || (h.CPL == 3) != p.User)) {
 			rd.odd = fmt.Sprintf("%s, but the probe is %+v", r.Data, p)
@@ -123,7 +124,7 @@ func (rd *reader) record(r api.Record, probes map[uint64]api.Probe, cpus int) er
 	return nil
 }
 
-// wait waits for n hits, at most for d, and not behind the phase's end.
+// wait waits for n hits, at most for d, and not past the phase's end.
 func (a *arena) wait(rd *reader, n uint64, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -164,9 +165,9 @@ func (a *arena) tally(rd *reader) {
 	})
 }
 
-// finished waits for the end record and checks the stream's own account
-// against what was read. False means that there was none, which is in order
-// only behind SIGKILL.
+// finished waits for the end record and compares the stream's own account with
+// the records that were read. It returns false if there was no end record, which
+// is only correct after SIGKILL.
 func (a *arena) finished(rd *reader, report func(string, ...any)) bool {
 	limit := time.NewTimer(a.opt.Patience)
 	defer limit.Stop()
@@ -198,14 +199,14 @@ func (a *arena) finished(rd *reader, report func(string, ...any)) bool {
 	return true
 }
 
-// sums checks a stream that has ended because its probes were detached, all of
-// which it saw from their first hit to their last: what their handlers made is
-// what the stream delivered and lost.
+// sums checks a stream that has ended because its probes were detached. It saw
+// all of them from their first hit to their last. So the hits that their
+// handlers handled must equal the events that the stream delivered and lost.
 func (a *arena) sums(rd *reader, ps []api.Probe, report func(string, ...any)) {
 	var emitted uint64
 	for _, p := range ps {
 		emitted += p.Stats.Events
-		// A return of a call that began before the stream makes no event; here all
+		// The return of a call that began before the stream makes no event. Here all calls
 		// began later.
 		made := p.Stats.Handled
 		if p.Kind == "r" {

@@ -9,13 +9,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Result is what a soak found out.
+// Result is the result of a soak.
 type Result struct {
 	Passed  bool     `json:"passed"`
 	Seed    uint64   `json:"seed"`
 	VCPUs   []int    `json:"vcpus"`
 	Clients int      `json:"clients"`
-	Seconds float64  `json:"seconds"` // all of it, checks included
+	Seconds float64  `json:"seconds"` // total, including checks
 	Sites   int      `json:"sites"`   // places that are probed at random
 	Total   Tally    `json:"total"`   // of all phases
 	Phases  []*Phase `json:"phases"`
@@ -38,7 +38,7 @@ func (r *Result) Failures() []string {
 // maxFailures bounds how many failures of a phase are kept in words.
 const maxFailures = 40
 
-// Phase is a stretch of clients at work, what ended it, and the checks behind
+// Phase is a stretch of clients at work, the way it ended, and the checks after
 // it.
 type Phase struct {
 	Name         string      `json:"name"`
@@ -48,7 +48,7 @@ type Phase struct {
 	Seconds      float64     `json:"seconds"`
 	Tally        Tally       `json:"tally"`
 	Checks       []Check     `json:"checks"`
-	Uses         *api.Daemon `json:"uses,omitempty"` // the daemon's process, at rest behind the phase
+	Uses         *api.Daemon `json:"uses,omitempty"` // the daemon's process, at rest after the phase
 	Failures     []string    `json:"failures,omitempty"`
 	FailuresMore int         `json:"failuresMore,omitempty"`
 
@@ -60,10 +60,10 @@ type Phase struct {
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
-	Detail string `json:"detail,omitempty"` // figures, or what was found instead
+	Detail string `json:"detail,omitempty"` // figures, or the unexpected result
 }
 
-// Tally counts what clients did and saw.
+// Tally counts the clients' operations and their results.
 type Tally struct {
 	Ops      map[string]int `json:"ops"`      // begun, by name
 	Refusals map[string]int `json:"refusals"` // by the reason's code
@@ -86,7 +86,7 @@ type Tally struct {
 func newTally() Tally { return Tally{Ops: map[string]int{}, Refusals: map[string]int{}} }
 
 // Operations returns how many operations were begun, and how many probes or
-// changes were refused.
+// changes were rejected.
 func (t *Tally) Operations() (begun, refused int) {
 	for n := range maps.Values(t.Ops) {
 		begun += n

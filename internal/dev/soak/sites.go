@@ -72,9 +72,9 @@ type place struct {
 	fn    string
 }
 
-// pick chooses a function, and in it an instruction: short functions are as
+// pick chooses a function, and in it an instruction. Short functions are as
 // likely as long ones, so that entries and tiny functions get their share. One
-// place in 30 is inside an instruction, and must be refused.
+// place in 30 is inside an instruction, and must be rejected.
 func (s *sites) pick(r *rand.Rand) place {
 	f := &s.funcs[r.IntN(len(s.funcs))]
 	i := r.IntN(len(f.starts))
@@ -103,14 +103,14 @@ func (s *sites) pick(r *rand.Rand) place {
 // mirrors are the functions of the guest with a mirror.
 var mirrors = map[string]string{"do_fork": "jdo_fork", "vfs_read": "jvfs_read", "tcp_v4_rcv": "jtcp_v4_rcv", "many_args": "jmany_args"}
 
-// fetches are arguments for random definitions: registers, the stack, memory
-// behind a register that often holds no address, variables, the task.
+// fetches are arguments for random definitions: registers, the stack, memory at
+// a register that often holds no address, variables, the task.
 var fetches = []string{
 	"", "", " a=%di b=%si:s32", " fl=%flags sp=%sp", " w=$stack0 v=$stack2:u16", " s=+0(%si):string", " p=+0(+8(%sp)):u8",
 	" r=@workload_rounds:u64[2]", " who=$comm", " x=+0(%ax):x64 y=-8(%bp):s64 ip=%ip:symbol",
 }
 
-// returnFetches are those of return probes.
+// returnFetches are arguments for return probes.
 var returnFetches = []string{"", " ret=%ax:s64", " ret=%ax a=$arg1 b=$arg2:u8", " s=+0($arg2):string w=@workload_rounds:u64"}
 
 // define writes a definition for a probe called name: of a function's entry
@@ -121,7 +121,7 @@ func define(r *rand.Rand, name string, at place) (def string, returns bool) {
 	case !at.entry || kind >= 4:
 		return "p:" + name + " " + at.text + fetches[n%len(fetches)], false
 	case kind == 0:
-		// Few instances: calls that find none are missed, and counted.
+		// Few instances: calls without a free one are missed, and counted.
 		return "r1:" + name + " " + at.text + returnFetches[n%len(returnFetches)], true
 	default:
 		return "r:" + name + " " + at.text + returnFetches[n%len(returnFetches)], true

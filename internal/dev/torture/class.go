@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Class is a set of what guests can do, and of what can be done to them, beyond what
-// all of them have.
+// Class is a set of abilities of guests, and of operations on them, in addition
+// to the basic ones.
 type Class uint8
 
-// The classes. Those that are code are in a third of the programs each.
+// The classes. Each class of code is in a third of the programs.
 const (
 	Saves    Class = 1 << iota // snapshots at random moments, and machines that continue from them
 	Steps                      // steps and runs to an address at random moments
@@ -24,13 +24,13 @@ const (
 // All are all classes.
 const All = Saves | Steps | Watches | Aliases | Moves | Rewrites | Tracers | Places
 
-// Classes are those that are on by default.
+// Classes are the default classes.
 const Classes = All
 
 var classNames = [...]string{"saves", "steps", "watches", "aliases", "moves", "rewrites", "tracers", "places"}
 
-// ParseClasses returns the classes of a list of names with commas between them; "none"
-// is the empty one.
+// ParseClasses parses a list of names with commas between them; "none" is the
+// empty list.
 func ParseClasses(list string) (Class, error) {
 	var c Class
 	for name := range strings.SplitSeq(list, ",") {

@@ -1,3 +1,3 @@
-// Package torture makes guests up, runs them with and without probes, and holds
-// what they do against a native run of the same code.
+// Package torture generates guests, runs them with and without probes, and
+// compares the results with a native run of the same code.
 package torture

@@ -12,8 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
-// Where the parts of a guest are. User text is one for all tasks; each has a data
-// area and stacks of its own: the second is for its signals, the third one that it moves to.
+// The addresses of a guest's parts. All tasks share the user text. Each has a
+// data area and stacks of its own: the second is for its signals, the third the
+// one that it moves to.
 const (
 	textVA  = 0x1000_0000_0000
 	textPA  = 0x40_0000
@@ -26,7 +27,7 @@ const (
 	stackVA   = 0x1000_2000_0000
 	stackPA   = 0x80_0000
 	stackSize = 16 << 10 // as in kernel.c
-	stacks    = 4        // of a task: its own, that of its signals, the one it moves to, none
+	stacks    = 4        // of a task: its own, its signals', the one that it moves to, and a hole
 
 	maxTasks = 16
 	ramSize  = 16 << 20
@@ -51,7 +52,7 @@ var kernelELF []byte
 
 var parseKernel = sync.OnceValues(func() (*guest.Image, error) { return guest.ParseELF(kernelELF) })
 
-// image makes the guest that runs p.
+// image makes the guest's image for p.
 func image(p *Program) (*guest.Image, error) {
 	k, err := parseKernel()
 	if err != nil {
@@ -113,7 +114,8 @@ func image(p *Program) (*guest.Image, error) {
 	return img, nil
 }
 
-// promises are the flags of the guest's profile: what text runs at one address only.
+// promises returns the flags of the guest's profile: whether text runs at one
+// address only.
 func (p *Program) promises() uint64 {
 	const user, kernel = uint64(guest.ProfileOneMapping), uint64(guest.ProfileKernelOnce)
 	switch {
@@ -125,7 +127,7 @@ func (p *Program) promises() uint64 {
 	return kernel
 }
 
-// config is what the kernel is told of a task: struct config.
+// config is the kernel's description of a task: struct config.
 func (p *Program) config(task int) []byte {
 	var b []byte
 	add := func(v uint64) { b = binary.LittleEndian.AppendUint64(b, v) }

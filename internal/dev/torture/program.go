@@ -2,17 +2,17 @@ package torture
 
 import "debug/elf"
 
-// Program is code with what is known of it.
+// Program is code and the facts about it.
 type Program struct {
 	Text  []byte
 	Funcs []Func // ascending
 	Insts []Inst // where probes can be, ascending
 	Data  []byte // at the beginning of each task's data; the first 8 bytes are its resume word
 	Tasks int
-	// Steps: some of it runs with RFLAGS.TF set.
+	// Steps: parts of it run with RFLAGS.TF set.
 	Steps bool
-	// Kernel: it runs at CPL0, without what only user code can rely on: a red zone, a
-	// stack that may end right below RSP, alignment checks.
+	// Kernel: it runs at CPL0, without things that only user code can rely on: a
+	// red zone, a stack that may end right below RSP, alignment checks.
 	Kernel bool
 	Entry  int // offset in Text
 
@@ -21,7 +21,7 @@ type Program struct {
 	Uneven  bool   // it calls with a stack that is not a multiple of 8
 	Alias   *Alias // a second mapping of the text
 
-	Handler     int  // offset of what runs at signals; 0: there are none
+	Handler     int  // offset of the signal handler; 0: none
 	AltStack    bool // signals have a stack of their own
 	SignalEvery int  // timer ticks from one to the next
 	// Lazy is how many pages of each stack, from the second on, are not there until
@@ -47,9 +47,9 @@ func (f *Func) symType() elf.SymType {
 // Inst is an instruction that a probe can be on.
 type Inst struct {
 	Off       int
-	Signal    bool // it runs at signals, so nobody knows how often
+	Signal    bool // it runs at signals, so the number of its runs is unknown
 	Changed   bool // the program rewrites it before it runs, so no probe stays on it
-	Rewritten bool // by the instruction before it, and nobody says so
+	Rewritten bool // by the instruction before it, without notification
 	Odd       bool // the state it runs in is rare: probes are there more often
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// stage makes handlers that run in the guest: each counts, and does one more thing
-// that engine code must get away with.
+// stage makes handlers that run in the guest: each counts, and also does
+// something unusual that engine code is allowed to do.
 func (w *work) stage() (*probe.Stage, error) {
 	const stride = 64
 	cpus := w.t.o.VCPUs

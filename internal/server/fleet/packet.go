@@ -9,7 +9,7 @@ import (
 type packet struct {
 	flags uint8
 	seq   uint64 // of the first byte of data
-	ack   uint64 // bytes before this one have come
+	ack   uint64 // all bytes before this one have arrived
 	limit uint64 // bytes before this one may be sent
 	data  []byte
 }
@@ -17,14 +17,15 @@ type packet struct {
 // Flags of packets.
 const (
 	flagFin   = 1 << iota // nothing follows data
-	flagReset             // the connection is none any more
-	flagAsk               // an answer is wanted
+	flagReset             // the connection has ended
+	flagAsk               // an answer is requested
 )
 
-// packetHead is how long a packet is without its data: version, flags, and three numbers.
+// packetHead is the length of a packet without its data: version, flags, and
+// three numbers.
 const packetHead = 2 + 3*8
 
-// packetVersion is what a packet begins with.
+// packetVersion is the first byte of a packet.
 const packetVersion = 1
 
 var errPacket = errors.New("not a packet of a fleet's connection")

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Serve says how a server of a fleet runs: what 'guestprobe fleet serve' takes and guestprobe-fleetd does.
+// Serve is the configuration of a fleet's server, from the flags of 'guestprobe
+// fleet serve' for guestprobe-fleetd.
 type Serve struct {
 	Listen   string // address and port
 	Store    string // folder
@@ -17,9 +18,9 @@ type Serve struct {
 	Cert     string // file, with Key
 	Key      string
 	Plain    bool   // without a certificate beyond this machine
-	Config   string // file of nats-server's configuration, instead of all that
-	URLFile  string // is written when clients are served
-	Bounds   Bounds // of what is kept of scripts
+	Config   string // file with nats-server's configuration, instead of all the above
+	URLFile  string // written when clients are served
+	Bounds   Bounds // of the stored scripts and their data
 }
 
 // Flags declares the flags.
@@ -39,7 +40,8 @@ func (s *Serve) Flags(f *pflag.FlagSet) {
 // Files are the flags whose values are files.
 var Files = []string{"store", "password-file", "tls-cert", "tls-key", "config", "url-file"}
 
-// Check fills in what depends on others, and refuses what does not go together.
+// Check fills in options that depend on others, and rejects options that do not
+// go together.
 func (s *Serve) Check(given func(flag string) bool, root bool, getenv func(string) string) error {
 	if s.Config != "" {
 		for _, flag := range []string{"listen", "store", "password-file", "tls-cert", "tls-key", "plain", "events-age", "events-bytes", "maps-age", "maps-bytes"} {

@@ -7,8 +7,9 @@ import (
 	"fmt"
 )
 
-// registers returns all registers of the vCPU that packets are for. Those that are not at hand are asked of KVM,
-// which takes its time: a run of p packets does it once.
+// registers returns all registers of the vCPU that packets refer to. Reading the
+// ones that are not available at once from KVM takes time, so a series of p
+// packets reads them once.
 func (s *session) registers() (*Registers, error) {
 	if s.known != s.cpu {
 		s.known = nobody
@@ -20,11 +21,12 @@ func (s *session) registers() (*Registers, error) {
 	return &s.cache, nil
 }
 
-// nobody is no vCPU.
+// nobody is the vCPU number that means no vCPU.
 const nobody = -1
 
-// readAll is g. It has the registers that are at hand: a debugger asks for the others by p when it wants them
-// (GDB manual, E.2), and most stops are looked at and left without.
+// readAll is g. It returns only the registers that are available at once: a
+// debugger asks for the others with p when it needs them (GDB manual, E.2), and
+// most stops do not need them.
 func (s *session) readAll(context.Context, []byte) (string, error) {
 	if err := s.t.Registers(s.cpu, &s.where, false); err != nil {
 		return "", err
@@ -38,7 +40,7 @@ func (s *session) readAll(context.Context, []byte) (string, error) {
 	return string(s.raw[n:]), nil
 }
 
-// writeAll is G, with the registers that g has, or more of them.
+// writeAll is G, with the registers of g, or more of them.
 func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
 	r, err := s.registers()
 	if err != nil {
@@ -62,7 +64,7 @@ func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
 	return "OK", s.t.SetRegisters(s.cpu, r)
 }
 
-// register returns the one of a number, and the number.
+// register returns the register with a number, and the number.
 func (s *session) register(b []byte) (*register, int, error) {
 	n, ok := number(b)
 	if !ok {
@@ -111,7 +113,7 @@ func (s *session) writeOne(_ context.Context, data []byte) (string, error) {
 
 const pageSize = 4096
 
-// readMemory answers with as much as there is.
+// readMemory answers with as many bytes as can be read.
 func (s *session) readMemory(_ context.Context, b []byte) (string, error) {
 	var addr, n uint64
 	if !numbers(b, &addr, &n) {
@@ -136,7 +138,7 @@ func (s *session) readMemory(_ context.Context, b []byte) (string, error) {
 	return hex.EncodeToString(p[:got]), nil
 }
 
-// writeMemory writes what stands behind "ADDRESS,LENGTH:".
+// writeMemory writes the data that follows "ADDRESS,LENGTH:".
 func (s *session) writeMemory(data []byte, decode func(dst, src []byte) bool) (string, error) {
 	head, body, ok := bytes.Cut(data, []byte(":"))
 	var addr, n uint64
@@ -147,7 +149,7 @@ func (s *session) writeMemory(data []byte, decode func(dst, src []byte) bool) (s
 	if !decode(p, body) {
 		return "", errBad
 	}
-	if n == 0 { // a debugger finds out whether there is such a packet
+	if n == 0 { // the debugger tests whether the packet is supported
 		return "OK", nil
 	}
 	return "OK", s.t.Write(s.cpu, addr, p)
@@ -161,7 +163,7 @@ func (s *session) writeBinary(_ context.Context, data []byte) (string, error) {
 	return s.writeMemory(data, func(dst, src []byte) bool { return copy(dst, src) == len(src) && len(src) == len(dst) })
 }
 
-// longest is how much of the guest's memory one packet may have us read.
+// longest is how much of the guest's memory one packet may make us read.
 const longest = 256 << 20
 
 // scan reads n bytes from addr on in blocks, each with keep bytes of the one before in front.
@@ -209,7 +211,7 @@ func (s *session) search(_ context.Context, data []byte) (string, error) {
 	return answer, err
 }
 
-// checksum is of what compare-sections compares: "ADDRESS,LENGTH".
+// checksum returns the checksum for compare-sections over "ADDRESS,LENGTH".
 func (s *session) checksum(_ context.Context, data []byte) (string, error) {
 	var addr, n uint64
 	if !numbers(data, &addr, &n) {
@@ -225,8 +227,8 @@ func (s *session) checksum(_ context.Context, data []byte) (string, error) {
 	return fmt.Sprintf("C%x", crc), err
 }
 
-// crcTable is that of the polynomial that the packet has (GDB manual, E.5), the highest bit
-// first.
+// crcTable is the table of the packet's polynomial (GDB manual, E.5), most
+// significant bit first.
 var crcTable = func() (t [256]uint32) {
 	for i := range t {
 		c := uint32(i) << 24

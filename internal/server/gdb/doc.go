@@ -1,12 +1,12 @@
-// Package gdb speaks GDB's remote serial protocol, at whose other end a debugger sees a
-// guest's vCPUs as threads of one process.
+// Package gdb speaks GDB's remote serial protocol. The debugger at the other end
+// sees a guest's vCPUs as threads of one process.
 //
-// A connection belongs to Serve, which reads one packet after the other, answers it from a
-// table, and while the guest runs waits for a stop or for the debugger's interrupt. What the
-// guest is comes through Target. All-stop mode only: a debugger that asks for non-stop is
-// told that there is none.
+// A connection belongs to Serve, which reads one packet after the other and
+// answers it from a table. While the guest runs, it waits for a stop or for the
+// debugger's interrupt. It accesses the guest through Target. It supports only
+// all-stop mode, and reports that in its answer to qSupported.
 //
-// What arrives is bounded and checked before it is used; a packet that is not understood
-// gets the empty answer, and one that is wrong an error, as the protocol has it (GDB manual,
-// appendix E).
+// All input is bounded and checked before it is used. As the protocol demands
+// (GDB manual, appendix E), a packet that is not understood gets the empty
+// answer, and a packet with a mistake gets an error.
 package gdb

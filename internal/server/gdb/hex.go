@@ -24,7 +24,8 @@ func number(b []byte) (uint64, bool) {
 	return n, err == nil
 }
 
-// numbers reads as many hexadecimal numbers as there are targets, with a comma between two.
+// numbers parses as many hexadecimal numbers as there are targets, with commas
+// between.
 func numbers(b []byte, to ...*uint64) bool {
 	for i, p := range to {
 		var word []byte

@@ -6,13 +6,14 @@ import (
 	"io"
 )
 
-// packetSize is how long a packet's data may be, between its $ and its #.
+// packetSize is the maximum length of a packet's data, between its $ and its #.
 const packetSize = 16 << 10
 
-// interrupt is what a debugger sends when its user types ^C (GDB manual, E.10).
+// interrupt is the byte that a debugger sends when its user types ^C (GDB
+// manual, E.10).
 const interrupt = 0x03
 
-// event is what a reader finds: a packet's data, an interrupt, or an answer to one of ours.
+// event is the next input: a packet's data, an interrupt, or an acknowledgement.
 type event struct {
 	data      []byte // of a packet; not nil
 	damaged   bool   // a packet whose checksum is wrong, or that is too long
@@ -20,7 +21,8 @@ type event struct {
 	ack, nak  bool
 }
 
-// readEvent reads up to the end of the next event. What is between events is passed over.
+// readEvent reads up to the end of the next event. It skips bytes between
+// events.
 func readEvent(r *bufio.Reader) (event, error) {
 	for {
 		c, err := r.ReadByte()
@@ -40,7 +42,7 @@ func readEvent(r *bufio.Reader) (event, error) {
 	}
 }
 
-// readPacket reads a packet behind its $, and undoes its escapes.
+// readPacket reads the rest of a packet after its $, and undoes its escapes.
 func readPacket(r *bufio.Reader) (event, error) {
 	data, sum, tooLong := []byte{}, byte(0), false
 	escaped := false
@@ -50,7 +52,7 @@ func readPacket(r *bufio.Reader) (event, error) {
 			return event{}, err
 		}
 		switch {
-		case c == '$': // the sender has begun anew
+		case c == '$': // the sender has started over
 			data, sum, escaped, tooLong = data[:0], 0, false, false
 			continue
 		case c == '#':
@@ -96,7 +98,7 @@ func appendPacket[T string | []byte](b []byte, data T) []byte {
 	return fmt.Appendf(b, "#%02x", sum)
 }
 
-// escapedLen is how many bytes appendPacket makes of c.
+// escapedLen returns how many bytes appendPacket writes for c.
 func escapedLen(c byte) int {
 	if c == '$' || c == '#' || c == '}' || c == '*' {
 		return 2

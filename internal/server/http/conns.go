@@ -20,21 +20,23 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// conns bounds how many connections there are and what the bodies of requests take. It
-// is a listener of the server. When there is no room for a connection, the one goes
-// that has waited longest for its client: between requests, or for the rest of one. Only
-// where all are served does the new one learn that there are too many.
+// conns bounds the number of connections and the memory of request bodies. It is
+// the server's listener. When there is no room for a new connection, it closes
+// the one that has waited longest for its client, between requests or for the
+// rest of one. The new connection is rejected only if all others are being
+// served.
 type conns struct {
 	net.Listener
 	limits *atomic.Pointer[limits] // the server's
 
-	bodies atomic.Int64 // bytes that are there
+	bodies atomic.Int64 // bytes in memory
 
 	mu   sync.Mutex
 	open map[*conn]bool
 }
 
-// spare is how many connections there may be above the limit, to be told of it.
+// spare is how many connections are accepted above the limit, only to tell their
+// clients about it.
 const spare = 32
 
 // conn is one connection, of the socket or of the fleet.
@@ -42,8 +44,8 @@ type conn struct {
 	net.Conn
 	of      *conns
 	refused bool      // it is above the limit
-	waiting bool      // for its client; conns.mu guards this and what follows
-	since   time.Time // when it began to be so
+	waiting bool      // for its client; conns.mu guards this and the following fields
+	since   time.Time // since when it waits, or does not
 }
 
 // Accept returns the next connection.
@@ -61,7 +63,7 @@ func (cs *conns) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes room for c, and reports whether it may be served at all.
+// admit makes room for c, and reports whether it can be served.
 func (cs *conns) admit(c *conn) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -89,7 +91,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// wait notes that the connection waits for its client, or does so no more.
+// wait records whether the connection waits for its client.
 func (c *conn) wait(waiting bool) {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -98,8 +100,8 @@ func (c *conn) wait(waiting bool) {
 
 type connKey struct{}
 
-// withConn is the server's ConnContext: a request knows its connection, and the kernel is
-// asked once for each who is there.
+// withConn is the server's ConnContext. It stores the connection in its
+// requests' context, and asks the kernel once for the client's identity.
 func withConn(ctx context.Context, nc net.Conn) context.Context {
 	if c, ok := nc.(*conn); ok {
 		ctx = context.WithValue(ctx, connKey{}, c)
@@ -108,8 +110,9 @@ func withConn(ctx context.Context, nc net.Conn) context.Context {
 	return withPeer(ctx, nc)
 }
 
-// awaitRoom waits until the client has read so much that what is to be written fits into the connection, and
-// the end of a stream behind it. The error of a client that does not is os.ErrDeadlineExceeded.
+// awaitRoom waits until the client has read enough that the connection has room
+// for the pending write and for the end of a stream after it. It returns
+// os.ErrDeadlineExceeded when the client does not read.
 func (c *conn) awaitRoom() error {
 	switch nc := c.Conn.(type) {
 	case *fleet.Conn:
@@ -134,8 +137,8 @@ func requestConn(r *http.Request) *conn {
 	return c
 }
 
-// begin is called before a request is served; what it returns behind that. The error
-// refuses it.
+// begin is called before a request is served, and its result end after that. An
+// error rejects the request.
 func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	c := requestConn(r)
 	if c == nil {
@@ -152,7 +155,7 @@ func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	b := &body{ReadCloser: r.Body, c: c, rc: http.NewResponseController(w)}
 	if r.ContentLength != 0 {
 		r.Body = b
-		// The server itself reads what a handler has left of a body, too.
+		// The server itself reads the part of a body that a handler leaves, too.
 		_ = b.rc.SetReadDeadline(time.Now().Add(cs.limits.Load().bodyTime))
 	}
 	c.wait(false)
@@ -162,7 +165,7 @@ func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	}, nil
 }
 
-// body counts what is read of a request's body.
+// body counts the bytes that are read from a request's body.
 type body struct {
 	io.ReadCloser
 	c    *conn
@@ -170,7 +173,7 @@ type body struct {
 	read int64
 }
 
-// Read reads what comes in time and finds room.
+// Read reads the bytes that arrive in time and fit into the limit.
 func (b *body) Read(p []byte) (int, error) {
 	cs := b.c.of
 	b.c.wait(true)
@@ -179,7 +182,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.read += int64(n)
 	switch sum, lim := cs.bodies.Add(int64(n)), cs.limits.Load(); {
 	case sum > lim.bodies && n > 0:
-		_ = b.rc.SetReadDeadline(time.Now()) // nobody waits for the rest
+		_ = b.rc.SetReadDeadline(time.Now()) // the rest is not read
 		return 0, &api.Error{
 			Code: api.CodeTooMany, Errno: "ENOMEM", Message: fmt.Sprintf("the bodies of all requests have more than %s together", formatSize(uint64(lim.bodies))),
 			Detail: "try again, or start guestprobed with a larger --max-bodies",

@@ -8,8 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// effort bounds what requests that compile may use together: they run one at a time, and none begins or continues
-// while the daemon's own memory is above its limit. Any goroutine may use it.
+// effort bounds the resources of requests that compile. They run one at a time,
+// and none begins or continues while the daemon's own memory is above its limit.
+// Any goroutine may use it.
 type effort struct {
 	slot  chan struct{} // capacity 1: held while something is compiled
 	limit uint64        // bytes of live heap, see --memory-limit
@@ -27,8 +28,8 @@ func liveHeap() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// begin waits until nothing else is compiled. After done has been called the next request has its turn. An error says
-// that the client has gone, or that there is no memory.
+// begin waits until no other request compiles. Call done to give the next
+// request its turn. It fails if the client is gone, or if there is no memory.
 func (e *effort) begin(ctx context.Context) (done func(), err error) {
 	select {
 	case e.slot <- struct{}{}:
@@ -42,7 +43,8 @@ func (e *effort) begin(ctx context.Context) (done func(), err error) {
 	return func() { <-e.slot }, nil
 }
 
-// room returns an error while the daemon uses as much memory as it may, garbage aside.
+// room returns an error while the daemon uses as much memory as it may, without
+// garbage.
 func (e *effort) room() error {
 	if e.used() < e.limit {
 		return nil
@@ -56,7 +58,8 @@ func (e *effort) room() error {
 	}
 }
 
-// stop returns what ends a compilation early: the client has gone, or there is no memory.
+// stop returns the reason to end a compilation early: the client is gone, or
+// there is no memory.
 func (e *effort) stop(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -9,12 +9,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// fileGuest is what a Guest has that takes copies of its files.
+// fileGuest has the methods of a Guest that accepts copies of its files.
 type fileGuest interface {
 	GiveFile(path string, b []byte) (linux.Given, error)
 }
 
-// giveFile takes a copy of a file of the guest's.
+// giveFile accepts a copy of one of the guest's files.
 func (s *server) giveFile(w http.ResponseWriter, r *http.Request) error {
 	if err := s.effort.room(); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *server) giveFile(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: machine.ErrNoFiles.Error()}
 	}
-	s.resetMu.Lock() // a reset makes the files known anew
+	s.resetMu.Lock() // a reset reads the files again
 	defer s.resetMu.Unlock()
 	given, err := g.GiveFile(req.Path, req.Copy)
 	switch {

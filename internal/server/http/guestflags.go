@@ -11,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// guestFlags declares the flags that say which guest there is.
+// guestFlags declares the flags that describe the guest.
 func (o *options) guestFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
@@ -32,11 +32,12 @@ func (o *options) guestFlags(f *pflag.FlagSet) {
 	command.MarkSeveral(f, "disk")
 }
 
-// GuestFiles are those of GuestFlags' flags whose values are files.
+// GuestFiles are the flags of GuestFlags whose values are files.
 var GuestFiles = []string{"guest", "kernel", "initrd", "debug", "symbols"}
 
-// GuestFlags declares those of guestprobed's flags that say which guest there is, for programs that start one. What it
-// returns checks them and writes those that were given as guestprobed takes them; its error is one of usage.
+// GuestFlags declares the flags of guestprobed that describe the guest, for
+// programs that start guestprobed. args checks the flags and returns those that
+// were given as arguments for guestprobed; its error is a usage error.
 func GuestFlags(f *pflag.FlagSet) (args func() ([]string, error)) {
 	o := defaultOptions()
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -13,9 +13,10 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// Start runs guestprobed with these arguments in this process, and returns when it serves clients, or
-// cannot: the error says with which status it has ended, and log why. end ends it, and fails if its
-// status is not 0. The end of ctx does not end it.
+// Start runs guestprobed with these arguments in this process. It returns when
+// the daemon serves clients, or cannot do so: the error has the status with
+// which it has ended, and the log the reason. end ends the daemon, and fails if
+// its status is not 0. The end of ctx does not end it.
 func Start(ctx context.Context, args []string, log io.Writer, getenv func(string) string, monitor Monitor) (end func() error, err error) {
 	ready, tell, err := os.Pipe()
 	if err != nil {
@@ -41,7 +42,7 @@ func Start(ctx context.Context, args []string, log io.Writer, getenv func(string
 		}
 		return nil
 	}
-	// Its end closes the pipe as well.
+	// Closing it also closes the pipe.
 	if line, _ := io.ReadAll(ready); len(line) > 0 {
 		return end, nil
 	}

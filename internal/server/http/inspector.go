@@ -7,8 +7,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// inspector answers what is asked about the guest as it is: symbols, code, registers, memory, stacks, variables and tasks. It changes
-// nothing but registers and memory that a client writes, and knows nothing of streams, scripts, snapshots and clients.
+// inspector answers requests about the present state of the guest: symbols,
+// code, registers, memory, stacks, variables and tasks. It changes only
+// registers, memory and console input, at a client's request. It does not depend
+// on streams, scripts, snapshots or clients. Any goroutine may use it.
 type inspector struct {
 	guest  Guest
 	probes *session.Session

@@ -13,8 +13,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// kernelInfo is what programs are told of the kernel of a Linux guest. It is read when it
-// is asked for first: not every guest has programs.
+// kernelInfo is the information about a Linux guest's kernel that programs use.
+// It is read on first use: not every guest has programs.
 type kernelInfo struct {
 	image *linux.Kernel
 	path  string // of the image's file
@@ -25,13 +25,13 @@ type kernelInfo struct {
 	known bpf.Kernel
 }
 
-// linuxGuest is what a Guest has that runs Linux.
+// linuxGuest has the methods of a Guest that runs Linux.
 type linuxGuest interface {
 	// kernel returns nil where the guest runs something else.
 	kernel() *kernelInfo
 }
 
-// read reads what the kernel's files say.
+// read reads the kernel's files.
 func (k *kernelInfo) read() {
 	k.known = bpf.Kernel{Version: bpf.KernelVersion(k.image.Version), Symbol: func(name string) (uint64, bool) {
 		at, ok := k.lookup(name)
@@ -43,7 +43,7 @@ func (k *kernelInfo) read() {
 	} else {
 		k.log.Warn("programs that need the kernel's types are refused", "error", err)
 	}
-	// As distributions name it, and as libbpf looks for it.
+	// The names that distributions use, and that libbpf looks for.
 	if text, err := files.Read(kernelConfig(k.path, k.image.Version), bpf.MaxKernelConfig); err == nil {
 		k.known.Config = bpf.KernelConfig(string(text))
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -51,22 +51,23 @@ func (k *kernelInfo) read() {
 	}
 }
 
-// kernelConfig is where the configuration of a kernel's image is, if it is anywhere.
+// kernelConfig returns the path at which distributions put the configuration of a
+// kernel's image.
 func kernelConfig(image, version string) string {
 	return filepath.Join(filepath.Dir(image), "config-"+version)
 }
 
-// lookup finds a symbol of the kernel as it runs.
+// lookup finds a symbol of the running kernel.
 func (k *kernelInfo) lookup(name string) (guest.GVA, bool) {
 	s, err := k.view().Lookup(name)
 	return s.Addr, err == nil
 }
 
-// programs returns what programs may ask of the kernel.
+// programs returns the information about the kernel that programs may use.
 func (k *kernelInfo) programs() *bpf.Kernel {
 	k.once.Do(k.read)
 	return &k.known
 }
 
-// reader returns how the tasks of the current boot are read.
+// reader returns the reader of the current boot's tasks.
 func (k *kernelInfo) reader() *linux.Tasks { return k.view().(*linux.View).TaskReader() }

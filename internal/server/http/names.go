@@ -10,10 +10,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// checkNames refuses in a body, which has been decoded into a value of type t,
-// what encoding/json lets pass: a field whose name differs in case, and one that
-// is given twice, of which the last would count. Half of what a client meant must
-// not be done.
+// checkNames rejects fields of a body that encoding/json accepts when it decodes
+// the body into a value of type t: a field whose name differs in case, and a
+// field that is given twice, of which the last would count. Half of a request
+// must not be carried out.
 func checkNames(b []byte, t reflect.Type) error {
 	return (&nameChecker{json.NewDecoder(bytes.NewReader(b))}).value(t)
 }
@@ -21,8 +21,8 @@ func checkNames(b []byte, t reflect.Type) error {
 // nameChecker walks one JSON value that is known to be well formed.
 type nameChecker struct{ dec *json.Decoder }
 
-// value walks the next value, which goes into one of type t; nil stands for a
-// type whose fields are not ours to know.
+// value walks the next value, which is decoded into type t; nil means a type
+// whose fields are not checked.
 func (c *nameChecker) value(t reflect.Type) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -74,7 +74,7 @@ func (c *nameChecker) object(t reflect.Type) error {
 	return nil
 }
 
-// elemType is the type of what a list or map of type t holds.
+// elemType returns the type of the elements of a list or map of type t.
 func elemType(t reflect.Type) reflect.Type {
 	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Map) {
 		return t.Elem()

@@ -7,19 +7,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Operation is what a route takes and what it answers. docs/openapi.yaml is made of the operations, and queries are checked
-// by them.
+// Operation describes the input and the answer of a route. docs/openapi.yaml is
+// generated from the operations, and queries are checked against them.
 type Operation struct {
 	Method, Path string
 	Summary      string
 	Description  string
 	Query        []Parameter // any other parameter is an error
-	Body         *Body       // nil: none is taken
+	Body         *Body       // nil: no body
 	Answers      []Answer    // when the request succeeds
-	Refusals     []int       // statuses of errors, besides those that any request may get
+	Refusals     []int       // statuses of errors, in addition to the ones that any request may get
 }
 
-// Kind is what a parameter of a query is.
+// Kind is the kind of a query's parameter.
 type Kind int
 
 // Kinds of parameters.
@@ -28,7 +28,7 @@ const (
 	Texts        // a text, any number of times
 	Flag         // true or false, as strconv.ParseBool reads it
 	Number       // a whole number of at least 0
-	Address      // the same, as a text: it may have 64 bits, and a prefix such as 0x
+	Address      // the same, as text: it may have 64 bits, and a prefix such as 0x
 )
 
 // Parameter is a parameter of a query, or of a path.
@@ -37,18 +37,18 @@ type Parameter struct {
 	Kind        Kind
 	Description string
 	Required    bool
-	Enum        []string // what a Text may be
-	Min, Max    uint64   // of a Number that has bounds; Max 0: it has none
+	Enum        []string // the values of a Text
+	Min, Max    uint64   // of a Number with bounds; Max 0: no bounds
 	Default     any      // the value without the parameter: a string or an int
 
 	bits    int    // of a Number or an Address; 0: 64
 	base    int    // of a Number: 0 allows prefixes such as 0x
-	blank   bool   // an empty value is as good as none
-	wrong   string // what an error says of a value: it is "not a number"
-	missing string // what it says where a required one is missing
+	blank   bool   // an empty value counts as not given
+	wrong   string // the error for an invalid value, such as "not a number"
+	missing string // the error for a missing required value
 }
 
-// Body is what a route takes as its body.
+// Body describes a route's request body.
 type Body struct {
 	Of       any    // a value of its type
 	Media    string // "": JSON
@@ -62,13 +62,13 @@ type Example struct {
 	Value any
 }
 
-// Answer is what a route answers.
+// Answer describes a route's answer.
 type Answer struct {
 	Status      int
 	Of          any      // a value of its type; nil: it has no body
-	Media       []string // none: JSON
-	Name        string   // of the answer in the document, where no type of package api has one for it
-	Description string   // "": the type says it
+	Media       []string // empty: JSON
+	Name        string   // of the answer in the document, if package api has no type for it
+	Description string   // "": the type's comment
 	Example     any
 }
 
@@ -98,7 +98,7 @@ const (
 	mediaRecords = "application/x-ndjson"
 )
 
-// jsonOf is an answer that is one JSON value of a type.
+// jsonOf is an answer of one JSON value of a type.
 func jsonOf(of any) []Answer { return []Answer{{Status: http.StatusOK, Of: of}} }
 
 // Answers of several routes.
@@ -141,7 +141,7 @@ type Refusal struct {
 	Why    string
 }
 
-// CommonRefusals are the statuses of errors that no route decides about.
+// CommonRefusals are the statuses of errors that do not depend on the route.
 func CommonRefusals() []Refusal {
 	return []Refusal{
 		{http.StatusBadRequest, string(api.CodeUnknownField) + ", " + string(api.CodeBadJSON)},

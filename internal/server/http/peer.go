@@ -16,8 +16,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// peer is who is at the other end of a connection, as the kernel knew it when
-// the connection was made (SO_PEERCRED, unix(7)).
+// peer is the client of a connection, as the kernel knew it when the connection
+// was made (SO_PEERCRED, unix(7)).
 type peer struct {
 	PID int32
 	UID uint32
@@ -25,11 +25,11 @@ type peer struct {
 	err error
 }
 
-// access says who may use the socket beside its file mode.
+// access says who may use the socket, in addition to its file mode.
 type access struct {
 	self uint32   // our own user
 	uids []uint32 // allowed by --allow-uid
-	gid  int      // of --group, negative when there is none
+	gid  int      // of --group, negative without the flag
 	// groups returns the groups of a user; a variable for tests.
 	groups func(uid uint32) []string
 }
@@ -52,7 +52,7 @@ func (a access) check(p peer) error {
 	}
 }
 
-// userGroups returns the groups that the user database has for uid.
+// userGroups returns the groups of uid in the user database.
 func userGroups(uid uint32) []string {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
@@ -67,14 +67,15 @@ func userGroups(uid uint32) []string {
 
 type peerKey struct{}
 
-// withPeer asks the kernel once per connection who is there.
+// withPeer asks the kernel for the client's identity, once per connection.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }
 
 func peerOf(c net.Conn) peer {
 	if _, ok := c.(*fleet.Conn); ok {
-		// Whom the fleet's server lets in may do what we may: it tells nobody who that is.
+		// A client of the fleet has the daemon's own rights. The fleet's server does not
+		// say who the client is.
 		return peer{UID: uint32(os.Geteuid())}
 	}
 	uc, ok := c.(*net.UnixConn)

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// maxKept bounds what is kept of the records of a script without a client, in bytes.
+// maxKept bounds the kept records of a script without a client, in bytes.
 const maxKept = 4 << 20
 
-// scriptLog keeps the last records of a script without a client, in the form in which they
-// go to clients. It is where the script's stream writes them.
+// scriptLog keeps the last records of a script without a client, in the form in
+// which they are sent to clients. The script's stream writes to it.
 type scriptLog struct {
 	mu      sync.Mutex
 	parts   [][]byte // each of whole records
@@ -31,7 +31,7 @@ func (*scriptLog) WriteHeader(int) {}
 // Flush implements http.Flusher.
 func (*scriptLog) Flush() {}
 
-// Write keeps records, and forgets old ones for them.
+// Write keeps records, and drops old ones for them.
 func (l *scriptLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,13 +45,13 @@ func (l *scriptLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tell wakes who waits. Callers hold mu.
+// tell wakes the waiting readers. Callers hold mu.
 func (l *scriptLog) tell() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// mark notes that the script's end begins.
+// mark records that the script's end begins.
 func (l *scriptLog) mark() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *scriptLog) mark() {
 	}
 }
 
-// close notes that nothing follows.
+// close records that nothing follows.
 func (l *scriptLog) close() {
 	l.mark()
 	l.mu.Lock()
@@ -70,17 +70,18 @@ func (l *scriptLog) close() {
 	l.tell()
 }
 
-// logPart is what a reader of a log gets.
+// logPart is the result of reading a log.
 type logPart struct {
 	data    []byte // records, or nothing yet
-	next    int    // where to read on
-	skipped int    // bytes that are not kept any more
+	next    int    // position of the next read
+	skipped int    // bytes that were dropped
 	end     int    // where the script's end begins, or -1
 	last    bool   // nothing follows
 	changed <-chan struct{}
 }
 
-// read returns the part that is at a place of all that was written, or behind it.
+// read returns the first part at or after a position in everything that was
+// written.
 func (l *scriptLog) read(at int) logPart {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,2 +1,3 @@
-// Package jail has a process give up what it does not need any more: privileges, files, network and system calls.
+// Package jail makes a process drop everything that it no longer needs:
+// privileges, files, network and system calls.
 package jail

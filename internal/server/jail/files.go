@@ -8,27 +8,28 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// Files are what may still be opened. A name stands for what has it when the jail is entered: a file that takes the place of
-// another one later is another one. What is not there is left out.
+// Files are the files that may still be opened. A name means the file that has
+// it when the jail is entered: a file that replaces it later is a different one.
+// Names that do not exist are ignored.
 type Files struct {
 	Read   []string // files, and all files below folders
-	List   []string // folders that may be listed as well, with what is below
-	Write  []string // files that are read and written where they are
-	Make   []string // folders in which files are read, made, written, replaced and removed
-	Append []string // folders in which files are made and written, and not read
+	List   []string // folders that may also be listed, with everything below
+	Write  []string // files that are read and overwritten in place
+	Make   []string // folders in which files are read, created, written, replaced and removed
+	Append []string // folders in which files are created and written, but not read
 	Remove []string // folders in which files are removed
-	Dial   []string // folders in which there are unix sockets to connect to
+	Dial   []string // folders of unix sockets to connect to
 }
 
-// Net is what of TCP stays.
+// Net is the part of TCP that stays allowed.
 type Net struct {
 	Dial   bool     // connections to anywhere
-	Listen []uint16 // ports; 0: any that is free
+	Listen []uint16 // ports; 0: any free one
 	// Abstract lets the process connect to abstract unix sockets of others.
 	Abstract bool
 }
 
-// What of files each of Files is, as Landlock has it.
+// The rights for each field of Files, in Landlock's terms.
 const (
 	fsRead   = ll.AccessFSReadFile
 	fsList   = fsRead | ll.AccessFSReadDir
@@ -36,7 +37,7 @@ const (
 	fsMake   = fsList | fsWrite | ll.AccessFSTruncate | ll.AccessFSMakeReg | ll.AccessFSRemoveFile
 	fsAppend = ll.AccessFSWriteFile | ll.AccessFSMakeReg
 	fsAll    = 1<<17 - 1 // of ABI 9
-	// filesOnly are those that a rule on a file may have.
+	// filesOnly are the rights that a rule for a file may have.
 	filesOnly = fsRead | fsWrite | ll.AccessFSTruncate
 )
 
@@ -46,7 +47,7 @@ const (
 	abiUnix    = 9
 )
 
-// landlockABI returns the kernel's, 0 where it has none.
+// landlockABI returns the kernel's version of Landlock, or 0 without Landlock.
 func landlockABI() int {
 	v, err := ll.LandlockGetABIVersion()
 	if err != nil {
@@ -55,7 +56,8 @@ func landlockABI() int {
 	return v
 }
 
-// restrictFiles confines files and network by Landlock, as far as the kernel has it.
+// restrictFiles restricts files and network with Landlock, as far as the kernel
+// supports it.
 func restrictFiles(f Files, n Net, r *Report) error {
 	abi := landlockABI()
 	if abi == 0 {
@@ -86,8 +88,9 @@ func restrictFiles(f Files, n Net, r *Report) error {
 	for _, port := range n.Listen {
 		rules = append(rules, landlock.BindTCP(port))
 	}
-	// Signals need no scope: the filter lets them go to ourselves alone. A scope would, on kernels up to 6.14, which take each thread
-	// for a domain of its own, keep the runtime's from reaching other threads.
+	// Signals need no scope: the filter restricts them to our own process. With a
+	// scope, kernels up to 6.14 treat each thread as a domain of its own, so the
+	// runtime's signals would not reach other threads.
 	var scopes landlock.ScopedSet
 	if !n.Abstract {
 		scopes = ll.ScopeAbstractUnixSocket

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// install puts rules in force: for all threads and those to come, or for the calling one and what it starts. no_new_privs must
-// be set.
+// install puts rules in force, either for all present and future threads, or for
+// the calling one and the threads that it starts. no_new_privs must be set.
 func install(rules []rule, all bool) error {
 	p := assemble(rules)
 	var flags uint = unix.SECCOMP_FILTER_FLAG_LOG

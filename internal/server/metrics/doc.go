@@ -1,3 +1,3 @@
-// Package metrics is what a daemon and its guest have counted in the form that Prometheus
-// scrapes. It asks for the counts when it is scraped, and keeps none.
+// Package metrics serves the counts of a daemon and its guest in the form that
+// Prometheus scrapes. It reads the counts when it is scraped, and keeps none.
 package metrics

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// desc describes a metric by its name behind guestprobe_.
+// desc describes a metric. Its name follows guestprobe_.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("guestprobe_"+name, help, labels, nil)
 }

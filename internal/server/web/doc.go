@@ -1,3 +1,3 @@
-// Package web is the page: its files, and the guard before them and before the handler of the API that it is
-// given. It knows nothing of the daemon.
+// Package web is the page: its files, and the access control for them and for
+// the API's handler, which it is given. It does not depend on the daemon.
 package web

@@ -7,13 +7,16 @@ import (
 	"sync"
 )
 
-// maxStrangers bounds the connections of those that have not shown that they may use the page. The kernel does not say whose a
-// connection over TCP is, so all of them are one peer.
+// maxStrangers bounds the connections of clients that have not shown that they
+// may use the page. The kernel does not know the user of a TCP connection, so
+// all of them count as one peer.
 const maxStrangers = 256
 
-// Limited is a listener that bounds connections. A connection is a stranger's until Trust: of strangers there are so many at a time,
-// and a new one takes the place of the oldest, so that connections on which nothing comes keep nobody out. Those that are trusted
-// have room of their own; when that is full, the one goes that was trusted first.
+// Limited is a listener that bounds connections. A connection is a stranger's
+// until Trust. There may be a bounded number of strangers at a time, and a new
+// one replaces the oldest, so idle connections keep no client out. Trusted
+// connections have a bound of their own; beyond it, the one that was trusted
+// first is closed.
 type Limited struct {
 	net.Listener
 	strangers, trusted int // at most
@@ -28,7 +31,7 @@ func Limit(l net.Listener, most int) *Limited {
 	return &Limited{Listener: l, strangers: max(1, min(maxStrangers, most)), trusted: max(1, most)}
 }
 
-// limitedConn is one of its connections.
+// limitedConn is a connection of a Limited.
 type limitedConn struct {
 	net.Conn
 	of *Limited
@@ -55,7 +58,7 @@ func (l *Limited) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// drop takes a connection out.
+// drop removes a connection.
 func drop(cs []*limitedConn, c *limitedConn) []*limitedConn {
 	for i, x := range cs {
 		if x == c {
@@ -73,7 +76,7 @@ func (c *limitedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// trust gives the connection a place among those that are trusted, unless it is closed.
+// trust moves the connection to the trusted ones, unless it is closed.
 func (c *limitedConn) trust() {
 	l := c.of
 	l.mu.Lock()
@@ -102,7 +105,7 @@ func withLimit(ctx context.Context, nc net.Conn) context.Context {
 	return ctx
 }
 
-// trust notes that a request is of a browser that has shown a token.
+// trust records that a request comes from a browser that has shown a token.
 func trust(r *http.Request) {
 	if c, ok := r.Context().Value(limitKey{}).(*limitedConn); ok {
 		c.trust()

@@ -1,2 +1,3 @@
-// Package chart draws counts: sparklines, histograms and heat maps, as text for terminals of any sort and as SVG.
+// Package chart draws counts: sparklines, histograms and heat maps, as text for
+// all kinds of terminals and as SVG.
 package chart

@@ -4,20 +4,21 @@ import (
 	"strings"
 )
 
-// Glyphs are the characters that text is drawn with, from nothing to the most.
+// Glyphs are the characters for drawing with text, from the lowest to the
+// highest value.
 type Glyphs struct {
-	Spark []rune // heights; the first is that of nothing
-	Shade []rune // densities; likewise
+	Spark []rune // heights; the first is for 0
+	Shade []rune // densities; the first is for 0
 }
 
-// The two sets of glyphs that there are.
+// The two sets of glyphs.
 var (
 	Unicode = Glyphs{Spark: []rune(" ▁▂▃▄▅▆▇█"), Shade: []rune(" ░▒▓█")}
 	ASCII   = Glyphs{Spark: []rune(" _.-=+*#@"), Shade: []rune(" .:-=+*#%@")}
 )
 
-// GlyphsOf returns the glyphs for a terminal in this environment: those of Unicode where the locale is one of UTF-8
-// (locale(7)) and the terminal is not a dumb one.
+// GlyphsOf returns the glyphs for a terminal in this environment: Unicode if the
+// locale uses UTF-8 (locale(7)) and the terminal is not a dumb one, else ASCII.
 func GlyphsOf(getenv func(string) string) Glyphs {
 	if getenv("TERM") == "dumb" {
 		return ASCII
@@ -33,7 +34,8 @@ func GlyphsOf(getenv func(string) string) Glyphs {
 	return ASCII
 }
 
-// level is which of n glyphs stands for v of most: the first for 0 alone, the last for most.
+// level returns which of n glyphs represents v of most: the first only for 0,
+// the last for most.
 func level(v, most float64, n int) int {
 	if v <= 0 || most <= 0 || n < 2 {
 		return 0
@@ -41,7 +43,8 @@ func level(v, most float64, n int) int {
 	return min(n-1, 1+int(v/most*float64(n-1)*0.999999))
 }
 
-// Sparkline draws the last values, as many as fit into width, the newest at the right.
+// Sparkline draws the last values, as many as fit into width, the newest at the
+// right.
 func (g Glyphs) Sparkline(values []float64, width int) string {
 	if width <= 0 {
 		return ""

@@ -11,13 +11,13 @@ import (
 // letter is how wide a character of an SVG's usual size is, in pixels.
 const letter = 6.6
 
-// SVG writes a picture that needs nothing else, a line for each thing in it. Texts are of whoever likes: they are
-// escaped. Sizes are pixels.
+// SVG writes a self-contained picture, one line for each element. Texts may come
+// from anywhere, so they are escaped. Sizes are pixels.
 type SVG struct {
 	w *bufio.Writer
 }
 
-// NewSVG begins a picture of that size, with its title in it.
+// NewSVG begins a picture of that size, with its title.
 func NewSVG(w io.Writer, width, height int, title string) *SVG {
 	s := &SVG{bufio.NewWriter(w)}
 	fmt.Fprintf(s.w, `<?xml version="1.0" encoding="UTF-8"?>
@@ -29,8 +29,8 @@ func NewSVG(w io.Writer, width, height int, title string) *SVG {
 	return s
 }
 
-// Box draws a rectangle with a label in it, as much of it as fits, and says about it what is said where the pointer
-// rests.
+// Box draws a rectangle with as much of a label as fits. says is shown when the
+// pointer rests on it.
 func (s *SVG) Box(x float64, y int, width float64, height int, color, says, label string) {
 	fmt.Fprintf(s.w, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" rx="1"/>`, Escape(says), x, y, max(width-0.3, 0.1), height, color)
 	if letters := int((width - 4) / letter); letters >= 3 && label != "" {
@@ -43,13 +43,13 @@ func (s *SVG) Box(x float64, y int, width float64, height int, color, says, labe
 	s.w.WriteString("</g>\n")
 }
 
-// Where a text is beside its place.
+// Alignments of a text.
 const (
 	begins = "start"
 	ends   = "end"
 )
 
-// Text writes a text that begins or ends at a place, of so many characters at most.
+// Text writes a text that begins or ends at a place, cut to most characters.
 func (s *SVG) Text(x float64, y int, at, text string, most int) {
 	if r := []rune(text); len(r) > most {
 		text = string(r[:max(0, most-2)]) + ".."
@@ -57,13 +57,14 @@ func (s *SVG) Text(x float64, y int, at, text string, most int) {
 	fmt.Fprintf(s.w, `<text x="%.1f" y="%d" text-anchor="%s" xml:space="preserve">%s</text>`+"\n", x, y, at, Escape(text))
 }
 
-// Close ends the picture, and returns the first error that there was.
+// Close ends the picture, and returns the first error.
 func (s *SVG) Close() error {
 	s.w.WriteString("</svg>\n")
 	return s.w.Flush()
 }
 
-// Escape is text that XML can have (XML 1.0, 2.2), where it stands for itself.
+// Escape escapes text for XML. Characters that XML does not permit become question
+// marks (XML 1.0, 2.2).
 func Escape(s string) string {
 	out := make([]rune, 0, len(s))
 	for _, r := range s {

@@ -10,29 +10,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Meta is what a profile is of.
+// Meta describes a profile.
 type Meta struct {
 	Start     time.Time
 	Duration  time.Duration
 	Hz        int    // of samples; 0: the stacks are of hits,
-	Durations bool   // of which some are of return probes, with the time from entry to return
-	BuildID   string // of the guest's image, where it has one
+	Durations bool   // some of them of return probes, with the time from entry to return
+	BuildID   string // of the guest's image, if it has one
 	Comments  []string
 }
 
-// Names of the mappings, by which kernel and user code are told apart.
+// Names of the mappings, which distinguish kernel and user code.
 const (
 	kernelMapping = "[kernel]"
 	userMapping   = "[user]"
 )
 
-// unknown is the name of code that has none.
+// unknown is the name of code without a name.
 const unknown = "[unknown]"
 
-// more is the name of the callers that a stack does not have.
+// more is the name for callers that were cut off a stack.
 const more = "[more]"
 
-// Labels of samples. All of them are text: a number that is 0 is none in pprof's encoding.
+// Labels of samples. All of them are text: pprof's encoding leaves out a number
+// that is 0.
 const (
 	labelComm  = "comm"
 	labelProbe = "probe"
@@ -40,7 +41,7 @@ const (
 	labelCPU   = "vcpu"
 )
 
-// builder finds what several stacks have in common.
+// builder finds the common parts of several stacks.
 type builder struct {
 	*pprof.Profile
 	kernel, user *pprof.Mapping
@@ -48,8 +49,9 @@ type builder struct {
 	locations    map[string]*pprof.Location
 }
 
-// Build makes a pprof profile of stacks. Samples have counts, and of a rate the time that each
-// stands for; hits have counts, and of return probes the time from entry to return.
+// Build makes a pprof profile of stacks. Samples have counts, and with a rate
+// also the time that each represents. Hits have counts, and hits of return
+// probes also the time from entry to return.
 func Build(m Meta, stacks []api.Stack) *pprof.Profile {
 	b := builder{
 		Profile: &pprof.Profile{
@@ -61,7 +63,8 @@ func Build(m Meta, stacks []api.Stack) *pprof.Profile {
 	}
 	b.Mapping = []*pprof.Mapping{b.kernel, b.user}
 	for _, g := range b.Mapping {
-		// What has a name has it from the guest: nobody is to look for it in a file.
+		// The guest supplied all names that there are: pprof must not look for them in a
+		// file.
 		g.HasFunctions, g.HasFilenames, g.HasLineNumbers, g.HasInlineFrames = true, true, true, true
 	}
 	switch {
@@ -93,8 +96,8 @@ func Build(m Meta, stacks []api.Stack) *pprof.Profile {
 	return b.Profile
 }
 
-// stack returns the locations of a stack: what is inlined is at the place of the function that it
-// is inlined into.
+// stack returns the locations of a stack. Inlined functions share the location
+// of the function that contains them.
 func (b *builder) stack(s api.Stack) (out []*pprof.Location) {
 	for i := 0; i < len(s.Frames); {
 		n := 1
@@ -110,7 +113,8 @@ func (b *builder) stack(s api.Stack) (out []*pprof.Location) {
 	return out
 }
 
-// location returns the location of a frame, with those inlined there before it.
+// location returns the location of a frame, preceded by the functions that are
+// inlined there.
 func (b *builder) location(frames []api.Frame) *pprof.Location {
 	last := frames[len(frames)-1]
 	var key strings.Builder
@@ -146,7 +150,7 @@ func (b *builder) location(frames []api.Frame) *pprof.Location {
 	return l
 }
 
-// function is the name of a frame's function.
+// function returns the name of a frame's function.
 func function(f api.Frame) string {
 	name := f.Symbol
 	if f.Name != "" {

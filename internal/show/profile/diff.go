@@ -6,8 +6,9 @@ import (
 	pprof "github.com/google/pprof/profile"
 )
 
-// Diff returns a profile that has the samples of p, and those of base with negative values and the
-// label by which go tool pprof knows them. Both have to be of the same kind.
+// Diff returns a profile with the samples of p, and the samples of base with
+// negative values and the label that go tool pprof expects there. Both have to
+// be of the same kind.
 func Diff(base, p *pprof.Profile) (*pprof.Profile, error) {
 	if a, b := kind(base), kind(p); a != b {
 		return nil, fmt.Errorf("one profile is of %s, the other of %s", a, b)
@@ -18,7 +19,7 @@ func Diff(base, p *pprof.Profile) (*pprof.Profile, error) {
 	return pprof.Merge([]*pprof.Profile{p.Copy(), base})
 }
 
-// kind says what a profile's values are.
+// kind returns the types of a profile's values.
 func kind(p *pprof.Profile) (s string) {
 	for _, t := range p.SampleType {
 		if s != "" {
@@ -29,7 +30,7 @@ func kind(p *pprof.Profile) (s string) {
 	return s
 }
 
-// Compared reports whether p is what Diff has returned.
+// Compared reports whether p is a result of Diff.
 func Compared(p *pprof.Profile) bool {
 	for _, s := range p.Sample {
 		if _, base := value(s, 0); base {

@@ -1,3 +1,3 @@
-// Package profile makes of stacks and their counts what people look at: folded text, pprof
-// profiles, flame graphs, tables, and the difference of two.
+// Package profile converts stacks and their counts to forms for people: folded
+// text, pprof profiles, flame graphs, tables, and the difference of two.
 package profile

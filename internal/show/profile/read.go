@@ -10,13 +10,14 @@ import (
 	pprof "github.com/google/pprof/profile"
 )
 
-// MaxProfile bounds a profile that is read, in bytes, packed and unpacked.
+// MaxProfile bounds a profile, in bytes, both packed and unpacked.
 const MaxProfile = 256 << 20
 
-// maxFrames bounds a stack that is read: a call graph is walked as deep as it is.
+// maxFrames bounds a stack: a call graph is walked by recursion, as deep as it is.
 const maxFrames = 4096
 
-// Read reads a profile in pprof's form, packed by gzip or not. An error says what is wrong with it.
+// Read reads a profile in pprof's form, with or without gzip. Its error
+// describes the fault in the profile.
 func Read(b []byte) (*pprof.Profile, error) {
 	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(bytes.NewReader(b))

@@ -8,19 +8,19 @@ import (
 	pprof "github.com/google/pprof/profile"
 )
 
-// Row is what a function has of a profile.
+// Row is a function's part of a profile.
 type Row struct {
 	Function string `json:"function"`
 	Kernel   bool   `json:"kernel"`
 	Self     int64  `json:"self"`
-	Total    int64  `json:"total"` // with what it has called, once where it calls itself
+	Total    int64  `json:"total"` // including the functions that it has called, counted once if it calls itself
 
 	BaseSelf  int64 `json:"baseSelf,omitempty"` // in the profile that this one is compared with
 	BaseTotal int64 `json:"baseTotal,omitempty"`
 }
 
-// Top returns the functions of a profile by their own values of this index, the largest first,
-// without the tasks; and the sums of all values.
+// Top returns the functions of a profile by their own values of this index, the
+// largest first, without the tasks; and the sum of all values.
 func Top(p *pprof.Profile, i int) (rows []Row, total, base int64) {
 	all := map[frame]*Row{}
 	for _, s := range p.Sample {

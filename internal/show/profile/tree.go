@@ -9,20 +9,20 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Node is a function in a flame graph, called by the one that it is a child of.
+// Node is a function in a flame graph, called by its parent.
 type Node struct {
 	Name     string
 	Kernel   bool
-	Value    int64 // of it and of what it has called
-	Base     int64 // likewise in the profile that this one is compared with
+	Value    int64 // of it and the functions that it has called
+	Base     int64 // the same in the profile that this one is compared with
 	Self     int64 // of Value: its own
 	Children []*Node
 
 	index map[string]*Node
 }
 
-// baseLabel marks the samples of the profile that another one is compared with, as go tool pprof
-// has it; their values are negative.
+// baseLabel marks the samples of the profile that another one is compared with,
+// as in go tool pprof; their values are negative.
 const baseLabel = "pprof::base"
 
 // frame is a function on a stack.
@@ -31,8 +31,8 @@ type frame struct {
 	kernel bool
 }
 
-// frames returns the frames of a sample from the outermost on, behind the task's name where there
-// is one.
+// frames returns the frames of a sample, the outermost first. The task's name
+// comes before them, if there is one.
 func frames(s *pprof.Sample) (out []frame) {
 	if comm := s.Label[labelComm]; len(comm) > 0 {
 		out = append(out, frame{name: comm[0]})
@@ -43,7 +43,7 @@ func frames(s *pprof.Sample) (out []frame) {
 			f.name = unknown
 			out = append(out, f)
 		}
-		for _, line := range slices.Backward(l.Line) { // the last one is what the others are inlined into
+		for _, line := range slices.Backward(l.Line) { // the last one contains the others, which are inlined
 			if f.name = unknown; line.Function != nil && line.Function.Name != "" {
 				f.name = line.Function.Name
 			}
@@ -53,7 +53,8 @@ func frames(s *pprof.Sample) (out []frame) {
 	return out
 }
 
-// value returns the value of a sample with this index, and whether it is one of the base.
+// value returns the value of a sample with this index, and whether the sample
+// belongs to the base.
 func value(s *pprof.Sample, i int) (v int64, base bool) {
 	v = s.Value[i]
 	if b := s.Label[baseLabel]; len(b) > 0 && b[0] == "true" {
@@ -62,8 +63,8 @@ func value(s *pprof.Sample, i int) (v int64, base bool) {
 	return v, false
 }
 
-// Tree returns the root of the calls in a profile, with values of this index. Children are in the
-// order of their names.
+// Tree returns the root of the calls in a profile, with values of this index.
+// Children are sorted by name.
 func Tree(p *pprof.Profile, i int) *Node {
 	root := &Node{Name: "all"}
 	for _, s := range p.Sample {
@@ -74,8 +75,9 @@ func Tree(p *pprof.Profile, i int) *Node {
 	return root
 }
 
-// Fold makes the tree of stacks that come one by one, of how often each was seen: what Tree is of their profile. The
-// zero value is ready. It belongs to one goroutine.
+// Fold builds the tree of stacks that arrive one by one, with how often each was
+// seen. The tree is the same as Tree of their profile. The zero value is ready.
+// It belongs to one goroutine.
 type Fold struct{ root Node }
 
 // Add adds a stack.
@@ -93,7 +95,7 @@ func (t *Fold) Add(s api.Stack) {
 	t.root.put(out, int64(s.Count), false)
 }
 
-// Root returns the root. Nothing may be added behind it.
+// Root returns the root. Nothing may be added after that.
 func (t *Fold) Root() *Node {
 	t.root.Name = "all"
 	t.root.sort()
@@ -144,7 +146,7 @@ func (n *Node) sort() {
 	n.index = nil
 }
 
-// depth is how many nodes stand above each other.
+// depth is how many levels of nodes there are.
 func (n *Node) depth() (d int) {
 	for _, c := range n.Children {
 		d = max(d, c.depth())

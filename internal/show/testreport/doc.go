@@ -1,2 +1,3 @@
-// Package testreport writes what has become of tests in the forms that services for continuous integration read.
+// Package testreport writes the results of tests in formats that services for
+// continuous integration read.
 package testreport

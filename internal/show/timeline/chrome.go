@@ -9,11 +9,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// chrome writes Trace Event Format: an array of JSON objects, whose readers do without its end as well.
+// chrome writes Trace Event Format: an array of JSON objects. Readers also
+// accept it without its end.
 type chrome struct {
 	tracks *tracks
 	w      *bufio.Writer
-	b      []byte // the object that is being made
+	b      []byte // the object in progress
 	values []value
 	any    bool // there was one
 }
@@ -40,7 +41,8 @@ func (c *chrome) Close() error {
 	return c.w.Flush()
 }
 
-// Processes that stand for groups of tracks; those of overlapping slices follow.
+// Processes that represent groups of tracks. The processes of overlapping slices
+// follow.
 const (
 	chromeTasks = 1 + iota
 	chromeCPUs
@@ -48,7 +50,7 @@ const (
 	chromeLanes
 )
 
-// place is where a track is: a process and a thread of it.
+// place returns the process and the thread of a track.
 func (t *track) place() (pid, tid int64) {
 	switch {
 	case t.kind == trackCPU:
@@ -152,7 +154,7 @@ func (c *chrome) event(e *item) error {
 	return c.end()
 }
 
-// args adds what an event shows.
+// args adds an event's values.
 func (c *chrome) args(e *item) {
 	c.values = values(c.values[:0], e)
 	vs := c.values
@@ -197,7 +199,7 @@ func (c *chrome) args(e *item) {
 	c.b = append(c.b, '}')
 }
 
-// maxExact is the largest number that every reader of JSON has exactly.
+// maxExact is the largest number that every reader of JSON represents exactly.
 const maxExact = 1 << 53
 
 // appendMicros adds nanoseconds as microseconds, with all of their digits.
@@ -209,7 +211,7 @@ func appendMicros(b []byte, ns int64) []byte {
 	return b
 }
 
-// appendJSON adds a string of JSON. What is no valid UTF-8 becomes U+FFFD.
+// appendJSON adds a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendJSON(b []byte, s string) []byte {
 	const digits = "0123456789abcdef"
 	b = append(b, '"')

@@ -1,2 +1,3 @@
-// Package timeline reads saved traces, and writes traces in the forms of those who show them: people, and programs that draw them along time.
+// Package timeline reads saved traces, and writes traces as text for people and
+// in the formats of programs that draw them along time.
 package timeline

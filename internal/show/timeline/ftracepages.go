@@ -8,8 +8,9 @@ import (
 	"os"
 )
 
-// Pages of a trace.dat are those of Linux's ring buffer (include/linux/ring_buffer.h): the time of the first
-// event and how much is in use, and events with the time since the one before.
+// Pages of a trace.dat have the format of Linux's ring buffer
+// (include/linux/ring_buffer.h): the time of the first event, the number of
+// bytes in use, and events with the time since the one before.
 const (
 	pageSize   = 4096
 	pageHeader = 16
@@ -18,12 +19,13 @@ const (
 	deltaBits  = 27
 	typeMax    = 28 // words of an event whose length is in its first word
 	typeExtend = 30 // a longer time since the one before
-	typeStamp  = 31 // a time as it is
+	typeStamp  = 31 // an absolute time
 
 	maxEvent = 2048 // bytes of an event
 )
 
-// pages keeps the events of vCPUs as pages in a file without a name until there are all.
+// pages stores the events of vCPUs as pages in an unnamed file until all are
+// there.
 type pages struct {
 	file *os.File
 	cpus []cpuPages
@@ -31,7 +33,7 @@ type pages struct {
 }
 
 type cpuPages struct {
-	page []byte // that is being filled; nil: none yet
+	page []byte // the page that is being filled, or nil
 	last int64  // time of its last event
 	in   []uint32
 }
@@ -90,7 +92,7 @@ func appendHeader(b []byte, of uint32, delta uint64) []byte {
 	return binary.LittleEndian.AppendUint32(b, of|uint32(delta)<<5)
 }
 
-// flush puts the page of a vCPU into the file.
+// flush writes the page of a vCPU to the file.
 func (p *pages) flush(c *cpuPages) error {
 	if len(c.page) == 0 {
 		return nil
@@ -110,7 +112,7 @@ func (p *pages) flush(c *cpuPages) error {
 	return nil
 }
 
-// end puts all that there is into the file.
+// end writes all remaining pages to the file.
 func (p *pages) end() error {
 	for i := range p.cpus {
 		if err := p.flush(&p.cpus[i]); err != nil {

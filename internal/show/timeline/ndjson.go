@@ -35,5 +35,5 @@ func (n *NDJSON) Write(r *Record) error {
 	return err
 }
 
-// Close does nothing: each line is whole.
+// Close does nothing: each line is complete.
 func (n *NDJSON) Close() error { return nil }

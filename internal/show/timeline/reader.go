@@ -12,44 +12,47 @@ import (
 // maxLine bounds a line of a saved trace. The largest is a start that lists every probe.
 const maxLine = 64 << 20
 
-// ErrCut is returned by Reader.Next where a trace has no end: whoever wrote it was killed, or
-// the file is not whole.
+// ErrCut is returned by Reader.Next if a trace has no end: its writer was
+// killed, or the file is incomplete.
 var ErrCut = errors.New("the trace has no end: it was cut off")
 
-// lineError is what is wrong with a line of a saved trace.
+// lineError is an error in a line of a saved trace.
 type lineError struct {
 	Line uint64 // from 1 on
 	Err  error
 }
 
-// Error says which line it is, and what is wrong.
+// Error returns the line's number and the error.
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the error without the line.
 func (e *lineError) Unwrap() error { return e.Err }
 
-// Reader reads a trace as 'guestprobe trace --format json' has written it. It belongs to one
-// goroutine, and holds one line at a time, of at most 64 MiB.
+// Reader reads a trace in the format of 'guestprobe trace --format json'. It
+// belongs to one goroutine, and holds one line at a time, of at most 64 MiB.
 type Reader struct {
 	lines *bufio.Reader
 	long  []byte // a line that is longer than the reader's buffer
-	line  uint64 // of those read
+	line  uint64 // number of the last line
 	ended bool
 	hits  uint64
 
-	// Half is whether the last line had no end, and was left out: there was no time to write it.
+	// Half reports that the last line was incomplete and was left out: its writer
+	// was interrupted.
 	Half bool
 
-	// Missing is, behind the end, how many events the daemon has delivered that are not in the file: lines that
-	// somebody has taken out; below 0: or put in.
+	// Missing is known after the end: how many events the daemon has delivered
+	// that are not in the file, because lines were removed. A negative number
+	// means that lines were added.
 	Missing int64
 }
 
 // NewReader returns a reader of r.
 func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(r, 64<<10)} }
 
-// Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
-// there is none ErrCut, and a *lineError for a line that is not a trace's.
+// Next returns the next record. The first one is a start. After the end it
+// returns io.EOF, or ErrCut if the end is missing. A line that is not a trace's
+// is a *lineError.
 func (r *Reader) Next() (*Record, error) {
 	if r.line == 0 {
 		if form := r.form(); form != "" {
@@ -102,12 +105,14 @@ func (r *Reader) Next() (*Record, error) {
 	return out, nil
 }
 
-// begins is how traces in other forms begin that guestprobe, and others, write.
+// begins are the beginnings of traces in other formats, of guestprobe's and of
+// other programs.
 var begins = []struct{ form, bytes string }{
 	{Ftrace, "\x17\x08\x44tracing"}, {Chrome, "[\n{"}, {Chrome, `{"traceEvents"`},
 }
 
-// form is that of a trace for other programs, "" of what may be one's lines.
+// form returns the format of a trace for other programs, or "" for text that may
+// be a trace's lines.
 func (r *Reader) form() string {
 	for _, b := range begins {
 		if have, _ := r.lines.Peek(len(b.bytes)); string(have) == b.bytes {
@@ -121,7 +126,7 @@ func (r *Reader) form() string {
 	return ""
 }
 
-// next returns the next whole line, valid until the next call.
+// next returns the next complete line, valid until the next call.
 func (r *Reader) next() ([]byte, error) {
 	r.long = r.long[:0]
 	for {

@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Header stands above the lines of a trace, as in Linux's
+// Header comes before the lines of a trace, as in Linux's
 // /sys/kernel/tracing/trace (kernel/trace/trace.c, print_func_help_header_irq).
 const Header = `# tracer: nop
 #
@@ -29,7 +29,7 @@ const Header = `# tracer: nop
 #              | |         |   |||||     |         |
 `
 
-// What the times of lines can be.
+// The clocks for the times of lines.
 const (
 	ClockBoot     = "boot"
 	ClockRelative = "relative"
@@ -39,17 +39,18 @@ const (
 // errClock rejects any other clock.
 var errClock = errors.New("it is " + ClockBoot + ", " + ClockRelative + " or " + ClockWall)
 
-// TextOptions are about a trace as text.
+// TextOptions are the options of a trace as text.
 type TextOptions struct {
 	Clock  string // "": ClockBoot
 	Color  bool
 	Header bool // ftrace's, above the lines
 	Totals bool // below them
 
-	// Hit prints a hit in another way than as a line. What is no hit is still printed.
+	// Hit prints a hit in another form than as a line. Other records are still
+	// printed as lines.
 	Hit func(*api.Hit) error
 
-	// Remarks is where all that is no hit goes, nil: where hits go.
+	// Remarks is where everything except hits is written; nil: where hits are.
 	Remarks io.Writer
 }
 
@@ -58,10 +59,10 @@ type Text struct {
 	w     io.Writer
 	o     TextOptions
 	lines *Lines
-	late  uint64 // of the hits: behind a later one
+	late  uint64 // hits that come after a later one
 }
 
-// NewText returns a writer to w. An error is errClock.
+// NewText returns a writer to w. It returns errClock for an unknown clock.
 func NewText(w io.Writer, o TextOptions) (*Text, error) {
 	lines, err := NewLines(o.Clock, o.Color)
 	if o.Remarks == nil {
@@ -94,16 +95,16 @@ func (t *Text) Write(r *Record) (err error) {
 		_, err = fmt.Fprintf(t.o.Remarks, "[LOST %d EVENTS]\n", r.Lost.Lost) // as ftrace
 	case r.End != nil && t.o.Totals:
 		end := *r.End
-		end.Late = t.late // as many lines are marked
+		end.Late = t.late // the number of marked lines
 		_, err = io.WriteString(t.o.Remarks, Totals(end))
 	}
 	return err
 }
 
-// Close does nothing: each line is whole.
+// Close does nothing: each line is complete.
 func (t *Text) Close() error { return nil }
 
-// Totals are the last lines of a trace.
+// Totals returns the last lines of a trace.
 func Totals(end api.End) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(command.Sum(end.Delivered, end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
@@ -133,7 +134,7 @@ func Totals(end api.End) string {
 	return b.String()
 }
 
-// StopText says that a probe has stopped a vCPU.
+// StopText returns the text for a vCPU that a probe has stopped.
 func StopText(x api.Stop) string {
 	who := fmt.Sprintf("vCPU %d is", x.CPU)
 	if x.All {
@@ -143,25 +144,26 @@ func StopText(x api.Stop) string {
 	return fmt.Sprintf("%s stopped at %s, by %s, since %s", who, at, x.Probe, x.Since.Local().Format(WallForm))
 }
 
-// Lines makes the lines of hits.
+// Lines formats hits as lines.
 type Lines struct {
 	clock string
 	color bool
 
-	epoch       time.Time // where times count from
+	epoch       time.Time // the zero of the times
 	began, boot int64     // of the stream and of the guest, since the epoch
 
-	stacks  map[string]int // those that were printed, by their text, with their numbers
-	printed int            // stacks, in all
+	stacks  map[string]int // numbers of the printed stacks, by their text
+	printed int            // number of stacks so far
 }
 
-// maxStacks is how many stacks Lines remembers; then it begins anew.
+// maxStacks is how many stacks Lines remembers before it starts over.
 const maxStacks = 10_000
 
-// maxStackText is how long a stack's text may be to be remembered.
+// maxStackText bounds the text of a stack that is remembered.
 const maxStackText = 16 << 10
 
-// NewLines returns lines with the times of a clock, "" for ClockBoot. An error is errClock.
+// NewLines returns lines with the times of a clock, "" for ClockBoot. It returns
+// errClock for another name.
 func NewLines(clock string, color bool) (*Lines, error) {
 	switch clock {
 	case "", ClockBoot, ClockRelative, ClockWall:
@@ -170,11 +172,11 @@ func NewLines(clock string, color bool) (*Lines, error) {
 	return nil, errClock
 }
 
-// Start notes what a stream says of times.
+// Start takes over a stream's times.
 func (l *Lines) Start(s api.Start) { l.epoch, l.began, l.boot = s.Epoch, s.TimeNS, s.BootNS }
 
-// Boot is the line that says where the guest was booted anew, with a newline: the time is as of the hits before, and those
-// of ClockBoot begin at 0 behind it.
+// Boot returns the line about the guest's next boot, with a newline. Its time is
+// on the clock of the hits before. With ClockBoot, later times begin at 0.
 func (l *Lines) Boot(b api.Boot) string {
 	at := strings.TrimSpace(l.time(b.BootNS))
 	l.boot = b.BootNS
@@ -184,10 +186,11 @@ func (l *Lines) Boot(b api.Boot) string {
 	return "# guest booted at " + at + "\n"
 }
 
-// WallForm is a wall time with the zone, one word and as long in each line.
+// WallForm is the format of a wall time with the zone, one word of the same
+// length in each line.
 const WallForm = "2006-01-02T15:04:05.000000-07:00"
 
-// time is the time of a hit, with microseconds, which are cut off as in ftrace.
+// time returns the time of a hit in microseconds, truncated as in ftrace.
 func (l *Lines) time(ns int64) string {
 	switch l.clock {
 	case ClockWall:
@@ -198,15 +201,15 @@ func (l *Lines) time(ns int64) string {
 		ns -= l.boot
 	}
 	sign := ""
-	if ns < 0 { // it was on its way when the stream began
+	if ns < 0 { // a hit from before the stream began
 		sign, ns = "-", -ns
 	}
 	us := ns / 1000
 	return fmt.Sprintf("%12s", fmt.Sprintf("%s%d.%06d", sign, us/1e6, us%1e6))
 }
 
-// Line is one line, with a newline, in ftrace's columns: task, vCPU, flags, time, event,
-// place and arguments.
+// Line returns one line, with a newline, in ftrace's columns: task, vCPU, flags,
+// time, event, place and arguments.
 func (l *Lines) Line(h api.Hit) string {
 	event := h.Probe[strings.IndexByte(h.Probe, '/')+1:]
 	if h.Stage == "post" {
@@ -234,7 +237,8 @@ func (l *Lines) Line(h api.Hit) string {
 	return line + l.stack(h.Stack)
 }
 
-// stack is what a line ends with: the number of its stack, and the stack below it where it is a new one.
+// stack returns the end of a line: the number of its stack, and the stack itself
+// below if it is new.
 func (l *Lines) stack(frames []api.Frame) string {
 	if len(frames) == 0 {
 		return "\n"
@@ -254,8 +258,8 @@ func (l *Lines) stack(frames []api.Frame) string {
 	return fmt.Sprintf(" [stack %d]\n", l.printed) + text
 }
 
-// stackText is a stack as ftrace prints it with its options stacktrace and sym-offset, a
-// line for each frame, and the source of each.
+// stackText returns a stack as ftrace prints it with its options stacktrace and
+// sym-offset, a line for each frame, with the source of each.
 func stackText(frames []api.Frame) string {
 	var b strings.Builder
 	for _, f := range frames {
@@ -264,7 +268,7 @@ func stackText(frames []api.Frame) string {
 	return b.String()
 }
 
-// FrameText is a frame of a stack, fit for a terminal.
+// FrameText returns a frame of a stack as text that is safe for a terminal.
 func FrameText(f api.Frame) string {
 	s := cmp.Or(f.Text(), fmt.Sprintf("%#x", uint64(f.Addr)))
 	if f.Source != "" {
@@ -286,7 +290,8 @@ func regsText(regs map[string]api.Hex) string {
 	return b.String()
 }
 
-// Cut is as much of a text as so many bytes hold, without a part of a character, or of what is written for one: \xNN, \n.
+// Cut returns the beginning of a text, no more bytes than most. It does not cut
+// within a character, or within an escape for one: \xNN, \n.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

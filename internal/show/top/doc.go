@@ -1,3 +1,4 @@
-// Package top is what 'guestprobe top' shows: the rates of what probes and vCPUs count, sorted and filtered, and the
-// screens of them in any number of characters. It knows neither a terminal nor a daemon.
+// Package top is the display of 'guestprobe top': the rates of probes' and
+// vCPUs' counts, sorted and filtered, and screens of them of any size. It does
+// not depend on a terminal or a daemon.
 package top

@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// Number is a rate or a count in five characters at most.
+// Number formats a rate or a count in at most five characters.
 func Number(v float64) string {
 	unit := 0
 	for v >= 999.5 && unit < 6 {
@@ -28,7 +28,7 @@ func Number(v float64) string {
 	return fmt.Sprintf("%.*f%s", digits, v, []string{"", "k", "M", "G", "T", "P", "E"}[unit])
 }
 
-// Duration is a number of nanoseconds in six characters at most; - for none.
+// Duration formats nanoseconds in at most six characters; - for 0.
 func Duration(ns uint64) string {
 	switch {
 	case ns == 0:
@@ -49,14 +49,14 @@ func Duration(ns uint64) string {
 	return fmt.Sprintf("%.0fs", v/1000)
 }
 
-// Column is one of the table of probes.
+// Column is a column of the table of probes.
 type Column struct {
 	Name  string
-	width int // 0: what is left
-	least int // of one that takes what is left
+	width int // 0: the rest of the line
+	least int // minimum of a column that takes the rest
 	right bool
 	text  func(Row) string
-	less  func(a, b *Row) int // what sorting by it means, the first row first; nil: it does not sort
+	less  func(a, b *Row) int // order when sorted by it, the first row first; nil: it cannot be sorted by
 }
 
 func count(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
@@ -67,7 +67,7 @@ func duration(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
 	return func(r Row) string { return Duration(of(r)) }, func(a, b *Row) int { return cmp.Compare(of(*b), of(*a)) }
 }
 
-// Share is which part of a probe's calls were timed; - where none was.
+// Share returns the part of a probe's calls that were timed; - for no call.
 func Share(r Row) string {
 	switch {
 	case r.Timed == 0:
@@ -105,10 +105,11 @@ var columns = func() []Column {
 	}
 }()
 
-// leftOut are the columns that a narrow screen is without, the first to go first.
+// leftOut are the columns that a narrow screen omits, the first to be omitted
+// first.
 var leftOut = []string{"PLACE", "HITS", "K", "BY", "RUNS", trend, "LOST", "MISSED", "TIMED", "P99", "MEAN"}
 
-// fit are the columns that fit into so many characters, with their widths.
+// fit returns the columns that fit into width characters, with their widths.
 func fit(width int) []Column {
 	out := slices.Clone(columns)
 	need := func() (n int) {
@@ -133,7 +134,7 @@ func fit(width int) []Column {
 			spare -= c.width - 10
 		}
 	}
-	// Names first, as places repeat much of them.
+	// Names first, because places repeat much of them.
 	for i := range out {
 		if c := &out[i]; c.least > 0 {
 			more := spare
@@ -147,7 +148,7 @@ func fit(width int) []Column {
 	return out
 }
 
-// cell is text in so many characters.
+// cell pads or cuts text to width characters.
 func cell(s string, width int, right bool) string {
 	s = cut(command.Clean(strings.NewReplacer("\n", " ", "\t", " ").Replace(s)), width)
 	pad := strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
@@ -157,7 +158,8 @@ func cell(s string, width int, right bool) string {
 	return s + pad
 }
 
-// cut is as much of a text as fits into so many characters, with > where something is missing.
+// cut returns as much of a text as fits into width characters, with > where
+// something is missing.
 func cut(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s

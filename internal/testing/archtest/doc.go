@@ -1,3 +1,3 @@
-// Package archtest holds only tests: of the import graph, of where unsafe may
-// stand, and of the shape of packages and files.
+// Package archtest holds only tests: of the import graph, of where unsafe may be
+// used, and of the shape of packages and files.
 package archtest

@@ -1,2 +1,3 @@
-// Package doctest runs what the documents show, programs, guests and sessions, and looks for what they name.
+// Package doctest runs the examples in the documents, programs, guests and
+// sessions, and checks that the things which they name exist.
 package doctest

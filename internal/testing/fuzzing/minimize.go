@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// minimizing is how often the engine runs a target to make one input shorter that
-// reaches something new. Its default is 60 seconds for each such input, which for
-// files of some thousand bytes it always uses up: of 20 s none was left for new
-// inputs. The flag -fuzzminimizetime still has the last word.
+// minimizing is how often the engine runs a target to shorten one input that
+// reaches something new. Its default is 60 seconds for each such input, which it
+// always uses up for files of some thousand bytes: of 20 s none was left for new
+// inputs. The flag -fuzzminimizetime still overrides it.
 const minimizing = "100x"
 
 func init() {

@@ -1,3 +1,3 @@
-// Package kerneltest makes small kernels for tests: ELF files, tables of names, types, and
-// the ways in which kernels are packed.
+// Package kerneltest makes small kernels for tests: ELF files, tables of names,
+// types, and kernels' packed formats.
 package kerneltest

@@ -11,15 +11,15 @@ type Section struct {
 	Name string
 	Addr uint64 // 0: not in memory
 	Data []byte
-	Zero uint64 // bytes behind it that are zero in memory
+	Zero uint64 // bytes after it that are zero in memory
 	X    bool
 	Link uint32
 	Type elf.SectionType // 0: SHT_PROGBITS
 }
 
-// ELF makes an executable of sections. Those in memory are loaded, each by a program
-// header of its own, kernels at the physical addresses that Linux has; the entry is the
-// first byte of the first executable one.
+// ELF makes an executable of sections. Sections in memory are loaded, each by a
+// program header of its own, kernels at Linux's physical addresses. The entry is
+// the first byte of the first executable section.
 func ELF(parts ...Section) []byte {
 	names := []byte{0}
 	parts = append(parts, Section{Name: ".shstrtab", Type: elf.SHT_STRTAB})
@@ -81,9 +81,9 @@ func ELF(parts ...Section) []byte {
 // kernelMap is the address that stands for physical address 0 (__START_KERNEL_map).
 const kernelMap = 0xffff_ffff_8000_0000
 
-// Relocs makes what a relocatable kernel has behind its image, of addresses: words of
-// 64 bits, words of 32 bits, and those of 32 bits that the slide is taken from, whose
-// list Linux 6.15 and later don't have.
+// Relocs returns the relocations that follow the image of a relocatable kernel.
+// They are addresses of 64-bit words, of 32-bit words, and of 32-bit words that
+// the slide is subtracted from. Linux 6.15 and later do not have the last list.
 func Relocs(abs64, abs32 []uint64, inverse ...[]uint64) (b []byte) {
 	for _, l := range append(append([][]uint64{abs64}, inverse...), abs32) {
 		b = binary.LittleEndian.AppendUint32(b, 0)

@@ -22,13 +22,13 @@ type Layout struct {
 	Own    bool // offsets from their own places, and tables at multiples of 4
 }
 
-// Layouts are those that there have been.
+// Layouts are all layouts so far.
 var Layouts = []Layout{
 	{Name: "5.10", Old: true, PerCPU: true}, {Name: "6.1 stable", Old: true, Seqs: true, PerCPU: true}, {Name: "6.12", PerCPU: true}, {Name: "6.15"}, {Name: "7.2", Own: true},
 }
 
-// Kallsyms makes the tables as scripts/kallsyms.c does: with tokens for
-// some pairs of letters, and every letter that is used standing for itself. They are
+// Kallsyms makes the tables as scripts/kallsyms.c does: with tokens for some
+// pairs of letters, and a token for every single letter in use. They are
 // read-only data at address at.
 func Kallsyms(l Layout, at, base uint64, syms []elf.Name, types string) []byte {
 	tokens := [256]string{}
@@ -105,7 +105,7 @@ func Kallsyms(l Layout, at, base uint64, syms []elf.Name, types string) []byte {
 	return append(out, bytes.Repeat([]byte{0xff}, 64)...)
 }
 
-// Names are n names from base upwards, and two per-CPU ones if those are
+// Names returns n names from base upwards, and two per-CPU ones if those are
 // absolute.
 func Names(l Layout, base uint64, n int) []elf.Name {
 	var out []elf.Name

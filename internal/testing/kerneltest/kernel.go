@@ -12,14 +12,14 @@ import (
 const (
 	ExTable  = Base + 0x10_0000
 	Rodata   = Base + 0x20_0000
-	Black    = Base + 0x30_0000 // the table of what must not be probed
-	Patched  = Base + 0x40_0000 // tables of what the kernel rewrites
+	Black    = Base + 0x30_0000 // the table of symbols that must not be probed
+	Patched  = Base + 0x40_0000 // tables of the places that the kernel rewrites
 	InitText = Base + 0x50_0000
 	State    = Base + 0x60_0000 // system_state
 	First    = 500              // number of the function where it begins
 )
 
-// words makes values of 32 bits.
+// words encodes values of 32 bits.
 func words(vs ...uint32) (b []byte) {
 	for _, v := range vs {
 		b = binary.LittleEndian.AppendUint32(b, v)
@@ -27,8 +27,8 @@ func words(vs ...uint32) (b []byte) {
 	return b
 }
 
-// Kernel makes a vmlinux with relocations of 600 functions of 16 bytes, and what the
-// first ones are is in their code:
+// Kernel makes a vmlinux with relocations and 600 functions of 16 bytes. The
+// code of the first ones shows their kind:
 //
 //	0 traced: an ftrace call, 5 nops     1 loads, with an exception entry
 //	2 branches: a static branch          3 calls: a static call
@@ -40,14 +40,14 @@ func words(vs ...uint32) (b []byte) {
 //	15 ftrace_caller_end, 16 ftrace_call, 17 swap_pages: by name
 //	the others: 9 nops, ret, int3
 //
-// From function First on it boots: 0 startup_64 calls 1, and goes on by a pointer to 9;
-// 1 verify_cpu jumps into 2; 3 x86_64_start_kernel calls 4 and 5 idt_setup_early_handler;
-// 4 calls 7 panic, which calls 8; 10 start_secondary calls 11, which calls 12 and
-// 13 load_current_idt, and then calls 14. 20 machine_kexec calls 21, loads an IDT, and calls 22,
-// which calls 23.
+// From function First on it boots: 0 startup_64 calls 1, and continues through a
+// pointer to 9; 1 verify_cpu jumps into 2; 3 x86_64_start_kernel calls 4 and 5
+// idt_setup_early_handler; 4 calls 7 panic, which calls 8; 10 start_secondary
+// calls 11, which calls 12 and 13 load_current_idt, and then calls 14. 20
+// machine_kexec calls 21, loads an IDT, and calls 22, which calls 23.
 //
-// In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
-// init_plain. What more sections there are, is behind the others.
+// In the text that is freed: init_traced, a sealed endbr64 and an ftrace call,
+// and init_plain. Additional sections follow the others.
 func Kernel(l Layout, more ...Section) []byte {
 	text := bytes.Repeat(append(bytes.Repeat([]byte{0x90}, 9), 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc), 600)
 	put := func(fn int, code ...byte) { copy(text[fn*16:], code) }

@@ -7,8 +7,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Types returns a section .BTF with functions and structures of Linux 6.12, as far as
-// tests need them, and with some that no kernel has. Offsets are made up.
+// Types returns a section .BTF with functions and structures of Linux 6.12, as
+// far as tests need them, and with some that no kernel has. Offsets are
+// invented.
 func Types() []byte {
 	integer := func(name string, size uint32, e btf.IntEncoding) *btf.Int {
 		return &btf.Int{Name: name, Size: size, Encoding: e}
@@ -83,8 +84,8 @@ func Types() []byte {
 	return out
 }
 
-// ModuleTypes returns the section .BTF of a module of a kernel with those types: a
-// function mod_read, which takes the kernel's struct file.
+// ModuleTypes returns the section .BTF of a module of a kernel with the types in
+// base: a function mod_read, whose argument is the kernel's struct file.
 func ModuleTypes(base []byte) []byte {
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(base))
 	if err != nil {
@@ -99,7 +100,7 @@ func ModuleTypes(base []byte) []byte {
 		panic("BUG: " + err.Error())
 	}
 	le := binary.LittleEndian
-	names := le.Uint32(base[20:]) // the module's follow those of the kernel, and so do its types
+	names := le.Uint32(base[20:]) // the module's names follow the kernel's, and so do its types
 	first := uint32(0)
 	for range spec.All() {
 		first++

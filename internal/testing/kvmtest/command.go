@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// RequireCommand returns where a program is, by which a test checks what is ours. Without it
-// the test is skipped, under GUESTPROBE_REQUIRE_KVM, too: that machine lacks no /dev/kvm. CI
-// installs those that there are.
+// RequireCommand returns the path of a program that a test compares ours with.
+// Without it the test is skipped, also under GUESTPROBE_REQUIRE_KVM, which only
+// demands /dev/kvm. CI installs the available programs.
 func RequireCommand(tb testing.TB, name string) string {
 	tb.Helper()
 	path, err := exec.LookPath(name)

@@ -19,9 +19,9 @@ import (
 //go:embed testdata/*.sh
 var scripts embed.FS
 
-// quiet is the command line of a test's guest, but for what it runs. A guest that is
-// probed everywhere is slow, and the emulated machine below it may stand still: its
-// watchdogs would take that for a hang.
+// quiet is the command line of a test's guest, without the program to run. A
+// guest that is probed everywhere is slow, and the emulated machine below it may
+// pause. The guest's watchdogs would take that for a hang.
 const quiet = "console=ttyS0 quiet panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
 
 // consoleLines is how many lines of its console may wait for the test.
@@ -32,13 +32,14 @@ type Guest struct {
 	*machine.Machine
 	t     testing.TB
 	lines *machine.ConsoleSub
-	said  []string // so far, for who reads a failure
+	said  []string // so far, for the message of a failure
 }
 
-// boot makes a machine with the Linux guest in dir (kvmtest.RequireLinux), which runs a
-// shell's command and then switches itself off. Its vCPUs are at rest before the first
-// instruction. change, unless nil, has the last word on what machine it is. The machine is
-// closed when the test ends, which shows the console if it has failed.
+// boot creates a machine with the Linux guest in dir (kvmtest.RequireLinux),
+// which runs a shell's command and then switches itself off. Its vCPUs are
+// paused before the first instruction. change, unless nil, may change the
+// machine's configuration at last. The machine is closed when the test ends,
+// which shows the console if the test has failed.
 func boot(t testing.TB, dir, command string, change func(*machine.Config)) *Guest {
 	t.Helper()
 	k, err := linux.Load(filepath.Join(dir, "vmlinuz"))
@@ -81,9 +82,9 @@ func boot(t testing.TB, dir, command string, change func(*machine.Config)) *Gues
 	return g
 }
 
-// await reads the console up to the next line that begins with prefix, and returns what
-// stands behind it. The test fails when the guest ends before, or says nothing for as long as it
-// may take.
+// await reads the console up to the next line that begins with prefix, and
+// returns the rest of that line. The test fails when the guest ends before, or
+// prints nothing for too long.
 func (g *Guest) await(prefix string) string {
 	g.t.Helper()
 	for {
@@ -104,7 +105,7 @@ func (g *Guest) Type(text string) {
 	}
 }
 
-// silence is how long a guest may say nothing.
+// silence is how long a guest may print nothing.
 const silence = 4 * time.Minute
 
 // line reads the next line of the console.
@@ -126,7 +127,7 @@ func (g *Guest) line(want string) string {
 			return take(l, ok)
 		default:
 		}
-		// What it said before is read: there is no more to come.
+		// Its earlier output is read, and no more will come.
 		switch s.Phase {
 		case machine.PhaseCrashed:
 			g.t.Fatalf("the guest crashed; waited for %s\n%s", want, s.Crash)

@@ -1,3 +1,3 @@
-// Package linuxtest boots Linux guests for tests, and has loads for them that give
-// the same answers each time.
+// Package linuxtest boots Linux guests for tests, and has loads for them whose
+// results are the same each time.
 package linuxtest

@@ -6,9 +6,10 @@ import (
 	"io/fs"
 )
 
-// AddFiles returns the initrd with one more archive behind it, which has the files of
-// fsys below /. The kernel unpacks one after another, packed or not, with zeros between
-// them; one that is not packed begins at a multiple of 4 (Linux, init/initramfs.c and
+// AddFiles returns the initrd followed by one more archive, which has the files
+// of fsys below /. The kernel unpacks one after another, packed or not, with
+// zeros between them. An archive that is not packed begins at a multiple of 4
+// (Linux, init/initramfs.c and
 // Documentation/driver-api/early-userspace/buffer-format.rst).
 func AddFiles(initrd []byte, fsys fs.FS) ([]byte, error) {
 	b := bytes.NewBuffer(bytes.Clone(initrd))

@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// accesses orders accesses to data. The engine may look at the stack of a
-// vCPU that runs, as a processor may; the race detector knows no such thing.
+// accesses orders accesses to data. The engine may read the stack of a running
+// vCPU, as a processor may, but the race detector reports that as a race.
 type accesses struct{ page [64]sync.Mutex }
 
 func (a *accesses) lock(addr guest.GVA)   { a.page[addr>>12%64].Lock() }

@@ -8,14 +8,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
 )
 
-// Func is one function of an image that a test makes up.
+// Func is one function of a generated image.
 type Func struct {
 	Name string
 	Code []byte
 }
 
-// BuildImage returns an image whose text at base is funcs, one behind the
-// other: kernel text that begins at the entry point, or, with user, user text
+// BuildImage returns an image whose text at base is funcs, one after the other.
+// It is kernel text that begins at the entry point or, with user, user text
 // beside a kernel that only halts.
 func BuildImage(base guest.GVA, user bool, funcs ...Func) (*guest.Image, error) {
 	const halt = 0xffff_ffff_8100_0000

@@ -15,8 +15,9 @@ var equivalenceCases = []testCase{
 	{name: "emulation_equivalence_all", run: func(v *env) { testEquivalence(v, true) }},
 }
 
-// equivalences are functions, arguments, and the result by the processor
-// manuals. A want of 0 with any set means whatever the unprobed function gives.
+// equivalences are functions, arguments, and the result according to the
+// processor manuals. A want of 0 with any set means the result of the unprobed
+// function.
 var equivalences = []struct {
 	f    string
 	args []uint64

@@ -7,14 +7,14 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Options says what kind of guest a test of the suite needs.
+// Options describes the guest that a test of the suite needs.
 type Options struct {
 	CPUs  int           // number of vCPUs, 1 to 8
 	Probe probe.Options // for probe.New
 }
 
-// Capability is something that not every guest or host can do. The suite
-// leaves out what needs one that is missing, and logs it.
+// Capability is a feature that not every guest or host has. The suite skips
+// cases that need a missing one, and logs it.
 type Capability uint8
 
 // The capabilities.
@@ -27,8 +27,8 @@ const (
 )
 
 // Harness is a guest with an engine on it. A guest that is not the Fake boots
-// the suite's image (Image), lets each vCPU run to its hlt, and then does what
-// it is told.
+// the suite's image (Image), lets each vCPU run to its hlt, and then obeys the
+// methods.
 type Harness interface {
 	// Engine returns the engine on the guest.
 	Engine() *probe.Engine

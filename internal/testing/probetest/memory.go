@@ -50,7 +50,7 @@ func (m *memory) remove(r *region) {
 	m.regions.Store(&list)
 }
 
-// grow maps n more bytes behind r, which has room for them.
+// grow maps n more bytes at the end of r, which has room for them.
 func (m *memory) grow(r *region, n int) {
 	longer := *r
 	longer.data = r.data[:len(r.data)+n]
@@ -79,7 +79,7 @@ func (m *memory) find(addr guest.GVA) *region {
 	return nil
 }
 
-// mode is what an access is for.
+// mode is the kind of an access.
 type mode struct {
 	write, exec, user, poke bool
 }
@@ -111,9 +111,9 @@ func (m *memory) span(addr guest.GVA, n int, a mode) ([]byte, error) {
 	return r.data[off : off+uint64(n)], nil
 }
 
-// fetch returns up to 15 bytes of code at addr. Of the engine's memory it returns
-// those of one 32-byte line, unless across is set: the next line may be being
-// written by a registration.
+// fetch returns up to 15 bytes of code at addr. From the engine's memory it
+// returns only bytes of one 32-byte line, unless across is set: a registration
+// may be writing the next line.
 func (m *memory) fetch(addr guest.GVA, user, across bool) ([]byte, error) {
 	r := m.find(addr)
 	if r == nil || !r.exec || user && !r.user {

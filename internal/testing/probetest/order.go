@@ -17,7 +17,7 @@ var orderCases = []testCase{
 	{name: "post_comes_and_goes", run: testPostComesAndGoes},
 }
 
-// trace records what ran.
+// trace records the order of handlers.
 type trace struct{ events []string }
 
 func (t *trace) pre(n int, result func() int) func(*probe.Context) int {
@@ -34,14 +34,14 @@ func (t *trace) post(n int) func(*probe.Context) {
 	return func(*probe.Context) { t.events = append(t.events, fmt.Sprintf("post%d", n)) }
 }
 
-// take returns what was recorded, and forgets it.
+// take returns the recorded events, and forgets them.
 func (t *trace) take() []string {
 	e := t.events
 	t.events = nil
 	return e
 }
 
-// want compares what was recorded.
+// want compares the recorded events.
 func (t *trace) want(v *env, what string, want ...string) {
 	v.Helper()
 	if got := t.take(); !slices.Equal(got, want) {

@@ -7,9 +7,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// testDeadTask: where a guest profile tells whose a stack is, the activations of a
-// task that is gone are given back although nobody uses its stack again, and
-// never those of one that is there.
+// testDeadTask: a guest profile identifies the owner of a stack. The activations
+// of a task that is gone are freed even if its stack is not reused. The
+// activations of a live task are never freed.
 func testDeadTask(v *env) {
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, MaxActive: 2}
 	v.registerRet(r)
@@ -36,7 +36,8 @@ func testDeadTask(v *env) {
 	inUse("without the third", 1)
 	begin(3, 11)
 	v.call("co_disown", 3)
-	// No look at the listing in between: found when there is no free instance.
+	// The listing is not read in between: the task is found when there is no free
+	// instance.
 	begin(4, 12)
 	inUse("with a fifth", 2)
 	equal(v, "co_resume", v.call("co_resume", 1), 110)
@@ -53,8 +54,8 @@ func testDeadTask(v *env) {
 	v.unregisterRet(r)
 }
 
-// testUnwound: where a guest profile tells the bounds of a stack, activations that
-// a task has jumped out of are given back as soon as it is seen above them, with
+// testUnwound: a guest profile shows the bounds of a stack. Activations that a
+// task has jumped out of are freed as soon as the task is seen above them, with
 // their trampolines still in place.
 func testUnwound(v *env) {
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "jump_deep"}, MaxActive: 6}
@@ -81,10 +82,10 @@ func testUnwound(v *env) {
 	v.unregisterRet(r)
 }
 
-// testReturnsTwiceLater: the second return of a function comes when its kretprobe
-// is long gone, and others have come and gone, with and without activations: it
-// finds where to go on, and again when it was known that the function returns
-// twice.
+// testReturnsTwiceLater: the second return of a function comes when its
+// kretprobe is long gone, and others have come and gone, with and without
+// activations. It finds where to continue, also when it was known that the
+// function returns twice.
 func testReturnsTwiceLater(v *env) {
 	const task = 6
 	others := func() {
@@ -124,9 +125,10 @@ func testReturnsTwiceLater(v *env) {
 	}
 }
 
-// testUndecided: what could be the SS of an interrupt that came between a return
-// and the trampoline's int3 leaves an activation in use, until a stopped world
-// shows that there is no such frame. Where there is one, the task returns.
+// testUndecided: a value that could be the SS of an interrupt frame, from
+// between a return and the trampoline's int3, leaves an activation in use until
+// a stopped world shows that there is no such frame. If there is one, the task
+// returns.
 func testUndecided(v *env) {
 	var slot guest.GVA
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, Entry: func(c *probe.Context) int {
@@ -145,7 +147,7 @@ func testUndecided(v *env) {
 		word              uint64
 		frame             bool // of an interrupt at the trampoline
 		behind            uint64
-		undecided, atLast bool // in use while the guest runs, and behind Reclaim
+		undecided, atLast bool // in use while the guest runs, and after Reclaim
 	}{
 		{what: "a null selector", word: 0, undecided: true},
 		{what: "a selector", word: 0x10, undecided: true},
@@ -184,8 +186,8 @@ func testUndecided(v *env) {
 			equal(v, c.what+": abandoned", v.stats(&r.Kprobe).Abandoned, before+1)
 			continue
 		}
-		// The interrupt is over: what it has overwritten is dead for the guest, and
-		// here put back, because the task stands elsewhere in truth.
+		// The interrupt is over. For the guest, the memory that it has overwritten is dead.
+		// It is restored here because the task is really elsewhere.
 		if err := v.h.Write(slot-32, saved); err != nil {
 			v.Fatal(err)
 		}

@@ -20,8 +20,8 @@ const (
 	taskDead = 0x80
 )
 
-// addTasks gives the guest memory for each vCPU and for tasks. vCPU i runs task i at
-// first.
+// addTasks gives the guest memory for each vCPU and for tasks. vCPU i runs task
+// i at first.
 func (f *Fake) addTasks() {
 	f.mem.add(&region{base: taskBase, data: make([]byte, maxTasks*taskSize), write: true})
 	for i := range f.cpus {
@@ -48,7 +48,7 @@ func (f *Fake) Run(cpu, i int) {
 	f.put(f.gs(cpu)+guest.GVA(gsProfile.TaskOff), binary.LittleEndian.AppendUint64(nil, uint64(taskBase+guest.GVA(i)*taskSize)))
 }
 
-// setTask says what task i is, of a guest with FakeOptions.GS.
+// setTask sets the data of task i, in a guest with FakeOptions.GS.
 func (f *Fake) setTask(i int, pid, tgid, state uint32, comm string) {
 	b := make([]byte, taskSize)
 	binary.LittleEndian.PutUint32(b[gsProfile.StateOff:], state)

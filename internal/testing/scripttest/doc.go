@@ -1,3 +1,3 @@
-// Package scripttest makes random scripts, and says what they print without knowing the
-// compiler of scripts.
+// Package scripttest makes random scripts, and predicts their output without
+// using the compiler of scripts.
 package scripttest
