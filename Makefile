@@ -3,17 +3,19 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-bpftrace-tools test-bpftrace-suite test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 VERSION ?=
-# The version that packages have; without one the programs say what Go knows of the tree.
-ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(VERSION) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD)')
+# Packages give their version, and have no debug information. Other builds have the version that a package of the commit has; in a
+# tree without git, the programs say what Go knows of it.
+version = $(or $(VERSION),$(shell scripts/version.sh 2>/dev/null))
+ldflags = $(if $(version),-ldflags '$(if $(VERSION),-s -w )-X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(version) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD 2>/dev/null)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
-full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort)$$
+full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort|TestInstall)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 
@@ -51,7 +53,7 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 	$(GO) test -vet=off -ldflags=-w -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
 test-full: ## the tests that take samples or are short in make test, at full size
-	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak ./internal/testing/doctest
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
@@ -79,11 +81,19 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 
 test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 	scripts/nested.sh svm linux
+	scripts/nested.sh svm linux-guests
 	scripts/nested.sh vmx linux
+	scripts/nested.sh vmx linux-guests
 	scripts/nested.sh vmx ./internal/testing/linuxtest -test.run TestFiles -test.short
 
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
+
+test-bpftrace-tools: ## bpftrace's own tools, each started on Linux guests of three kernels; a difference is named
+	GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 sid/linux-image-cloud-amd64' scripts/nested.sh svm bttools
+
+test-bpftrace-suite: ## bpftrace's own tests on our compiler of scripts: BPFTRACE names a checkout, and nothing is fetched
+	scripts/bpftrace-suite.sh "$(BPFTRACE)"
 
 test-verifier: ## the cases of Linux's own verifier tests: what it says of each, and ours
 	scripts/verifier-suite.sh
@@ -120,7 +130,7 @@ rounds: ## 1,000 rounds of attach, trace and detach at 1, 2, 4 and 8 vCPUs: no e
 	GUESTPROBE_ROUNDS=$${GUESTPROBE_ROUNDS:-1000} $(GO) test -count=1 -timeout 10h -v -run 'TestEventsClose$$' ./internal/server/http
 
 cycles: ## 100,000 cycles of attach and detach in constant memory
-	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./internal/server/http
+	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./kvm/machine
 
 saves: ## 10,000 saves at random moments under probes of all kinds: each restored guest computes what an unprobed one does
 	GUESTPROBE_SAVES=$${GUESTPROBE_SAVES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestSaves$$' ./kvm/machine

@@ -2,7 +2,7 @@ package guest
 
 import "encoding/binary"
 
-// access is what a transfer does with the pages it crosses.
+// access says how a transfer uses the pages it crosses.
 type access uint8
 
 const (
@@ -11,25 +11,25 @@ const (
 	accessPoke // write even where the guest itself may not
 )
 
-// Read fills p with the guest's bytes at va, across pages. On error, which is
-// a *PageFaultError for the first byte that has no memory, p holds the bytes
-// before it. What a running guest writes meanwhile can come torn; Uint64 does
-// not tear.
+// Read fills p with the guest's bytes at va, across pages. On error, which is a
+// *PageFaultError for the first byte that has no memory, p holds the bytes before it.
+// Bytes that a running guest writes during the call may be torn; Uint64 is never
+// torn.
 func (as AddressSpace) Read(va GVA, p []byte) error { return as.transfer(va, p, accessRead) }
 
-// Write copies p to guest memory at va, across pages, where the tables let
-// the guest write. It checks every page before it changes the first byte. Errors
-// are *PageFaultError.
+// Write copies p to guest memory at va, across pages, if the tables let the guest
+// write there. It checks every page before it changes the first byte. Errors are
+// *PageFaultError.
 func (as AddressSpace) Write(va GVA, p []byte) error { return as.write(va, p, accessWrite) }
 
-// Poke is Write without regard to the pages' write permission: for memory of
-// ours that the guest sees read-only, such as the exec areas. The guest's text
-// is changed by Text.Patch only.
+// Poke is Write without regard to the pages' write permission: for memory of ours
+// that is read-only for the guest, such as the exec areas. The guest's text is
+// changed by Text.Patch only.
 func (as AddressSpace) Poke(va GVA, p []byte) error { return as.write(va, p, accessPoke) }
 
-// write transfers p after a dry run over its pages when there are several: a
-// push that crosses into an unmapped page must leave the first page alone, as
-// the processor would (SDM Vol. 3, 6.5, "faults").
+// write transfers p, after a dry run over its pages if there are several: a push that
+// crosses into an unmapped page must not change the first page, as on the processor
+// (SDM Vol. 3, 6.5, "faults").
 func (as AddressSpace) write(va GVA, p []byte, a access) error {
 	if uint64(len(p)) > page4K-uint64(va)&(page4K-1) {
 		for done := uint64(0); done < uint64(len(p)); {
@@ -64,7 +64,7 @@ func (as AddressSpace) transfer(va GVA, p []byte, a access) error {
 // one page and one region.
 func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 	regions := as.mem.Regions()
-	if pa, ok := as.pins.at(va); ok && a != accessWrite {
+	if pa, ok := as.pins.pageAt(va); ok && a != accessWrite {
 		if b := hostBytes(regions, pa, min(n, page4K-uint64(va)&(page4K-1))); b != nil {
 			return b, nil
 		}
@@ -85,8 +85,8 @@ func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 	return b, nil
 }
 
-// Uint64 reads the little-endian value at va. Where va is a multiple of 8 it
-// is one that the guest stored, even while it runs.
+// Uint64 reads the little-endian value at va. If va is a multiple of 8 it is a value
+// that the guest stored, even while the guest runs.
 func (as AddressSpace) Uint64(va GVA) (uint64, error) {
 	if va%8 != 0 {
 		var b [8]byte
@@ -104,10 +104,10 @@ func (as AddressSpace) Uint64(va GVA) (uint64, error) {
 	return 0, &PageFaultError{VA: va, Level: level, Reason: reason}
 }
 
-// SetUint64 writes v at va as Write does. Where va is a multiple of 8 a guest
-// that runs sees the old value or the new one, and once it sees the new one, all
-// that this thread wrote before.
-func (as AddressSpace) SetUint64(va GVA, v uint64) error {
+// setUint64 writes v at va like Write. If va is a multiple of 8, a running guest sees
+// either the old value or the new one, and once it sees the new one, everything that
+// this thread wrote before.
+func (as AddressSpace) setUint64(va GVA, v uint64) error {
 	if va%8 != 0 {
 		var b [8]byte
 		binary.LittleEndian.PutUint64(b[:], v)

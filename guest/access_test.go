@@ -137,11 +137,11 @@ func TestSetUint64(t *testing.T) {
 	p := sampleTables(t)
 	as := NewAddressSpace(p.mem, 0x1000)
 	for _, va := range []GVA{0xff8, 0x1000, 0xffc, 0x4000} {
-		if err := as.SetUint64(va, 0x1122334455667788); err != nil {
-			t.Errorf("SetUint64(%v): %v", va, err)
+		if err := as.setUint64(va, 0x1122334455667788); err != nil {
+			t.Errorf("setUint64(%v): %v", va, err)
 		}
 		if got := mustRead(t, as, va, 8); !bytes.Equal(got, []byte{0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11}) {
-			t.Errorf("SetUint64(%v) wrote % x", va, got)
+			t.Errorf("setUint64(%v) wrote % x", va, got)
 		}
 	}
 	for va, want := range map[GVA]PageFaultError{
@@ -151,8 +151,8 @@ func TestSetUint64(t *testing.T) {
 		0x1ffc: {0x2000, 1, FaultNotPresent},
 	} {
 		var pf *PageFaultError
-		if err := as.SetUint64(va, 1); !errors.As(err, &pf) || *pf != want {
-			t.Errorf("SetUint64(%v): %v, want %v", va, err, &want)
+		if err := as.setUint64(va, 1); !errors.As(err, &pf) || *pf != want {
+			t.Errorf("setUint64(%v): %v, want %v", va, err, &want)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func TestAccessAllocatesNothing(t *testing.T) {
 		"Read":      func() error { return as.Read(0xff8, b[:]) },
 		"Write":     func() error { return as.Write(0xff8, b[:]) },
 		"Uint64":    func() error { _, err := as.Uint64(0x10); return err },
-		"SetUint64": func() error { return as.SetUint64(0x10, 1) },
+		"SetUint64": func() error { return as.setUint64(0x10, 1) },
 		"Patch":     func() error { return NewText(as).Patch(0xff8, b[:], b[:]) },
 	} {
 		var err error

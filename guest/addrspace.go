@@ -8,7 +8,7 @@ type FaultReason uint8
 // The reasons. The zero value is invalid.
 const (
 	FaultNotPresent   FaultReason = iota + 1 // an entry's present bit is clear
-	FaultNonCanonical                        // not an address of 48 bits, or of 57 with 5-level paging
+	FaultNonCanonical                        // not a 48-bit address, or a 57-bit address with 5-level paging
 	FaultReserved                            // an entry has a reserved bit set (SDM Vol. 3, 4.7)
 	FaultNoMemory                            // a table or the page is outside guest memory
 	FaultNotWritable                         // a write to a read-only page
@@ -35,11 +35,11 @@ func (r FaultReason) String() string {
 	}
 }
 
-// PageFaultError is returned for a guest virtual address that the guest's page
-// tables do not give access to.
+// PageFaultError is returned for a guest virtual address to which the guest's page
+// tables do not give access.
 type PageFaultError struct {
 	VA     GVA
-	Level  int // of the entry at fault: 5 (PML5E) or 4 (PML4E) to 1 (PTE); 0 when it is the address or the page itself
+	Level  int // of the entry at fault: 5 (PML5E) or 4 (PML4E) to 1 (PTE); 0 if the fault is in the address or the page itself
 	Reason FaultReason
 }
 
@@ -62,9 +62,9 @@ type Mapping struct {
 }
 
 // AddressSpace is guest memory seen through page tables of 4 levels (SDM Vol. 3,
-// 4.5), or of 5 (Levels5). It is a small value: copy it freely. It holds no translation, because
-// the guest changes its tables without telling; every access walks them
-// anew, reading each entry exactly once. Methods may be called from any
+// 4.5), or of 5 (Levels5). It is a small value: copy it freely. It caches no
+// translation, because the guest changes its tables without notice; every access
+// walks them again, reading each entry exactly once. Methods may be called from any
 // thread, at any time, and allocate only to report an error.
 type AddressSpace struct {
 	mem  *Memory
@@ -75,17 +75,18 @@ type AddressSpace struct {
 	pins *TextPins
 }
 
-// Pinned returns the address space in which pages of text that pins has are where they were patched. Translate has them where the page tables do.
-func (as AddressSpace) Pinned(pins *TextPins) AddressSpace {
+// WithPins returns the address space in which pinned pages of text are at the memory
+// where they were patched. Translate still follows the page tables.
+func (as AddressSpace) WithPins(pins *TextPins) AddressSpace {
 	as.pins = pins
 	return as
 }
 
-// Home is a range of virtual memory that is at one place of physical memory whatever the
-// tables say: the kernel's image of a guest whose tables are not made yet.
+// Home is a range of virtual memory at a fixed physical address, whatever the tables
+// say: the kernel's image of a guest whose tables do not exist yet.
 type Home struct {
 	Start GVA
-	Size  uint64 // bytes; 0: there is none
+	Size  uint64 // bytes; 0: not used
 	PA    GPA
 }
 
@@ -98,10 +99,10 @@ func NewAddressSpace(mem *Memory, root GPA) AddressSpace {
 // Root returns the physical address of the top-level table.
 func (as AddressSpace) Root() GPA { return as.root }
 
-// AsUser returns as restricted to what CPL3 may use: an access to a supervisor
-// page fails with FaultNotUser. Whoever does an access in the place of user
-// code (an emulated push) must use it, or the guest's user code could reach
-// the guest kernel's memory through its probe.
+// AsUser returns as restricted to the rights of CPL3: an access to a supervisor page
+// fails with FaultNotUser. Code that performs an access in place of user code (an
+// emulated push) must use it, or the guest's user code could reach the guest kernel's
+// memory through its probe.
 func (as AddressSpace) AsUser() AddressSpace {
 	as.user = true
 	return as
@@ -113,14 +114,14 @@ func (as AddressSpace) Levels5() AddressSpace {
 	return as
 }
 
-// At returns as with the memory of h where h says.
-func (as AddressSpace) At(h Home) AddressSpace {
+// WithHome returns as with the range h.
+func (as AddressSpace) WithHome(h Home) AddressSpace {
 	as.home = h
 	return as
 }
 
-// TextAt returns where va is if its page is pinned: see Pinned.
-func (as AddressSpace) TextAt(va GVA) (GPA, bool) { return as.pins.at(va) }
+// TextAt returns the physical address of va if its page is pinned: see WithPins.
+func (as AddressSpace) TextAt(va GVA) (GPA, bool) { return as.pins.pageAt(va) }
 
 // Translate walks the tables for va. Errors are *PageFaultError.
 func (as AddressSpace) Translate(va GVA) (Mapping, error) {
@@ -137,8 +138,9 @@ func (as AddressSpace) Maps(va GVA) bool {
 	return reason == 0
 }
 
-// Table returns where the table of a level is through which va is mapped: level 1 has
-// the entries of pages of 4 KiB. Errors are *PageFaultError: there is none.
+// Table returns the address of the table of that level through which va is mapped:
+// level 1 has the entries of pages of 4 KiB. Errors are *PageFaultError: there is no
+// such table.
 func (as AddressSpace) Table(va GVA, level int) (GPA, error) {
 	table, shift, at := as.root, uint(39), 4
 	if as.deep {
@@ -157,9 +159,10 @@ func (as AddressSpace) Table(va GVA, level int) (GPA, error) {
 	return table, nil
 }
 
-// walk does the work of Translate, and notes in trail, unless that is nil, the entries that it
-// reads. A reason of 0 is success. The number of entries read is at most 5 whatever the tables
-// hold, so a table that points to itself is just another table.
+// walk does the work of Translate, and records in trail, unless that is nil, the
+// entries that it reads. A reason of 0 is success. The number of entries read is at
+// most 5 whatever the tables hold, so a table that points to itself is just another
+// table.
 func (as AddressSpace) walk(regions []Region, va GVA, trail *trail) (m Mapping, level int, reason FaultReason) {
 	if off := uint64(va - as.home.Start); off < as.home.Size {
 		return Mapping{PA: as.home.PA + GPA(off), Size: page4K, Writable: true}, 0, 0

@@ -229,8 +229,8 @@ func FuzzTranslate(f *testing.F) {
 	})
 }
 
-// TestLevels5: a table of level 5 on top gives the same translations, at addresses of 57
-// bits; and what has a home is there without tables.
+// TestLevels5: a table of level 5 on top gives the same translations, at addresses of
+// 57 bits; and memory with a Home is mapped without tables.
 func TestLevels5(t *testing.T) {
 	p := sampleTables(t)
 	p.set(10, 3, 1<<12|tabPWU)
@@ -253,7 +253,7 @@ func TestLevels5(t *testing.T) {
 			t.Errorf("%v: %v, want %v", va, err, want)
 		}
 	}
-	home := four.At(Home{Start: 1 << 45, Size: 2 * PageSize, PA: 6 << 12})
+	home := four.WithHome(Home{Start: 1 << 45, Size: 2 * PageSize, PA: 6 << 12})
 	if m, err := home.Translate(1<<45 + PageSize + 8); err != nil || m.PA != 7<<12+8 {
 		t.Errorf("at home: %+v %v", m, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Blacklist is text in which nothing may be probed. It does not change.
+// Blacklist is text that must not be probed. It does not change.
 type Blacklist struct {
 	syms   *SymbolTable
 	ranges []blackRange // ascending, disjoint
@@ -18,11 +18,11 @@ type blackRange struct {
 	reason     string
 }
 
-// Marked is a part of a program that has a section of its own, or, where a linker
-// has merged that into another one, as in a linked kernel, two symbols around it.
+// Marked is a part of a program with its own section or, if a linker has merged that
+// section into another one, as in a linked kernel, with two symbols around it.
 type Marked struct{ Section, Start, End string }
 
-// NoProbe are the parts that may not be probed: the code that handles a probe, or
+// NoProbe returns the parts that must not be probed: code that handles a probe, or
 // runs where a trap cannot be taken. Linux has the same ones
 // (Documentation/trace/kprobes.rst, "Blacklist").
 func NoProbe() []Marked {
@@ -33,16 +33,16 @@ func NoProbe() []Marked {
 	}
 }
 
-// NoProbeTable is the list of the addresses of functions that may not be probed, 8
+// NoProbeTable is the list of the addresses of functions that must not be probed, 8
 // bytes each.
 func NoProbeTable() Marked {
 	return Marked{"_kprobe_blacklist", "__start_kprobe_blacklist", "__stop_kprobe_blacklist"}
 }
 
-// NewBlacklist collects what may not be probed of a program with these symbols: section
-// returns where the sections of a name are, initial the n bytes at an address before the
-// program runs, or nil, isText whether it has code there. The error says that its own
-// list is too long to be one.
+// NewBlacklist collects the blacklist of a program with these symbols: section
+// returns the ranges of the sections of a name, initial the n bytes at an address
+// before the program runs, or nil, isText whether there is code. The error says that
+// the program's own list is implausibly long.
 func NewBlacklist(syms *SymbolTable, section func(name string) []Range, initial func(addr GVA, n uint64) []byte, isText func(addr GVA) bool) (*Blacklist, error) {
 	l := &Blacklist{syms: syms}
 	for _, m := range NoProbe() {
@@ -57,14 +57,14 @@ func NewBlacklist(syms *SymbolTable, section func(name string) []Range, initial 
 			return nil, damagedError(table.Section, "%d entries, more than %d", n/8, MaxImageSymbols)
 		}
 		for b := initial(r.Start, n&^7); len(b) >= 8; b = b[8:] {
-			// Entries that point at no code have nothing to protect.
+			// Entries that do not point to code have nothing to protect.
 			if a := GVA(le64(b)); isText(a) {
 				l.addFunction(a, "listed in "+table.Section)
 			}
 		}
 	}
 	slices.SortFunc(l.ranges, func(a, b blackRange) int { return cmpAddr(a.start, b.start) })
-	// Merge what overlaps, so that one binary search finds the answer.
+	// Merge overlapping ranges, so that one binary search finds the answer.
 	out := l.ranges[:0]
 	for _, b := range l.ranges {
 		if n := len(out); n > 0 && b.start < out[n-1].end {
@@ -78,7 +78,7 @@ func NewBlacklist(syms *SymbolTable, section func(name string) []Range, initial 
 	return l, nil
 }
 
-// bounds returns the range between the symbols around a part, if there are such.
+// bounds returns the range between the symbols around a part, if they exist.
 func (l *Blacklist) bounds(m Marked) []Range {
 	start, err := l.syms.Lookup(m.Start)
 	end, err2 := l.syms.Lookup(m.End)
@@ -99,7 +99,7 @@ func (l *Blacklist) add(start, end GVA, reason string) {
 	}
 }
 
-// addFunction adds the function at a, or where there is none, the address.
+// addFunction adds the function at a, or, if there is no function, the address.
 func (l *Blacklist) addFunction(a GVA, reason string) {
 	start, end := a, a+1
 	if s, ok := l.syms.Find(a); ok {
@@ -108,11 +108,10 @@ func (l *Blacklist) addFunction(a GVA, reason string) {
 	l.ranges = append(l.ranges, blackRange{start, end, reason})
 }
 
-// Blacklisted returns why nothing in the symbol at addr may be probed, or "":
-// it starts in a section of code that may not be, the program's own list has it,
-// or it is a part that the compiler split off (foo.cold, foo.isra.0) from a
-// function that may not be.
-func (l *Blacklist) Blacklisted(addr GVA) string {
+// BlacklistReason returns why the symbol at addr must not be probed, or "": it starts
+// in a section of forbidden code, it is in the program's own list, or it is a part
+// that the compiler split off (foo.cold, foo.isra.0) from a forbidden function.
+func (l *Blacklist) BlacklistReason(addr GVA) string {
 	if r := l.reasonAt(addr); r != "" {
 		return r
 	}
@@ -132,7 +131,7 @@ func (l *Blacklist) Blacklisted(addr GVA) string {
 	return ""
 }
 
-// reasonAt returns the reason of the range that holds addr, or "".
+// reasonAt returns the reason of the range that contains addr, or "".
 func (l *Blacklist) reasonAt(addr GVA) string {
 	b := l.ranges
 	i := sort.Search(len(b), func(i int) bool { return b[i].end > addr })

@@ -1,22 +1,22 @@
 package guest
 
-// I/O ports through which guest code talks to the host. A guest needs none of
-// them to be probed where the host delivers int3 itself.
+// I/O ports through which guest code talks to the host. If the host itself intercepts
+// int3, a guest can be probed without any of them.
 const (
 	PortConsole    = 0xe9 // out, 1 byte: a byte for the console (Bochs convention)
 	PortExit       = 0xf4 // out, 1, 2 or 4 bytes: the guest ends with this exit code (QEMU isa-debug-exit convention)
 	PortBreakpoint = 0xf3 // out %al,$0xf3 in the vector 3 stub: RSP points at the frame {RIP, CS, RFLAGS, RSP, SS}
 	PortDebug      = 0xf1 // out %al,$0xf1: the same in the vector 1 stub
 	PortFault      = 0xf6 // out %al,$0xf6: a fault in an exec area; RSP points at {vector, error code, RIP, CS, RFLAGS, RSP, SS}
-	PortDetour     = 0xf5 // out %al,$0xf5 in the engine's own code: a hit of an optimized site; elsewhere a port that nobody has
+	PortDetour     = 0xf5 // out %al,$0xf5 in the engine's own code: a hit of an optimized site; elsewhere an unused port
 	PortReport     = 0xf7 // outl %eax,$0xf7: a failed self-check; EAX is its code
-	PortHome       = 0xf8 // out %al,$0xf8 at CPL0: RAX, an address, becomes the one in the guest's own text that it stands for
-	PortText       = 0xf9 // out %al,$0xf9 at CPL0: the guest has changed its text; the probes' bytes are looked at before it goes on
+	PortHome       = 0xf8 // out %al,$0xf8 at CPL0: RAX, an address, becomes the corresponding one in the guest's own text
+	PortText       = 0xf9 // out %al,$0xf9 at CPL0: the guest has changed its text; the probes' bytes are checked before it resumes
 )
 
-// FaultHandled is what the host writes into the vector word of a frame
-// forwarded through PortFault when it has dealt with the exception: the stub
-// pops two words and returns.
+// FaultHandled is the value that the host writes to the vector word of a frame
+// forwarded through PortFault if it has handled the exception: the stub pops two
+// words and returns.
 const FaultHandled = ^uint64(0)
 
 // TimerVector is the interrupt vector of the periodic timer.
@@ -35,18 +35,20 @@ const (
 	BootInfoSizeof     = 0x08 // BootInfoSize
 	BootInfoRAM        = 0x10 // bytes of RAM from physical address 0
 	BootInfoVCPU       = 0x18 // 4 bytes: number of this vCPU, from 0
-	BootInfoNVCPUs     = 0x1c // 4 bytes: how many vCPUs there are
+	BootInfoNVCPUs     = 0x1c // 4 bytes: number of vCPUs
 	BootInfoCmdline    = 0x20 // GVA of the command line, NUL-terminated
 	BootInfoCmdlineLen = 0x28 // its length without the NUL
 	BootInfoKernelLo   = 0x30 // kernel exec area: first GVA
-	BootInfoKernelHi   = 0x38 // and the GVA behind the last
-	BootInfoUserLo     = 0x40 // user exec area; both 0 when the image has no user segment
+	BootInfoKernelHi   = 0x38 // and the GVA after the last
+	BootInfoUserLo     = 0x40 // user exec area; both 0 if the image has no user segment
 	BootInfoUserHi     = 0x48 //
 	BootInfoStackTop   = 0x50 // RSP at entry, 16-byte aligned
 	BootInfoTickUsec   = 0x58 // timer period in microseconds; 0: no timer
 	BootInfoTimerVec   = 0x60 // TimerVector
 	BootInfoFlags      = 0x68 // reserved, 0
-	BootInfoSize       = 0x80 // bytes up to here are defined; those not named are 0
+	BootInfoBoards     = 0x80 // addresses for boards (BootState.KernelBoards): first GVA and end, boardWindows times; 0: no boards
+	BootInfoUserBoards = 0xa0 // BootState.UserBoards
+	BootInfoSize       = 0xc0 // bytes up to here are defined; unnamed ones are 0
 )
 
 // The call service: a mailbox at the symbol SymCallMailbox. The host fills in
@@ -75,9 +77,8 @@ const (
 	SelUserCode   = 0x23 // 64-bit code, DPL 3
 )
 
-// gdt are the descriptors behind the selectors: present, accessed (so that the
-// processor need not write to the table), base 0, limit 4 GiB (SDM Vol. 3,
-// 3.4.5 and 5.2.1).
+// gdt are the descriptors for the selectors: present, accessed (so that the processor
+// need not write to the table), base 0, limit 4 GiB (SDM Vol. 3, 3.4.5 and 5.2.1).
 var gdt = [...]uint64{
 	0,
 	SelKernelCode / 8: 0x00af_9b00_0000_ffff,
@@ -97,7 +98,7 @@ const (
 // below a stack is not mapped.
 const StackSize = 16 << 10
 
-// BootOptions say how a guest starts.
+// BootOptions are the parameters of a guest's boot.
 type BootOptions struct {
 	VCPUs    int    // 1 to MaxVCPUs
 	RAM      uint64 // bytes, whole pages, 1 to MaxRAM
@@ -106,46 +107,50 @@ type BootOptions struct {
 	NoNX     bool   // EFER.NXE will be off, so that no page can be mapped non-executable
 }
 
-// Area is guest memory for the engine. Of those with code: the guest may read
-// and execute it at one privilege and not write it.
+// Area is guest memory for the engine. If it is for code, the guest may read and
+// execute it at one privilege, but not write it.
 type Area struct {
 	GVA  GVA // 2 MiB aligned
 	GPA  GPA
-	Size uint64 // bytes; 0: there is none
+	Size uint64 // bytes; 0: there is no area
 }
 
 // Contains reports whether va is in the area.
 func (a Area) Contains(va GVA) bool { return uint64(va-a.GVA) < a.Size }
 
-// End returns the address behind the area.
+// End returns the address after the area.
 func (a Area) End() GVA { return a.GVA + GVA(a.Size) }
 
-// VCPUStart is where one vCPU starts. Its other registers are 0.
+// VCPUStart is the initial state of one vCPU. Its other registers are 0.
 type VCPUStart struct {
 	RIP GVA // the image's entry
 	RSP GVA // top of its own stack, 16-byte aligned
 	RDI GVA // its boot-info block
 }
 
-// BootState is what Boot prepared, for whoever sets the vCPUs' registers. They
-// start in 64-bit mode at CPL 0 with interrupts off: CR0.PG|WP|PE, CR4.PAE,
-// EFER.LME|LMA, and EFER.NXE if NX.
+// BootState is the result of Boot, for setting the vCPUs' registers. They start in
+// 64-bit mode at CPL 0 with interrupts off: CR0.PG|WP|PE, CR4.PAE, EFER.LME|LMA, and
+// EFER.NXE if NX.
 type BootState struct {
 	Root       GPA    // CR3
 	Deep       bool   // the tables have 5 levels
-	Home       Home   // what is there before the tables say so
+	Home       Home   // memory mapped before the tables say so
 	GDT        GVA    // identity-mapped
 	GDTLimit   uint16 // bytes - 1
 	NX         bool   // the tables use the XD bit
 	VCPUs      []VCPUStart
 	KernelExec Area
-	UserExec   Area // Size 0 when the image has no user text
+	UserExec   Area // Size 0 if the image has no user text
 
-	// Memory for host and guest to share, writable, not executable: the one at CPL0
-	// alone, the other at CPL3.
+	// Memory shared by host and guest, writable, not executable: the first for CPL0
+	// only, the second for CPL3.
 	KernelData, UserData Area
 
-	// KernelFar and UserFar are pages that nothing maps yet; Tables maps them.
+	// KernelBoards and UserBoards are addresses where nothing is mapped, and that the
+	// guest leaves to the engine's boards: at most boardWindows of each.
+	KernelBoards, UserBoards []Range
+
+	// KernelFar and UserFar are pages that are not mapped yet; Tables maps them.
 	KernelFar, UserFar MemoryRange
 	Tables             Mapper
 }

@@ -58,7 +58,7 @@ func TestBootState(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[int]uint64{
-			BootInfoMagic: BootMagic, BootInfoSizeof: 128, BootInfoRAM: ram, BootInfoVCPU: uint64(cpu) | 2<<32,
+			BootInfoMagic: BootMagic, BootInfoSizeof: 192, BootInfoRAM: ram, BootInfoVCPU: uint64(cpu) | 2<<32,
 			BootInfoCmdlineLen: 3, BootInfoKernelLo: uint64(st.KernelExec.GVA), BootInfoKernelHi: uint64(st.KernelExec.GVA) + ExecSize,
 			BootInfoUserLo: uint64(st.UserExec.GVA), BootInfoUserHi: uint64(st.UserExec.GVA) + ExecSize, BootInfoStackTop: uint64(v.RSP),
 			BootInfoTickUsec: 10000, BootInfoTimerVec: 0x20, BootInfoFlags: 0, 0x70: 0, 0x78: 0,
@@ -194,7 +194,7 @@ func TestBootAgain(t *testing.T) {
 func TestBootSharedPage(t *testing.T) {
 	e := soundELF()
 	e.sections, e.syms = nil, nil
-	// Data right behind the text, and more code right behind the data.
+	// Data right after the text, and more code right after the data.
 	e.segs[1].vaddr, e.segs[1].paddr, e.segs[1].memsz = testKernel+0x1800, 0x101800, 0
 	e.segs = append(e.segs, testSeg{testKernel + 0x1900, 0x101900, code(9, 0x1000), 0, elf.PF_R | elf.PF_X})
 	img := mustParse(t, e)

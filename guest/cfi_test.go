@@ -19,8 +19,8 @@ func builtinImage(t testing.TB) *guest.Image {
 }
 
 // TestFrameRule follows the prologue of a function of the built-in guest. The
-// compiler has moved it behind a check, so that a walk by frame pointers alone
-// would be wrong before it.
+// compiler has moved it after a check, so that a walk by frame pointers alone would
+// be wrong before it.
 func TestFrameRule(t *testing.T) {
 	img := builtinImage(t)
 	if err := img.FrameError(); err != nil {
@@ -76,12 +76,12 @@ func TestTrapFrameRule(t *testing.T) {
 			}
 		}
 	}
-	if r, _ := img.FrameRule(must(t, img, "timer_entry") + 1); r != (guest.FrameRule{CFA: 56 + 8, Return: -40, Trap: true}) {
+	if r, _ := img.FrameRule(mustLookup(t, img, "timer_entry") + 1); r != (guest.FrameRule{CFA: 56 + 8, Return: -40, Trap: true}) {
 		t.Errorf("behind the first push: %+v", r)
 	}
 }
 
-func must(t *testing.T, img *guest.Image, name string) guest.GVA {
+func mustLookup(t *testing.T, img *guest.Image, name string) guest.GVA {
 	t.Helper()
 	s, err := img.Lookup(name)
 	if err != nil {

@@ -16,8 +16,8 @@ var ErrNotELF = elf.ErrNotELF
 
 // ImageError is returned for an ELF file that cannot be a guest.
 type ImageError struct {
-	Part   string // which part of the file: "segment 2", "symbol 7"
-	Reason string // what is wrong with it
+	Part   string // the part of the file: "segment 2", "symbol 7"
+	Reason string // why it is invalid
 	Fix    string // what to do about it; empty for a damaged file
 }
 
@@ -31,7 +31,7 @@ func damagedError(part, format string, args ...any) error {
 	return &ImageError{Part: part, Reason: fmt.Sprintf(format, args...)}
 }
 
-// howToBuild is what to do about a file of another kind.
+// howToBuild is the advice for a file of another kind.
 const howToBuild = "build the guest as a static x86-64 executable (-m64 -static -no-pie)"
 
 // imageError turns an error about the file into one about the image.
@@ -52,8 +52,8 @@ func imageError(err error) error {
 // must not change afterwards. Whatever b holds, the result is an image or an
 // error (ErrNotELF, *ImageError), in time and memory proportional to b.
 func ParseELF(b []byte) (*Image, error) {
-	if len(b) > MaxImageFile {
-		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), MaxImageFile), "strip its debug information"}
+	if len(b) > maxImageFile {
+		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), maxImageFile), "strip its debug information"}
 	}
 	f, err := elf.Parse(b)
 	if err != nil {
@@ -95,7 +95,7 @@ func ParseELF(b []byte) (*Image, error) {
 	return img, nil
 }
 
-// checkType refuses what is not a linked executable at fixed addresses.
+// checkType rejects files that are not linked executables at fixed addresses.
 func checkType(f *elf.File) error {
 	switch t := debugelf.Type(f.Header.Type); t {
 	case debugelf.ET_EXEC:
@@ -141,9 +141,9 @@ func (img *Image) readSections() error {
 	return nil
 }
 
-// SectionData returns the bytes of the first section of that name in the file, in guest
-// memory or not, decompressed to at most limit bytes; nil when there is none. They must
-// not be changed.
+// SectionData returns the bytes of the first section of that name in the file, in
+// guest memory or not, decompressed to at most limit bytes; nil if the file has no
+// such section. They must not be changed.
 func (img *Image) SectionData(name string, limit uint64) ([]byte, error) {
 	i := img.file.IndexDebug(name)
 	if i < 0 {

@@ -137,11 +137,11 @@ func TestParseELFLimits(t *testing.T) {
 		}
 		return e
 	}
-	if _, err := ParseELF(many(MaxImageLoads).build()); err != nil {
-		t.Errorf("%d segments: %v", MaxImageLoads, err)
+	if _, err := ParseELF(many(maxImageLoads).build()); err != nil {
+		t.Errorf("%d segments: %v", maxImageLoads, err)
 	}
-	if _, err := ParseELF(many(MaxImageLoads + 1).build()); errText(err) != "elf program header 64: more than 64 PT_LOAD segments: merge sections in the linker script" {
-		t.Errorf("%d segments: %v", MaxImageLoads+1, err)
+	if _, err := ParseELF(many(maxImageLoads + 1).build()); errText(err) != "elf program header 64: more than 64 PT_LOAD segments: merge sections in the linker script" {
+		t.Errorf("%d segments: %v", maxImageLoads+1, err)
 	}
 
 	// Symbols that all share one long name: more than any linker makes of a table.
@@ -210,7 +210,7 @@ func TestLoadFile(t *testing.T) {
 	if err := os.WriteFile(big, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(big, MaxImageFile+1); err != nil { // sparse
+	if err := os.Truncate(big, maxImageFile+1); err != nil { // sparse
 		t.Fatal(err)
 	}
 	want := "load guest image " + big + ": elf file: 268435457 bytes, more than 268435456: strip its debug information"

@@ -27,8 +27,8 @@ func (img *Image) readSegments() error {
 		if err := checkLoad(part, p, data != nil, img.file.Size()); err != nil {
 			return err
 		}
-		if len(img.Segments) == MaxImageLoads {
-			return &ImageError{part, fmt.Sprintf("more than %d PT_LOAD segments", MaxImageLoads), "merge sections in the linker script"}
+		if len(img.Segments) == maxImageLoads {
+			return &ImageError{part, fmt.Sprintf("more than %d PT_LOAD segments", maxImageLoads), "merge sections in the linker script"}
 		}
 		img.Segments = append(img.Segments, Segment{
 			VAddr:   GVA(p.Vaddr),
@@ -47,9 +47,9 @@ func (img *Image) readSegments() error {
 	return checkOverlap(img.Segments)
 }
 
-// checkLoad checks one PT_LOAD header by itself; inFile says whether its bytes are
-// in the file, of size bytes. Whether the segment fits the guest's memory is known
-// at boot.
+// checkLoad checks one PT_LOAD header by itself; inFile says whether its bytes are in
+// the file, of size bytes. Boot checks whether the segment fits into the guest's
+// memory.
 func checkLoad(part string, p *elf.Prog64, inFile bool, size int) error {
 	const lastPage = ^uint64(PageSize - 1)
 	switch {

@@ -1,30 +1,32 @@
 package guest
 
-// FrameRule says how the caller's registers follow from those at some
-// instruction: the canonical frame address (CFA), which is the caller's RSP, and
-// where the return address and the caller's RBP are saved (DWARF 5, 6.4). What
-// DWARF has no words for is what an interrupt leaves behind, and code that changes to
-// another stack (Linux, arch/x86/include/asm/orc_types.h).
+import "github.com/guestprobe/guestprobe/guest/x86"
+
+// FrameRule says how the caller's registers follow from those at some instruction:
+// the canonical frame address (CFA), which is the caller's RSP, and the places of the
+// saved return address and the caller's RBP (DWARF 5, 6.4). It also describes frames
+// that DWARF cannot: frames of interrupts, and of code that switches to another stack
+// (Linux, arch/x86/include/asm/orc_types.h).
 type FrameRule struct {
-	Base     FrameRegister // what the CFA is relative to
+	Base     FrameRegister // the base of the CFA
 	Indirect bool          // the CFA is relative to the word at Base + Inner instead
 	Inner    int32
 	CFA      int32 // its offset
 
-	Return int32 // where the return address is, from the CFA
-	RBP    int32 // where RBP is saved, from the CFA; 0 = RBP is the caller's
+	Return int32 // offset of the return address from the CFA
+	RBP    int32 // offset of the saved RBP from the CFA; 0 = RBP is the caller's
 	AtRBP  bool  // RBP is saved at RBP + RBP instead
 
 	Outer bool // there is no caller
 
-	// Trap: there is no caller either but code that was interrupted, and at Return is
-	// what that pushed: RIP, CS, RFLAGS, RSP and SS (SDM Vol. 3, 6.14.2). The stack may
-	// be another one. With Full the CFA is the address of all its registers, a struct
-	// pt_regs (x86.Regs as Linux has it in memory).
+	// Trap: instead of a caller there is code that was interrupted, and at Return is
+	// the frame pushed by the interrupt: RIP, CS, RFLAGS, RSP and SS (SDM Vol. 3,
+	// 6.14.2). The stack may be another one. With Full the CFA is the address of all
+	// its registers, a struct pt_regs (x86.Regs in Linux's memory layout).
 	Trap, Full bool
 }
 
-// FrameRegister is a register that a CFA is relative to.
+// FrameRegister is a possible base register of a CFA.
 type FrameRegister uint8
 
 // The registers.
@@ -38,11 +40,15 @@ const (
 	frameRegisters
 )
 
-// ptRegs is where struct pt_regs (Linux, arch/x86/include/asm/ptrace.h) has the registers
-// that a CFA can be relative to, and what an interrupt pushed.
-var ptRegs = [frameRegisters]int32{FrameRSP: 152, FrameRBP: 32, FrameR10: 56, FrameR13: 16, FrameRDI: 112, FrameRDX: 96}
+var frameRegs = [frameRegisters]x86.Reg64{FrameRSP: x86.RSP, FrameRBP: x86.RBP, FrameR10: x86.R10, FrameR13: x86.R13, FrameRDI: x86.RDI, FrameRDX: x86.RDX}
 
-const ptRegsRIP = 128
+// GeneralReg returns the register as a general one; ok is false if it is not one.
+func (r FrameRegister) GeneralReg() (g x86.Reg64, ok bool) {
+	if r >= frameRegisters {
+		return 0, false
+	}
+	return frameRegs[r], true
+}
 
 // MaxFrame, in bytes, bounds the distance from one frame to the next on one stack: stacks are
 // not larger.
@@ -51,7 +57,7 @@ const MaxFrame = 8 << 20
 // Frame is one activation on a stack.
 type Frame struct {
 	PC    uint64
-	Exact bool // PC is the next instruction to run, not one behind a call
+	Exact bool // PC is the next instruction to run, not the one after a call
 	User  bool // it runs at CPL3
 
 	// Known registers. RSP and RBP always are.
@@ -59,17 +65,17 @@ type Frame struct {
 	Known bool // the others
 }
 
-// At returns the address by which the rule is found: a call may be the last
+// RuleAddr returns the address for looking up the rule: a call may be the last
 // instruction of its function.
-func (f *Frame) At() GVA {
+func (f *Frame) RuleAddr() GVA {
 	if f.Exact {
 		return GVA(f.PC)
 	}
 	return GVA(f.PC - 1)
 }
 
-// Caller goes from f to its caller, or to the code that was interrupted, by the rule
-// for f.At(). It returns false, with f of no more use, where there is none or the stack
+// Caller replaces f by its caller, or by the code that was interrupted, using the
+// rule for f.At(). It returns false, with f invalid, if f has no caller or the stack
 // makes no sense. word reads a word of the stack with the rights of f. It allocates
 // nothing.
 func (f *Frame) Caller(r FrameRule, word func(addr uint64) (uint64, bool)) bool {
@@ -87,7 +93,7 @@ func (f *Frame) Caller(r FrameRule, word func(addr uint64) (uint64, bool)) bool 
 	if cfa%8 != 0 {
 		return false
 	}
-	// Stacks grow down, so that callers on the same one are above.
+	// Stacks grow down, so callers on the same stack are above.
 	if !r.Trap && !r.Indirect && (cfa <= sp || cfa-sp > MaxFrame) {
 		return false
 	}
@@ -119,7 +125,7 @@ func (f *Frame) Caller(r FrameRule, word func(addr uint64) (uint64, bool)) bool 
 	if r.Full {
 		f.Known = true
 		for reg := FrameR10; reg < frameRegisters; reg++ {
-			if f.Regs[reg], ok = word(cfa + uint64(ptRegs[reg])); !ok {
+			if f.Regs[reg], ok = word(cfa + uint64(x86.PtReg(frameRegs[reg]))); !ok {
 				return false
 			}
 		}

@@ -12,8 +12,8 @@ func frameRegs(rsp, rbp, r10, r13, rdi, rdx uint64) (r [6]uint64) {
 	return r
 }
 
-// TestFrameCaller goes one step on a stack at 0x1000 to 0x2000, of which each word is
-// its address plus 1, but for those that are said.
+// TestFrameCaller takes one step on a stack at 0x1000 to 0x2000, where each word is
+// its address plus 1, except for the given ones.
 func TestFrameCaller(t *testing.T) {
 	now := guest.Frame{PC: 5, Exact: true, Known: true, Regs: frameRegs(0x1000, 0x1100, 0x1200, 0x1300, 0x1400, 0x1500)}
 	call := func(pc, rsp, rbp uint64) *guest.Frame {
@@ -26,7 +26,7 @@ func TestFrameCaller(t *testing.T) {
 		from  guest.Frame
 		rule  guest.FrameRule
 		words map[uint64]uint64
-		want  *guest.Frame // nil: there is none
+		want  *guest.Frame // nil: no caller
 	}{
 		{"call", now, guest.FrameRule{CFA: 0x20, Return: -8}, nil, call(0x1019, 0x1020, 0x1100)},
 		{"saved rbp", now, guest.FrameRule{CFA: 0x20, Return: -8, RBP: -0x10}, nil, call(0x1019, 0x1020, 0x1011)},
@@ -74,10 +74,10 @@ func TestFrameCaller(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if at := now.At(); at != 5 {
+	if at := now.RuleAddr(); at != 5 {
 		t.Errorf("the rule of the next instruction is at %v", at)
 	}
-	if at := call(9, 0, 0).At(); at != 8 {
+	if at := call(9, 0, 0).RuleAddr(); at != 8 {
 		t.Errorf("the rule behind a call is at %v", at)
 	}
 }

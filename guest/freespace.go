@@ -2,23 +2,22 @@ package guest
 
 import "slices"
 
-// FreeSpace is what is free of some space: addresses or offsets that are handed out
-// in pieces and taken back. The zero value has nothing. It is not safe for concurrent
-// use.
+// FreeSpace is the free part of some space: addresses or offsets that are allocated
+// in pieces and freed. The zero value is empty. It is not safe for concurrent use.
 type FreeSpace struct {
-	// Late makes it go round: a piece is searched for from behind the last one that
-	// was handed out, so that what was taken back is handed out again as late as
-	// possible. Otherwise the lowest place serves, so that little is ever touched.
+	// Late makes it cyclic: the search for a piece begins after the last allocated
+	// one, so that freed pieces are reused as late as possible. Otherwise it takes
+	// the lowest place, so that little of the space is ever touched.
 	Late bool
 
-	ranges []freeRange // ascending, with something between any two
+	ranges []freeRange // ascending, never adjacent
 	next   uint64      // where the next search begins
 }
 
 // freeRange is [from, to).
 type freeRange struct{ from, to uint64 }
 
-// Add gives the n bytes at a, none of which are free, to the free ones.
+// Add frees the n bytes at a, none of which may be free.
 func (f *FreeSpace) Add(a, n uint64) {
 	if n == 0 {
 		return
@@ -40,9 +39,9 @@ func (f *FreeSpace) Add(a, n uint64) {
 	f.ranges = slices.Replace(f.ranges, lo, hi, s)
 }
 
-// Find returns where n bytes are free at a multiple of align, a power of two, that
-// fit accepts; nil accepts all. Of a run of free bytes only the first such address
-// is offered. False means that there are none.
+// Find returns a free range of n bytes at a multiple of align, a power of two, that
+// fit accepts; nil accepts all. In each run of free bytes only the first such address
+// is offered. False means that there is no such range.
 func (f *FreeSpace) Find(n, align uint64, fit func(a uint64) bool) (a uint64, ok bool) {
 	if len(f.ranges) == 0 {
 		return 0, false
@@ -53,7 +52,7 @@ func (f *FreeSpace) Find(n, align uint64, fit func(a uint64) bool) (a uint64, ok
 		}
 		return 1
 	})
-	// The range that holds next is looked at twice: first from there on.
+	// The range that contains next is examined twice: first from there on.
 	for k := range len(f.ranges) + 1 {
 		s := f.ranges[(first+k)%len(f.ranges)]
 		if k == 0 && s.from < f.next {
@@ -67,7 +66,7 @@ func (f *FreeSpace) Find(n, align uint64, fit func(a uint64) bool) (a uint64, ok
 	return 0, false
 }
 
-// Take hands out the n bytes at a, all of which are free.
+// Take allocates the n bytes at a, all of which must be free.
 func (f *FreeSpace) Take(a, n uint64) {
 	i, _ := slices.BinarySearchFunc(f.ranges, a, func(s freeRange, a uint64) int {
 		if s.to <= a {
@@ -89,16 +88,16 @@ func (f *FreeSpace) Take(a, n uint64) {
 	}
 }
 
-// Left returns how many bytes are free.
-func (f *FreeSpace) Left() (n uint64) {
+// FreeBytes returns how many bytes are free.
+func (f *FreeSpace) FreeBytes() (n uint64) {
 	for _, s := range f.ranges {
 		n += s.to - s.from
 	}
 	return n
 }
 
-// Largest returns the length of the longest run of free bytes.
-func (f *FreeSpace) Largest() (n uint64) {
+// LargestRun returns the length of the longest run of free bytes.
+func (f *FreeSpace) LargestRun() (n uint64) {
 	for _, s := range f.ranges {
 		n = max(n, s.to-s.from)
 	}

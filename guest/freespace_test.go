@@ -59,21 +59,20 @@ func TestFreeSpace(t *testing.T) {
 				}
 				left += p.n
 			}
-			if got := f.Left(); got != left {
+			if got := f.FreeBytes(); got != left {
 				t.Fatalf("seed %d: %d bytes are left, want %d", seed, got, left)
 			}
 		}
 		for _, p := range held {
 			f.Add(p.a, p.n)
 		}
-		if len(f.ranges) != 1 || f.Largest() != size {
+		if len(f.ranges) != 1 || f.LargestRun() != size {
 			t.Fatalf("seed %d: all given back, and there are %v", seed, f.ranges)
 		}
 	}
 }
 
-// TestFreeSpaceOrder: what was given back is handed out again after everything else,
-// or at once.
+// TestFreeSpaceOrder: freed pieces are reused after everything else, or at once.
 func TestFreeSpaceOrder(t *testing.T) {
 	var f FreeSpace
 	for _, late := range []bool{true, false} {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzParseELF parses anything. What is accepted must keep every promise of
-// an Image, agree with the standard library's reader, and boot.
+// FuzzParseELF parses anything. An accepted file must keep every promise of an Image,
+// agree with the standard library's reader, and boot.
 func FuzzParseELF(f *testing.F) {
 	f.Add(soundELF().build())
 	e := soundELF()
@@ -81,7 +81,7 @@ func checkImage(t *testing.T, img *Image) {
 		if i > 100 {
 			break // long tables teach nothing new
 		}
-		img.Blacklisted(s.Addr)
+		img.BlacklistReason(s.Addr)
 		if got, err := img.Lookup(s.Name); err == nil && got.Name != s.Name {
 			t.Errorf("Lookup(%q) = %q", s.Name, got.Name)
 		} else if errors.Is(err, ErrSymbolNotFound) {

@@ -15,8 +15,8 @@ const PFUser = 0x0010_0000
 
 // Limits of an image.
 const (
-	MaxImageFile    = 256 << 20 // bytes of the file
-	MaxImageLoads   = 64        // PT_LOAD segments that are not empty
+	maxImageFile    = 256 << 20 // bytes of the file
+	maxImageLoads   = 64        // PT_LOAD segments that are not empty
 	MaxImageSymbols = 1 << 20
 )
 
@@ -54,9 +54,9 @@ type Image struct {
 	Entry    GVA
 	Segments []Segment // ascending by VAddr
 	Sections []Section // those in memory, ascending by Addr; empty when the file has no section table
-	BuildID  string    // hexadecimal; empty when there is none
+	BuildID  string    // hexadecimal; empty if it has none
 	SHA256   [sha256.Size]byte
-	Path     string // of the file; "" for an image that is none
+	Path     string // of the file; "" for an image that is not a file
 
 	*SymbolTable
 	*Blacklist
@@ -73,9 +73,9 @@ type Image struct {
 }
 
 // LoadFile reads and parses the ELF file at path, a regular file. Files above
-// MaxImageFile are refused before they are read.
+// maxImageFile are rejected before they are read.
 func LoadFile(path string) (*Image, error) {
-	b, err := elf.ReadFile(path, MaxImageFile)
+	b, err := elf.ReadFile(path, maxImageFile)
 	if err != nil {
 		return nil, fmt.Errorf("load guest image %w", err)
 	}
@@ -87,20 +87,20 @@ func LoadFile(path string) (*Image, error) {
 	return img, nil
 }
 
-// textRange is guest text that the file has bytes for.
+// textRange is guest text whose bytes are in the file.
 type textRange struct {
 	start GVA
 	data  []byte
 	user  bool
 }
 
-// File returns the ELF file that the image was read from. It must not be changed.
+// File returns the ELF file of the image. It must not be changed.
 func (img *Image) File() []byte { return img.file.Bytes(0, uint64(img.file.Size())) }
 
-// buildText finds the executable bytes: those of executable segments, and
-// where the file has a section table, of its executable sections. Linkers put
-// read-only data and the file's own headers into the executable segment when told
-// not to separate code, and an int3 over a constant would not trap but corrupt.
+// buildText finds the executable bytes: the bytes of executable segments and, if the
+// file has a section table, only the bytes of its executable sections. Linkers put
+// read-only data and the file's own headers into the executable segment if told not
+// to separate code, and an int3 over a constant would not trap but corrupt it.
 func (img *Image) buildText() {
 	for i := range img.Segments {
 		s := &img.Segments[i]
@@ -138,7 +138,7 @@ func (img *Image) addText(s *Segment, lo, hi uint64) {
 	img.text = append(img.text, textRange{start, s.Data[lo:hi:hi], s.User})
 }
 
-// findText returns the text range that holds addr, or nil.
+// findText returns the text range that contains addr, or nil.
 func (img *Image) findText(addr GVA) *textRange {
 	i := sort.Search(len(img.text), func(i int) bool { return img.text[i].start > addr }) - 1
 	if i < 0 || uint64(addr-img.text[i].start) >= uint64(len(img.text[i].data)) {
@@ -147,8 +147,8 @@ func (img *Image) findText(addr GVA) *textRange {
 	return &img.text[i]
 }
 
-// IsText reports whether the image has code at addr: a byte from the file, in
-// an executable segment, and where there are sections, in an executable one.
+// IsText reports whether the image has code at addr: a byte from the file, in an
+// executable segment and, if there are sections, in an executable one.
 func (img *Image) IsText(addr GVA) bool { return img.findText(addr) != nil }
 
 // IsUserText reports whether the image has code for CPL 3 at addr.
@@ -157,9 +157,9 @@ func (img *Image) IsUserText(addr GVA) bool {
 	return t != nil && t.user
 }
 
-// Code returns the n bytes of code that the image itself has at addr, whatever
-// the guest's memory holds now; fewer where the code ends, none where there is
-// no code. The bytes are the image's own and must not be changed.
+// Code returns the image's own n bytes of code at addr, whatever the guest's memory
+// holds now; fewer where the code ends, none where there is no code. The bytes are
+// the image's own and must not be changed.
 func (img *Image) Code(addr GVA, n int) []byte {
 	t := img.findText(addr)
 	if t == nil || n <= 0 {
@@ -170,9 +170,8 @@ func (img *Image) Code(addr GVA, n int) []byte {
 	return b[:n:n]
 }
 
-// Constant returns the n bytes that the file has at addr, data or code, where
-// the guest's segments say that it is not written, or nil. They are the image's
-// own and must not be changed.
+// Constant returns the file's n bytes at addr, data or code, if the guest's segments
+// are not writable there, or nil. They are the image's own and must not be changed.
 func (img *Image) Constant(addr GVA, n int) []byte {
 	for i := range img.Segments {
 		s := &img.Segments[i]
@@ -204,7 +203,7 @@ func (img *Image) segment(addr GVA) *Segment {
 	return &img.Segments[i]
 }
 
-// sections returns where the sections of that name are.
+// sections returns the ranges of the sections of that name.
 func (img *Image) sections(name string) (rs []Range) {
 	for i := range img.Sections {
 		if s := &img.Sections[i]; s.Name == name {
@@ -223,8 +222,8 @@ func (img *Image) section(addr GVA) *Section {
 	return &img.Sections[i]
 }
 
-// bytesAt returns the n bytes of the file behind addr, or nil when the image
-// does not have all of them.
+// bytesAt returns the n bytes of the file for addr, or nil if the image does not have
+// all of them.
 func (img *Image) bytesAt(addr GVA, n uint64) []byte {
 	s := img.segment(addr)
 	if s == nil {

@@ -67,14 +67,14 @@ func TestParseELFWithoutSections(t *testing.T) {
 	if _, err := img.Lookup("_start"); !errors.Is(err, ErrSymbolNotFound) {
 		t.Error(err)
 	}
-	if r := img.Blacklisted(testKernel); r != "" {
+	if r := img.BlacklistReason(testKernel); r != "" {
 		t.Error(r)
 	}
 }
 
 func TestTextAndCode(t *testing.T) {
 	e := soundELF()
-	// Read-only data between two pieces of code, and zeros behind the file's bytes.
+	// Read-only data between two pieces of code, and zeros after the file's bytes.
 	e.sections[0].size = 0x800
 	e.sections = append(e.sections, testSection{".rodata", testKernel + 0x800, 0x100, elf.SHF_ALLOC, 0},
 		testSection{".text.hot", testKernel + 0x900, 0x700, elf.SHF_ALLOC | elf.SHF_EXECINSTR, 0})
@@ -177,7 +177,7 @@ func TestBlacklist(t *testing.T) {
 		{0x950, ""},
 	}
 	for _, tt := range tests {
-		if got := img.Blacklisted(testKernel + tt.off); got != tt.want {
+		if got := img.BlacklistReason(testKernel + tt.off); got != tt.want {
 			t.Errorf("text+%#x: %q, want %q", tt.off, got, tt.want)
 		}
 	}

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Boot loads img into mem and prepares everything a vCPU needs to start:
-// segments, page tables, GDT, boot-info blocks and stacks. mem has the
-// ranges of LayoutFor(opt.RAM). Boot writes the segments with the zeros behind
-// them, and what it uses of the loader's range; the rest of the memory it leaves
-// as it is. No vCPU runs. It can be called again to reset the guest.
+// Boot loads img into mem and prepares everything a vCPU needs to start: segments,
+// page tables, GDT, boot-info blocks and stacks. mem has the ranges of
+// LayoutFor(opt.RAM). Boot writes the segments, including the zeros after them, and
+// the part of the loader's range that it uses; it does not change the rest of the
+// memory. No vCPU may run. It can be called again to reset the guest.
 //
-// All RAM is mapped at its physical address, writable and executable, for CPL 0
-// only; the loader's range likewise, not executable. A segment's pages have the
-// segment's permissions (those of both where two share a page), and go
-// before the identity map where the two meet.
+// All RAM is mapped at its physical address, writable and executable, for CPL 0 only;
+// the loader's range likewise, not executable. A segment's pages have the segment's
+// permissions (the union if two segments share a page), and take precedence over the
+// identity map.
 func Boot(mem *Memory, img *Image, opt BootOptions) (*BootState, error) {
 	layout, err := LayoutFor(opt.RAM)
 	if err != nil {
@@ -65,7 +65,7 @@ func checkSegments(img *Image, layout Layout) error {
 	return nil
 }
 
-// loader holds what the steps of Boot share.
+// loader is the shared state of the steps of Boot.
 type loader struct {
 	mem    *Memory
 	img    *Image
@@ -89,7 +89,7 @@ func (l *loader) bootInfo(cpu int) GPA {
 func (l *loader) cmdline() GPA { return l.bootInfo(l.opt.VCPUs) }
 func (l *loader) gdt() GPA     { return l.cmdline() - PageSize }
 
-// bytes returns n bytes of memory that Boot knows to exist.
+// bytes returns n bytes of memory that is known to exist.
 func (l *loader) bytes(pa GPA, n uint64) []byte {
 	b := hostBytes(l.mem.Regions(), pa, n)
 	if b == nil {
@@ -145,7 +145,7 @@ func (l *loader) nxBit() uint64 {
 	return pteNX
 }
 
-// mapMemory makes the page tables but for the exec areas.
+// mapMemory makes the page tables, except for the exec areas.
 func (l *loader) mapMemory() error {
 	base := l.layout.Loader.Base
 	room := uint64(l.gdt() - base)
@@ -245,14 +245,19 @@ func (l *loader) execAreas(st *BootState) error {
 			return err
 		}
 	}
-	return l.dataAreas(st, used)
+	used, err := l.dataAreas(st, used)
+	if err != nil {
+		return err
+	}
+	l.boardWindows(st, used)
+	return nil
 }
 
-// dataAreas places and maps the memory that host and guest share, apart from
-// what is used: what compiled programs of CPL0 take for their own (pointers,
-// return addresses) CPL3 must not reach, and CPL0 never needs to touch a page of
-// CPL3, which SMAP would forbid (SDM Vol. 3, 4.6).
-func (l *loader) dataAreas(st *BootState, used []span) error {
+// dataAreas places and maps the memory that host and guest share, outside of used:
+// CPL3 must not reach data that compiled programs of CPL0 trust (pointers, return
+// addresses), and CPL0 must not need to touch a page of CPL3, which SMAP would forbid
+// (SDM Vol. 3, 4.6).
+func (l *loader) dataAreas(st *BootState, used []span) ([]span, error) {
 	for _, x := range []struct {
 		r     MemoryRange
 		area  *Area
@@ -261,15 +266,37 @@ func (l *loader) dataAreas(st *BootState, used []span) error {
 		near := span{GVA(x.r.Base), GVA(x.r.Base)}
 		va, err := place(x.r.Size, used, []span{near}, nil)
 		if err != nil {
-			return fmt.Errorf("place the %s area: %w", x.r.Name, err)
+			return nil, fmt.Errorf("place the %s area: %w", x.r.Name, err)
 		}
 		if err := l.tables.mapRange(va, x.r.Base, x.r.Size, x.flags|pteWrite|l.nxBit(), true); err != nil {
-			return err
+			return nil, err
 		}
 		*x.area = Area{GVA: va, GPA: x.r.Base, Size: x.r.Size}
 		used = append(used, span{va, va + GVA(x.r.Size-1)})
 	}
-	return nil
+	return used, nil
+}
+
+// boardWindows chooses the addresses of boards, outside of used.
+func (l *loader) boardWindows(st *BootState, used []span) {
+	for _, user := range []bool{false, true} {
+		var text, segments []span
+		for _, r := range l.img.Text(user) {
+			text = append(text, span{r.Start, r.End - 1})
+		}
+		for i := range l.img.Segments {
+			if s := &l.img.Segments[i]; s.User == user {
+				segments = append(segments, span{s.VAddr, s.lastAddr()})
+			}
+		}
+		windows := &st.KernelBoards
+		if user {
+			windows = &st.UserBoards
+		}
+		if len(text) != 0 {
+			*windows = placeBoards(used, text, segments)
+		}
+	}
 }
 
 // writeBootInfo fills in the boot-info block of one vCPU.
@@ -291,4 +318,12 @@ func (l *loader) writeBootInfo(st *BootState, cpu int) {
 	put(BootInfoStackTop, uint64(st.VCPUs[cpu].RSP))
 	put(BootInfoTickUsec, l.opt.TickUsec)
 	put(BootInfoTimerVec, TimerVector)
+	for i, w := range st.KernelBoards {
+		put(BootInfoBoards+16*i, uint64(w.Start))
+		put(BootInfoBoards+16*i+8, uint64(w.End))
+	}
+	for i, w := range st.UserBoards {
+		put(BootInfoUserBoards+16*i, uint64(w.Start))
+		put(BootInfoUserBoards+16*i+8, uint64(w.End))
+	}
 }

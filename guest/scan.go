@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// Window is a range of values: those from Lo on, N of them.
+// Window is a range of values: N of them, from Lo on.
 type Window struct{ Lo, N uint64 }
 
 // Scan calls found with each 8-byte word at a multiple of 8 of b, which is guest
@@ -21,9 +21,9 @@ func Scan(b []byte, x, y Window, found func(v uint64)) {
 	}
 }
 
-// Replace puts what with returns in the place of each word that Scan would find in b, which nobody else
-// has.
-func Replace(b []byte, x, y Window, with func(v uint64) uint64) {
+// replace replaces each word that Scan would find in b by the result of with; no
+// other code may use b.
+func replace(b []byte, x, y Window, with func(v uint64) uint64) {
 	for ; len(b) >= 8; b = b[8:] {
 		if v := binary.LittleEndian.Uint64(b); v-x.Lo < x.N || v-y.Lo < y.N {
 			binary.LittleEndian.PutUint64(b, with(v))
@@ -31,8 +31,9 @@ func Replace(b []byte, x, y Window, with func(v uint64) uint64) {
 	}
 }
 
-// ScanBytes calls found with the offset of each 8 bytes of b, which is short and the caller's own, that are a number in one of two windows. Found may
-// change them.
+// ScanBytes calls found with the offset of each 8 bytes of b, which is short and
+// owned by the caller, that form a number in one of two windows. found may change
+// them.
 func ScanBytes(b []byte, x, y Window, found func(off int, v uint64)) {
 	for off := 0; off+8 <= len(b); off++ {
 		if v := binary.LittleEndian.Uint64(b[off:]); v-x.Lo < x.N || v-y.Lo < y.N {
@@ -41,8 +42,10 @@ func ScanBytes(b []byte, x, y Window, found func(off int, v uint64)) {
 	}
 }
 
-// ScanUneven calls found with the offset of each 8 bytes of b at no multiple of 8 that are, in this order of bytes, a number in one of two windows. It
-// looks for the bytes that all numbers of a window have in common, so narrow windows are found fast. The guest may be changing b.
+// ScanUneven calls found with the offset of each 8 bytes of b at an offset that is
+// not a multiple of 8 that form, in this byte order, a number in one of two windows.
+// It searches for the bytes that all numbers of a window have in common, so narrow
+// windows are fast. The guest may be changing b.
 func ScanUneven(b []byte, x, y Window, found func(off int, v uint64)) {
 	for i, w := range [...]Window{x, y} {
 		if w.N == 0 || i == 1 && w == x {

@@ -8,40 +8,43 @@ import (
 
 // Errors of Tables.Map.
 var (
-	// ErrMapped: something is at that address already.
+	// ErrMapped: the address is already mapped.
 	ErrMapped = errors.New("the address is in use")
 	// ErrTables: the guest has changed the tables that it was booted with.
 	ErrTables = errors.New("the guest's page tables are not as they were made")
 )
 
-// Mapper adds a page, which no table maps, to the page tables of a guest's kernel:
-// executable and not writable, for CPL3 if user is set. Errors are those of Tables.Map.
+// Mapper adds a page, which is not mapped yet, to the page tables of a guest's
+// kernel: executable and not writable, for CPL3 if user is set. It fails as
+// Tables.Map does.
 type Mapper interface {
 	Map(va GVA, pa GPA, user bool) error
 }
 
-// Tables are the page tables that a guest was booted with, for adding pages
-// while it runs. The guest can write to them: nothing that stands there is
-// believed without a check. Any goroutine may call Map.
+// Tables are the page tables that a guest was booted with, for adding pages while it
+// runs. The guest can write to them: their contents are always checked. Any goroutine
+// may call Map.
 type Tables struct {
 	mu    sync.Mutex
 	mem   *Memory
 	built *tableBuilder
 }
 
-// Used returns how many bytes of what was set aside for tables are in use. Any goroutine.
-func (t *Tables) Used() int {
+// UsedBytes returns how many of the bytes reserved for tables are in use. Any
+// goroutine.
+func (t *Tables) UsedBytes() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.built.used
 }
 
-// Fits reports whether Used may return n.
+// Fits reports whether UsedBytes may return n.
 func (t *Tables) Fits(n int) bool {
 	return n >= PageSize && n <= len(t.built.mem) && n%PageSize == 0
 }
 
-// SetUsed is for tables that are now as they were when Used returned n; false where that cannot have been.
+// SetUsed restores the number for tables that are now as they were when UsedBytes
+// returned n; it returns false if that is impossible.
 func (t *Tables) SetUsed(n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,14 +55,14 @@ func (t *Tables) SetUsed(n int) bool {
 	return true
 }
 
-// Map maps the 4 KiB page at pa, which no table maps, at va: executable, not
+// Map maps the 4 KiB page at pa, which is not mapped yet, at va: executable, not
 // writable, for CPL3 if user is set. The guest sees it at once: processors don't
-// remember that a page was not present (SDM Vol. 3, 4.10.2.3), and a hypervisor
-// that shadows the tables looks again when one faults. An address space of the guest's
-// own sees it if it shares the upper tables, as those made by copying the top
-// level do.
+// remember that a page was not present (SDM Vol. 3, 4.10.2.3), and a hypervisor that
+// shadows the tables looks again when one faults. An address space that the guest has
+// made sees it if it shares the upper tables, as one made by copying the top level
+// does.
 //
-// Errors wrap ErrMapped, ErrTables, or say that there is no room for a table.
+// Errors wrap ErrMapped or ErrTables, or say that there is no room for a table.
 func (t *Tables) Map(va GVA, pa GPA, user bool) error {
 	fail := func(err error) error { return fmt.Errorf("map page %v at %v: %w", pa, va, err) }
 	if !va.Canonical() || va%PageSize != 0 || pa%PageSize != 0 {
@@ -102,10 +105,10 @@ func (t *Tables) Map(va GVA, pa GPA, user bool) error {
 	}
 }
 
-// mapWindows makes the tables of level 3 for all that a rel32 jump in text can
-// reach, so that a guest that copies the top level shares what Map adds later.
+// mapWindows makes the level 3 tables for all addresses within reach of a rel32 jump
+// in text, so that a guest that copies the top level shares later additions by Map.
 func (b *tableBuilder) mapWindows(text []span) error {
-	const step = GVA(1) << 39 // what an entry of level 4 covers
+	const step = GVA(1) << 39 // the range of an entry of level 4
 	for _, s := range text {
 		first, last := s.first-reach, s.last+reach
 		for va := first &^ (step - 1); ; va += step {

@@ -7,10 +7,10 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// MaxPatch is the greatest number of bytes that one Text.Patch changes.
-const MaxPatch = 64
+// maxPatch is the most bytes that one Text.Patch changes.
+const maxPatch = 64
 
-// Text is the guest's code, as bytes that can be changed. It is a small value.
+// Text is the guest's code, as changeable bytes. It is a small value.
 type Text struct {
 	as AddressSpace
 }
@@ -18,25 +18,25 @@ type Text struct {
 // NewText returns the code that as maps.
 func NewText(as AddressSpace) Text { return Text{as: as} }
 
-// Patch replaces the bytes old at addr by new: the one way in which guest text
-// changes. Both have the same length, 1 to MaxPatch; the pages may be read-only
-// to the guest. When something else than old is there, nothing changes and the
-// error is a *TextMismatchError; when a page is not mapped, a *PageFaultError. In an address space with pins bytes are put back in the memory
-// in which they were replaced: see TextPins.
+// Patch replaces the bytes old at addr by new: the only way to change guest text.
+// Both have the same length, 1 to maxPatch; the pages may be read-only to the guest.
+// If old is not there, nothing changes and the error is a *TextMismatchError; if a
+// page is not mapped, it is a *PageFaultError. In an address space with pins bytes
+// are restored in the memory in which they were replaced: see TextPins.
 //
-// Every vCPU must be out of guest mode: a processor that executes code while
-// another writes it may do anything (SDM Vol. 3, 8.1.3), and it is entering
-// the guest again that makes it fetch the new bytes. The order of the writes is
-// nevertheless that of the kernel's text_poke: an int3 over the first byte,
-// then the tail, then the first byte, so that at no moment does memory hold the
-// start of one instruction with the tail of another.
+// Every vCPU must be out of guest mode: a processor that executes code while another
+// writes it may do anything (SDM Vol. 3, 8.1.3), and it fetches the new bytes only
+// because it enters the guest again. The order of the writes is nevertheless the same
+// as in the kernel's text_poke: an int3 over the first byte, then the tail, then the
+// first byte, so that memory never holds the start of one instruction with the tail
+// of another.
 func (t Text) Patch(addr GVA, old, new []byte) error {
 	n := len(new)
-	if n == 0 || n > MaxPatch || len(old) != n {
-		return fmt.Errorf("patch text at %v: %d bytes by %d: want the same length, 1 to %d", addr, len(old), n, MaxPatch)
+	if n == 0 || n > maxPatch || len(old) != n {
+		return fmt.Errorf("patch text at %v: %d bytes by %d: want the same length, 1 to %d", addr, len(old), n, maxPatch)
 	}
-	// MaxPatch bytes lie in two pages at most. Both are found, once, before
-	// anything changes.
+	// maxPatch bytes are in at most two pages. Look up both once, before changing
+	// anything.
 	head, err := t.as.host(addr, uint64(n), accessPoke)
 	if err != nil {
 		return fmt.Errorf("patch text at %v: %w", addr, err)
@@ -66,16 +66,16 @@ func (t Text) Patch(addr GVA, old, new []byte) error {
 	return nil
 }
 
-// pin notes in which memory old was replaced by new, all in one page.
+// pin records the memory in which old was replaced by new, all in one page.
 func (t Text) pin(addr GVA, old, new []byte) {
 	if t.as.pins == nil || len(new) == 0 {
 		return
 	}
-	pa, ok := t.as.pins.at(addr)
+	pa, ok := t.as.pins.pageAt(addr)
 	if !ok {
 		m, err := t.as.Translate(addr)
 		if err != nil {
-			return // it was written a moment ago
+			return // it was just written
 		}
 		pa = m.PA
 	}

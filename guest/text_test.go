@@ -7,7 +7,7 @@ import (
 )
 
 func TestPatch(t *testing.T) {
-	long := bytes.Repeat([]byte{0x90}, MaxPatch+1)
+	long := bytes.Repeat([]byte{0x90}, maxPatch+1)
 	tests := []struct {
 		name     string
 		va       GVA
@@ -22,7 +22,7 @@ func TestPatch(t *testing.T) {
 		{name: "first byte in one page", va: 0xfff, old: make([]byte, 5), new: []byte{0xe9, 1, 2, 3, 4}},
 		{name: "last byte in the next page", va: 0xffc, old: make([]byte, 5), new: []byte{0xe9, 1, 2, 3, 4}},
 		{name: "read-only page", va: 0x3000, old: make([]byte, 2), new: []byte{1, 2}},
-		{name: "longest", va: 0xff0, old: make([]byte, MaxPatch), new: long[:MaxPatch]},
+		{name: "longest", va: 0xff0, old: make([]byte, maxPatch), new: long[:maxPatch]},
 		{name: "other bytes", va: 0x10, old: []byte{0, 1}, new: []byte{1, 2}, mismatch: []byte{0, 0}},
 		{name: "other bytes in the next page", va: 0xfff, old: []byte{0, 1}, new: []byte{1, 2}, mismatch: []byte{0, 0}},
 		{name: "not mapped", va: 0x2000, old: []byte{0}, new: []byte{1}, fault: FaultNotPresent},
@@ -30,7 +30,7 @@ func TestPatch(t *testing.T) {
 		{name: "outside memory", va: 0x6000, old: []byte{0}, new: []byte{1}, fault: FaultNoMemory},
 		{name: "empty", va: 0x10, fails: true},
 		{name: "lengths differ", va: 0x10, old: []byte{0}, new: []byte{1, 2}, fails: true},
-		{name: "too long", va: 0x10, old: make([]byte, MaxPatch+1), new: long, fails: true},
+		{name: "too long", va: 0x10, old: make([]byte, maxPatch+1), new: long, fails: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func FuzzPatch(f *testing.F) {
 					old[int(ops[3])%n] ^= 0x40
 				}
 			}
-			ok := inside && n > 0 && n <= MaxPatch && bytes.Equal(old, model[off:off+n])
+			ok := inside && n > 0 && n <= maxPatch && bytes.Equal(old, model[off:off+n])
 			if err := text.Patch(GVA(off), old, fresh); (err == nil) != ok {
 				t.Fatalf("patch of %d bytes at %#x: %v, want success %v", n, off, err, ok)
 			}

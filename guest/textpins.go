@@ -2,21 +2,24 @@ package guest
 
 import "sync"
 
-// TextPins remembers in which memory Text.Patch has replaced bytes. As long as some of them are not put back, an address space with the
-// pins (AddressSpace.Pinned) has their page there, although the guest may have mapped other memory at the address: no byte must stay in
-// the first memory. Patches change the pins, so every vCPU is out of guest mode then; reads come from any goroutine. The zero value has none.
+// TextPins records the memory in which Text.Patch has replaced bytes. As long as some
+// of them are not restored, an address space with the pins (AddressSpace.WithPins)
+// has their page there, although the guest may have mapped other memory at the
+// address: no patched byte may remain in the first memory. Patches change the pins,
+// so every vCPU is out of guest mode then; reads come from any goroutine. The zero
+// value is empty.
 type TextPins struct {
 	pages sync.Map // page -> GPA
 	own   map[GVA]replaced
 	count map[GVA]int // of own, by page
-	idle  []GVA       // pages of which the last byte was put back
+	idle  []GVA       // pages whose last byte was restored
 }
 
 // replaced is a byte of text.
 type replaced struct{ was, is byte }
 
-// at returns where the page of va is, if it is pinned.
-func (p *TextPins) at(va GVA) (GPA, bool) {
+// pageAt returns the address of the page of va, if it is pinned.
+func (p *TextPins) pageAt(va GVA) (GPA, bool) {
 	if p == nil {
 		return 0, false
 	}
@@ -27,7 +30,8 @@ func (p *TextPins) at(va GVA) (GPA, bool) {
 	return pa.(GPA) + GPA(va&(page4K-1)), true
 }
 
-// note notes that old at va, of which the page is at pa, was replaced by new. All of it lies in one page.
+// note records that old at va, whose page is at pa, was replaced by new. All of it
+// lies in one page.
 func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
 	page := va &^ (page4K - 1)
 	for i := range new {
@@ -51,7 +55,8 @@ func (p *TextPins) note(va GVA, pa GPA, old, new []byte) {
 	}
 }
 
-// lose forgets the bytes of got, which are at va, that are not as they were left: the guest has overwritten them.
+// lose drops the bytes of got, at va, that have changed since: the guest has
+// overwritten them.
 func (p *TextPins) lose(va GVA, got []byte) {
 	for i := range got {
 		if b, ours := p.own[va+GVA(i)]; ours && got[i] != b.is {
@@ -60,7 +65,7 @@ func (p *TextPins) lose(va GVA, got []byte) {
 	}
 }
 
-// drop forgets a byte.
+// drop drops a byte.
 func (p *TextPins) drop(va GVA) {
 	page := va &^ (page4K - 1)
 	delete(p.own, va)
@@ -69,8 +74,9 @@ func (p *TextPins) drop(va GVA) {
 	}
 }
 
-// Sweep releases pages in which no byte is replaced any more. Bytes that are put back for a moment, with every vCPU out of guest mode, go into
-// the same memory again: call Sweep before that moment or after it.
+// Sweep releases pages in which no byte is replaced any more. Bytes that are restored
+// temporarily, with every vCPU out of guest mode, must be patched in the same memory
+// again: call Sweep before or after that period.
 func (p *TextPins) Sweep() {
 	for _, page := range p.idle {
 		if p.count[page] == 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTextPins: bytes are put back in the memory in which they were replaced, whatever the page tables map there by then, and then the page is
-// where the tables have it.
+// TestTextPins: bytes are restored in the memory in which they were replaced, even if the page tables now map other memory there. Then the page
+// is where the tables map it.
 func TestTextPins(t *testing.T) {
 	const va, other = GVA(0xffe), GPA(0xa000)
 	p := sampleTables(t)
@@ -30,7 +30,7 @@ func TestTextPins(t *testing.T) {
 	there := was.PA - GPA(va&(page4K-1)) // the first frame
 	in := GPA(va & (page4K - 1))
 	var pins TextPins
-	as := tables.Pinned(&pins)
+	as := tables.WithPins(&pins)
 	text := NewText(as)
 	patch := func(old, new byte, n int) error {
 		return text.Patch(va, bytes.Repeat([]byte{old}, n), bytes.Repeat([]byte{new}, n))
@@ -46,7 +46,7 @@ func TestTextPins(t *testing.T) {
 		t.Fatal("the frames differ")
 	}
 
-	for _, n := range []int{1, 4} { // in one page, and in two
+	for _, n := range []int{1, 4} { // in one page, and across two
 		if err := patch(orig, 0xcc, n); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestTextPins(t *testing.T) {
 		if got := mustRead(t, tables, va, 1); got[0] != orig {
 			t.Errorf("the guest has %#x", got[0])
 		}
-		// Taken back for a moment, as for a snapshot: it comes to where it was.
+		// Restored temporarily, as for a snapshot: the patch is made in the same memory again.
 		if err := errors.Join(patch(0xcc, orig, n), patch(orig, 0xcc, n)); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,8 @@ func TestTextPins(t *testing.T) {
 		copy(entry, first)
 	}
 
-	// The guest overwrites a byte in the second page: what is left of the patch is taken back in the first frame, in the second as well.
+	// The guest overwrites a byte in the second page: the rest of the patch is
+	// reverted in the first frame, and in the second.
 	own := []byte{orig, orig, orig, orig}
 	patched := []byte{0xcc, orig, 0x12, 0x13}
 	if err := text.Patch(va, own, patched); err != nil {
@@ -109,7 +110,7 @@ func TestTextPins(t *testing.T) {
 	pins.Sweep()
 	copy(entry, first)
 
-	// The first frame is used for something else: the byte there is not touched, and the next patch goes to where the address leads.
+	// The first frame is reused: the byte in it stays, and the next patch is made where the address is mapped now.
 	if err := patch(orig, 0xcc, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestTextPins(t *testing.T) {
 	}
 	want("used for something else", 0x77, 0xcc)
 
-	// Without memory at the address bytes are put back all the same.
+	// Without memory at the address, bytes are still restored.
 	clear(entry)
 	if err := patch(0xcc, orig, 1); err != nil {
 		t.Error(err)

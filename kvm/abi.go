@@ -25,6 +25,7 @@ var (
 	ioSetIdentityMapAddr  = gokvm.IIOW(0x48, 8)
 	ioCreateIRQChip       = gokvm.IIO(0x60)
 	ioIRQLine             = gokvm.IIOW(0x61, sizeofIRQLevel)
+	ioSignalMSI           = gokvm.IIOW(0xa5, sizeofMSI)
 	ioCreatePIT2          = gokvm.IIOW(0x77, sizeofPITConfig)
 	ioEnableCap           = gokvm.IIOW(0xa3, sizeofEnableCap)
 	ioGetIRQChip          = gokvm.IIOWR(0x62, sizeofIRQChip)
@@ -76,6 +77,7 @@ const (
 	sizeofMemoryRegion = 32   // struct kvm_userspace_memory_region
 	sizeofEnableCap    = 104  // struct kvm_enable_cap
 	sizeofIRQLevel     = 8    // struct kvm_irq_level
+	sizeofMSI          = 32   // struct kvm_msi
 	sizeofPITConfig    = 64   // struct kvm_pit_config
 	sizeofIRQChip      = 520  // struct kvm_irqchip
 	sizeofPITState     = 112  // struct kvm_pit_state2
@@ -135,6 +137,15 @@ const (
 	syncRegsBit  uint64 = 1 << 0
 	syncSregsBit uint64 = 1 << 1
 )
+
+// msiMessage mirrors struct kvm_msi.
+type msiMessage struct {
+	addressLo, addressHi uint32
+	data                 uint32
+	flags                uint32
+	devid                uint32
+	_                    [12]byte
+}
 
 // irqLevel mirrors struct kvm_irq_level.
 type irqLevel struct {

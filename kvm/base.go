@@ -9,24 +9,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Base is what memory of a guest comes back to. The memory is a private mapping of a file without a name that has the contents, so
-// that the host gives whoever writes to a page, a vCPU, a device or the host's own code, a copy of it, and the way back is to drop the
-// copies: it costs what was written. KVM's own log of written pages (KVM_GET_DIRTY_LOG) would not know what the host has written.
+// Base is a state to which memory of a guest can be restored. The memory is a
+// private mapping of an unnamed file with the contents of that state. Whatever
+// writes to a page, a vCPU, a device or the host's own code, gets a copy of the
+// page from the host. Restoring drops the copies, so it costs only as much as
+// was written. KVM's own log of written pages (KVM_GET_DIRTY_LOG) does not
+// include the host's writes.
 type Base struct {
 	mem []byte
-	has []uint64 // a bit for each page of which the file has bytes
+	has []uint64 // a bit for each page that the file contains
 }
 
-// What is between two pieces of a base is mapped from the file with them where it is less than this, or a part of all of it: each
-// piece on its own is a mapping, of which a process may have 65,530 (vm.max_map_count).
+// A gap between two pieces of a base is mapped from the file together with them
+// if it is shorter than baseGap or a baseParts'th of all memory. Otherwise each
+// piece is a mapping of its own, and a process may have 65,530 of them
+// (vm.max_map_count).
 const (
 	baseGap   = 64 // pages
 	baseParts = 1 << 13
 )
 
-// NewBase makes mem, memory of AllocMemory, what pieces have at their offsets, which ascend, and zeros elsewhere; all of that
-// in whole pages. Pages of the pieces are the host's from then on, and those of mem that somebody writes to are so once more. No vCPU
-// runs meanwhile. After an error mem has zeros in the place of some of it.
+// NewBase sets mem, memory of AllocMemory, to pieces at their offsets, and to
+// zeros elsewhere. The offsets ascend, and offsets and lengths are multiples of
+// the page size. The pages of the pieces belong to the host from then on; a
+// written page takes memory a second time. No vCPU may run during the call.
+// After an error, parts of mem may be zeros.
 func NewBase(mem []byte, pieces iter.Seq2[int, []byte]) (*Base, error) {
 	fail := func(err error) (*Base, error) { return nil, fmt.Errorf("guest memory from a file: %w", err) }
 	if err := ZeroMemory(mem); err != nil {
@@ -43,7 +50,7 @@ func NewBase(mem []byte, pieces iter.Seq2[int, []byte]) (*Base, error) {
 	page := os.Getpagesize()
 	b := &Base{mem: mem, has: make([]uint64, (len(mem)/page+63)/64)}
 	gap := max(baseGap*page, len(mem)/baseParts)
-	from, to := 0, 0 // what is to be mapped
+	from, to := 0, 0 // the range to be mapped next
 	for at, bytes := range pieces {
 		if at < to || at%page != 0 || len(bytes)%page != 0 || len(bytes) > len(mem)-at {
 			return fail(fmt.Errorf("%d bytes at %#x: %w", len(bytes), at, unix.EINVAL))
@@ -76,7 +83,7 @@ func (b *Base) mapFile(file *os.File, from, to int) error {
 	return mapOver(b.mem[from:to], int(file.Fd()), int64(from))
 }
 
-// memoryFile makes a file that has no name, and whose bytes are memory.
+// memoryFile creates an unnamed file in memory.
 func memoryFile(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -88,11 +95,13 @@ func memoryFile(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// dropGap is how many pages that nobody has written are dropped with their neighbours, which costs less than another call.
+// dropGap is how many unwritten pages are dropped together with their neighbors,
+// which costs less than another call.
 const dropGap = 8
 
-// Restore makes the memory what it was when NewBase had made it, and returns how many pages somebody had written since, or
-// all where the host does not say. No vCPU runs meanwhile.
+// Restore sets the memory to its state after NewBase. It returns how many pages
+// were written since, or the number of all pages if the host does not know. No
+// vCPU may run during the call.
 func (b *Base) Restore() (pages int, err error) {
 	page := os.Getpagesize()
 	from, to := 0, 0
@@ -115,8 +124,9 @@ func (b *Base) Restore() (pages int, err error) {
 	return pages, nil
 }
 
-// Touched is TouchedMemory: pages that the base has are in it, whether somebody has looked at them or not.
-func (b *Base) Touched(f func([]byte)) {
+// ForEachTouched is TouchedMemory, and also includes all pages of the base, even
+// if they were not accessed.
+func (b *Base) ForEachTouched(f func([]byte)) {
 	pagesWith(b.mem, func(page int, entry uint64) bool {
 		return b.has[page/64]>>(page%64)&1 != 0 || entry&(pagePresent|pageSwapped) != 0
 	}, func(from, to int) { f(b.mem[from:to]) })

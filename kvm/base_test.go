@@ -58,7 +58,7 @@ func TestBase(t *testing.T) {
 	}
 	for round := range 5 {
 		touched := map[int]bool{}
-		b.Touched(func(p []byte) {
+		b.ForEachTouched(func(p []byte) {
 			at := int(addressOf(p) - addressOf(mem))
 			for i := 0; i < len(p); i += page {
 				touched[at+i] = true

@@ -8,9 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// outs is a long run of `out %al,$0xe9`, and at its end a jump back: nearly
+// outLoop is a long run of `out %al,$0xe9`, and at its end a jump back: nearly
 // nothing but exits.
-func outs() []byte {
+func outLoop() []byte {
 	const n = 4096
 	code := bytes.Repeat([]byte{0xe6, 0xe9}, n)
 	code = append(code, 0xe9) // jmp rel32
@@ -27,8 +27,8 @@ func (b *box) runOnce() {
 // The hit path allocates nothing: neither Run, in either way and for every kind
 // of exit of these guests, nor what a trap handler calls between two of them.
 func TestRunAllocations(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
-		b := newBox(t, outs(), opts...)
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
+		b := newBox(t, outLoop(), opts...)
 		for _, tt := range []struct {
 			name string
 			f    func()
@@ -102,14 +102,14 @@ func BenchmarkExit(b *testing.B) {
 		opts []vcpuOption
 	}{{"sync", nil}, {"getset", []vcpuOption{withoutSyncRegs()}}} {
 		b.Run(bb.name, func(b *testing.B) {
-			x := newBox(b, outs(), bb.opts...)
+			x := newBox(b, outLoop(), bb.opts...)
 			b.ReportAllocs()
 			for b.Loop() {
 				x.runOnce()
 			}
 		})
 		b.Run(bb.name+"/dirty", func(b *testing.B) {
-			x := newBox(b, outs(), bb.opts...)
+			x := newBox(b, outLoop(), bb.opts...)
 			b.ReportAllocs()
 			for b.Loop() {
 				x.v.SetRegsDirty()
@@ -122,7 +122,7 @@ func BenchmarkExit(b *testing.B) {
 // BenchmarkInterrupted is KVM_RUN without the guest: entry and return of the
 // ioctl, and the copy of the registers.
 func BenchmarkInterrupted(b *testing.B) {
-	x := newBox(b, outs())
+	x := newBox(b, outLoop())
 	if err := x.v.Kick(); err != nil {
 		b.Fatal(err)
 	}
@@ -134,11 +134,11 @@ func BenchmarkInterrupted(b *testing.B) {
 
 // BenchmarkGetRegs is what the shared page saves for each access.
 func BenchmarkGetRegs(b *testing.B) {
-	x := newBox(b, outs())
+	x := newBox(b, outLoop())
 	var r Regs
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := x.v.GetRegs(&r); err != nil {
+		if err := x.v.getRegs(&r); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -146,7 +146,7 @@ func BenchmarkGetRegs(b *testing.B) {
 
 // BenchmarkSetGuestDebug is one switch of stepping on or off.
 func BenchmarkSetGuestDebug(b *testing.B) {
-	x := newBox(b, outs())
+	x := newBox(b, outLoop())
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := x.v.SetGuestDebug(GuestDebug{Control: DebugEnable | DebugUseSWBP}); err != nil {

@@ -12,7 +12,7 @@ import (
 // Steps follow the instructions and stop when they are told to. The guest has
 // been at its code before: see arrivals for what Bochs does at the first touch.
 func TestSingleStep(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0xe6, 0xe9, // out %al,$0xe9
 			0x90,             // nop
@@ -56,7 +56,7 @@ func TestSingleStep(t *testing.T) {
 // An int3 at CPL 0 arrives in one of three ways, depending on the host; each
 // is decoded right, and the guest can go on.
 func TestBreakpoint(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0x90,       // nop
 			0xcc,       // int3
@@ -99,7 +99,7 @@ func TestBreakpoint(t *testing.T) {
 func TestBreakpointToGuest(t *testing.T) {
 	for _, cpl := range []int{0, 3} {
 		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
-			bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+			runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 				b := newBoxAt(t, cpl, []byte{
 					0x90, // nop
 					0xcc, // int3

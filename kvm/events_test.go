@@ -25,7 +25,7 @@ func TestInjectException(t *testing.T) {
 	} {
 		for _, cpl := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%d/cpl%d", tt.vec, cpl), func(t *testing.T) {
-				bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+				runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 					b := newBoxAt(t, cpl, []byte{0xe6, 0xe9, 0xf4, 0xf4}, opts...) // out %al,$0xe9; hlt
 					b.wantOut(0xe9)
 					// Changed registers do not undo the exception.

@@ -18,7 +18,7 @@ var waitInSti = []byte{
 func TestInterruptWindow(t *testing.T) {
 	for _, cpl := range []string{"cpl0", "cpl3"} {
 		t.Run(cpl, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+			runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 				code := waitInSti
 				if cpl == "cpl3" {
 					code = waitInSti[2:]
@@ -74,7 +74,7 @@ func TestInterruptWindow(t *testing.T) {
 func TestInterruptWindowClosed(t *testing.T) {
 	for _, cpl := range []int{0, 3} {
 		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
-			bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+			runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 				b := newBoxAt(t, cpl, []byte{
 					0xe6, 0x42, // out %al,$0x42
 					0xeb, 0xfc, // jmp back
@@ -108,7 +108,7 @@ func TestInterruptWindowClosed(t *testing.T) {
 
 // TestInterruptTakenBack takes an interrupt back that a Run was to deliver, and ended before.
 func TestInterruptTakenBack(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0xfb, 0x90, // sti; nop
 			0xe6, 0x42, // out %al,$0x42
@@ -171,7 +171,7 @@ func TestInterruptReadyFollowsRegs(t *testing.T) {
 
 // An interrupt wakes a guest from hlt.
 func TestInterruptHalted(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0xfb,       // sti
 			0xf4,       // hlt

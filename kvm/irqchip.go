@@ -8,14 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CreateIRQChip puts the interrupt controllers of a PC into the kernel: two 8259s, an
-// I/O APIC with 24 pins at 0xfec00000, and a local APIC in each vCPU (KVM_CREATE_IRQCHIP,
-// section 4.24). It comes before the first vCPU; later, or a second time, it is EEXIST or EINVAL.
+// CreateIRQChip puts the interrupt controllers of a PC into the kernel: two
+// 8259s, an I/O APIC with 24 pins at 0xfec00000, and a local APIC in each vCPU
+// (KVM_CREATE_IRQCHIP, section 4.24). Call it before the first vCPU is created;
+// later, or a second time, it fails with EEXIST or EINVAL.
 //
-// Such a VM differs from one without: hlt does not leave Run, vCPUs other than number
-// 0 wait in Run until the guest starts them, interrupts come by IRQLine and never by
-// VCPU.Interrupt, and whatever another thread asks of a vCPU waits until that leaves
-// Run: Kick it first.
+// Such a VM differs from one without controllers:
+//
+//   - hlt does not leave Run.
+//   - vCPUs other than number 0 wait in Run until the guest starts them.
+//   - Interrupts come through IRQLine and never through VCPU.Interrupt.
+//   - Calls for a vCPU from another thread wait until it leaves Run: Kick it
+//     first.
 func (vm *VM) CreateIRQChip() error {
 	if err := gokvm.CreateIRQChip(uintptr(vm.fd.num())); err != nil {
 		return fmt.Errorf("create interrupt controllers: %w", err)
@@ -24,11 +28,13 @@ func (vm *VM) CreateIRQChip() error {
 	return nil
 }
 
-// CreatePIT puts the interval timer of a PC into the kernel, on line 0, behind
-// CreateIRQChip (KVM_CREATE_PIT2, section 4.71), with port 0x61, by which Linux gates the
-// channel that it calibrates its clocks with. gokvm's call leaves that port out.
+// CreatePIT puts the interval timer of a PC into the kernel, on line 0, after
+// CreateIRQChip (KVM_CREATE_PIT2, section 4.71). It includes port 0x61, which
+// Linux uses to gate the channel that it calibrates its clocks with. gokvm's
+// call leaves that port out.
 func (vm *VM) CreatePIT() error {
-	// Linux 6.1 makes one without controllers, too, whose interrupts lead nowhere.
+	// Linux 6.1 creates one even without controllers, but its interrupts lead
+	// nowhere.
 	if !vm.irqchip.Load() {
 		return fmt.Errorf("create interval timer: CreateIRQChip comes first: %w", unix.ENXIO)
 	}
@@ -38,17 +44,32 @@ func (vm *VM) CreatePIT() error {
 	return nil
 }
 
-// IRQLine sets the level of an interrupt line (KVM_IRQ_LINE, section 4.25): 0 to 15 go
-// to the 8259 and the I/O APIC pin of that number, 16 to 23 to the I/O APIC. Whether a
-// rise or the level counts is what the guest wrote there. Any thread, also while vCPUs run.
+// IRQLine sets the level of an interrupt line (KVM_IRQ_LINE, section 4.25): 0 to
+// 15 go to the 8259 and the I/O APIC pin of that number, 16 to 23 to the I/O
+// APIC. The guest has configured there whether a rise or the level counts. Any
+// thread, also while vCPUs run.
 func (vm *VM) IRQLine(line uint32, high bool) error {
-	// gokvm has only KVM_IRQ_LINE_STATUS, whose answer nobody wants.
+	// gokvm has only KVM_IRQ_LINE_STATUS, whose result is not needed.
 	l := irqLevel{irq: line}
 	if high {
 		l.level = 1
 	}
 	if _, err := ioctlPtr(vm.fd.num(), ioIRQLine, &l); err != nil {
 		return fmt.Errorf("set interrupt line %d to %d: %w", line, l.level, err)
+	}
+	return nil
+}
+
+// msiBase is where the local APICs take messages (SDM Vol. 3, 12.11.1).
+const msiBase = 0xfee00000
+
+// SendInterrupt sends an interrupt to the vCPU whose local APIC has that ID, as a device does that writes a message
+// (KVM_SIGNAL_MSI): edge-triggered, of that vector, 16 to 255. A vCPU that halts inside Run wakes. A guest that has
+// its local APIC off does not get it. Any thread, also while vCPUs run.
+func (vm *VM) SendInterrupt(apic, vector uint8) error {
+	msg := msiMessage{addressLo: msiBase | uint32(apic)<<12, data: uint32(vector)}
+	if _, err := ioctlPtr(vm.fd.num(), ioSignalMSI, &msg); err != nil {
+		return fmt.Errorf("send interrupt %#x to apic %d: %w", vector, apic, err)
 	}
 	return nil
 }
@@ -73,8 +94,8 @@ func (v *VCPU) SetLAPIC(l *LAPIC) error {
 	return nil
 }
 
-// Registers of a local APIC (SDM Vol. 3, table 12-1), and how their bits 8 to 10 say what an
-// interrupt is delivered as (figure 12-8).
+// Registers of a local APIC (SDM Vol. 3, table 12-1), and the values of their
+// bits 8 to 10, the delivery mode of an interrupt (figure 12-8).
 const (
 	lapicLINT0    = 0x350
 	lapicLINT1    = 0x360

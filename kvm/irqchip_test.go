@@ -50,7 +50,7 @@ var waitInHlt = []byte{
 // A line that rises while the guest halts inside Run is delivered there, by the 8259 and the local
 // APIC's LINT0, each time, with registers in the shared page and without.
 func TestIRQLine(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		code := append(pcSetup(0), 0xe6, 0x77) // out %al,$0x77
 		b := newPC(t, append(code, waitInHlt...), opts...)
 		b.wantOut(0x77)
@@ -132,7 +132,7 @@ func TestKickHalted(t *testing.T) {
 // A second vCPU waits in Run for the first one's INIT and SIPI, and comes back with its
 // registers at the start-up vector.
 func TestStartUp(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		// x2APIC interrupt command register, MSR 0x830 (SDM Vol. 3, 12.12.9).
 		icr := func(low uint16) []byte {
 			return []byte{
@@ -189,7 +189,7 @@ func TestStartUp(t *testing.T) {
 		var r end
 		select {
 		case r = <-ended:
-		case <-patience.Of(t).Done():
+		case <-patience.Context(t).Done():
 			t.Fatal("the second vcpu does not start")
 		}
 		if r.err != nil || r.e.Reason != ReasonIO || r.e.IO.Port != 0x78 || r.e.IO.Data[0] != 0x99 {

@@ -31,9 +31,9 @@ func newSpinner(t *testing.T, cpl int) *box {
 	return b
 }
 
-// whileSpinning runs f on another thread once the guest has gone round some
+// runWhileSpinning runs f on another thread once the guest has gone round some
 // times, and returns when f has.
-func (b *box) whileSpinning(f func()) (wait func()) {
+func (b *box) runWhileSpinning(f func()) (wait func()) {
 	start := b.get64(spinCounter)
 	done := make(chan struct{})
 	go func() {
@@ -53,7 +53,7 @@ func TestKick(t *testing.T) {
 		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
 			b := newSpinner(t, cpl)
 			for range 20 {
-				wait := b.whileSpinning(func() {
+				wait := b.runWhileSpinning(func() {
 					if err := b.v.Kick(); err != nil {
 						t.Error(err)
 					}
@@ -88,7 +88,7 @@ func TestRunSignal(t *testing.T) {
 	b := newSpinner(t, 0)
 	tid := unix.Gettid()
 	var back atomic.Bool
-	wait := b.whileSpinning(func() {
+	wait := b.runWhileSpinning(func() {
 		// The guest may be between two slices of the emulator: again until
 		// Run has returned.
 		for !back.Load() {

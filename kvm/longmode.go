@@ -12,7 +12,7 @@ const (
 	longEFER = 1<<8 | 1<<10                              // LME, LMA
 )
 
-// LongMode sets in s what 64-bit mode takes: flat segments as if loaded from these
+// LongMode sets s up for 64-bit mode: flat segments as if loaded from these
 // selectors, and the control registers, with page tables at root.
 func LongMode(s *Sregs, code, data uint16, root uint64) {
 	s.CS = CodeSegment(code)
@@ -31,4 +31,18 @@ func CodeSegment(sel uint16) Segment {
 // DataSegment is a flat data segment.
 func DataSegment(sel uint16) Segment {
 	return Segment{Selector: sel, Limit: 0xffffffff, Typ: 3, Present: 1, DPL: uint8(sel & 3), S: 1, DB: 1, G: 1}
+}
+
+// DescribedSegment returns the segment of a selector whose descriptor is d (SDM
+// Vol. 3, 3.4.5), as the processor holds it once it is loaded.
+func DescribedSegment(sel uint16, d uint64) Segment {
+	s := Segment{
+		Selector: sel, Base: d>>16&0xffffff | d>>56<<24, Limit: uint32(d&0xffff | d>>32&0xf0000),
+		Typ: uint8(d >> 40 & 0xf), S: uint8(d >> 44 & 1), DPL: uint8(d >> 45 & 3), Present: uint8(d >> 47 & 1),
+		AVL: uint8(d >> 52 & 1), L: uint8(d >> 53 & 1), DB: uint8(d >> 54 & 1), G: uint8(d >> 55 & 1),
+	}
+	if s.G != 0 {
+		s.Limit = s.Limit<<12 | 0xfff
+	}
+	return s
 }

@@ -13,10 +13,11 @@ import (
 // kvm_msr_entry.
 type MSR = gokvm.MSREntry
 
-// maxMSRs is how many MSRs one call takes. KVM wants fewer than its MAX_IO_MSRS, 256 (msr_io in arch/x86/kvm/x86.c).
+// maxMSRs is how many MSRs one call accepts. KVM requires fewer than its
+// MAX_IO_MSRS, 256 (msr_io in arch/x86/kvm/x86.c).
 const maxMSRs = 255
 
-// MSRError is an MSR that KVM does not know or a value that it refuses.
+// MSRError is an MSR that KVM does not know or a value that it rejects.
 type MSRError struct {
 	Op    string // "get" or "set"
 	Index uint32
@@ -31,9 +32,9 @@ func (e *MSRError) Error() string {
 	return fmt.Sprintf("set msr %#x to %#x: refused by kvm", e.Index, e.Value)
 }
 
-// MSRIndexes returns the numbers of the MSRs whose values make up a guest's
-// state on this host (KVM_GET_MSR_INDEX_LIST, section 4.3).
-func (s *System) MSRIndexes() ([]uint32, error) {
+// msrIndexes returns the numbers of the MSRs that belong to a guest's state on
+// this host (KVM_GET_MSR_INDEX_LIST, section 4.3).
+func (s *System) msrIndexes() ([]uint32, error) {
 	for n := 256; ; n *= 2 {
 		// struct kvm_msr_list: a count and as many indexes
 		buf := make([]uint32, 1+n)
@@ -64,7 +65,7 @@ func (v *VCPU) GetMSRs(msrs []MSR) error {
 }
 
 // SetMSRs writes the MSRs in order (KVM_SET_MSRS). It stops at the first that
-// KVM refuses, with an *MSRError; those before it are set.
+// KVM rejects, with an *MSRError; earlier ones are set.
 func (v *VCPU) SetMSRs(msrs []MSR) error {
 	n, _, err := v.doMSRs("set", ioSetMSRs, msrs)
 	if err != nil {
@@ -85,7 +86,8 @@ func (v *VCPU) getMSRs(msrs []MSR) (int, error) {
 	return n, err
 }
 
-// ReadMSRs returns those of the MSRs of these numbers that KVM has for this vCPU.
+// ReadMSRs returns the MSRs with these numbers, as far as KVM has them for this
+// vCPU.
 func (v *VCPU) ReadMSRs(indexes []uint32) (msrs []MSR, err error) {
 	for len(indexes) > 0 {
 		batch := make([]MSR, min(len(indexes), maxMSRs))

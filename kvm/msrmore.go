@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// msrRanges are MSRs that KVM keeps for a guest and has in no list of its own (arch/x86/kvm: mtrr.c, x86.c kvm_set_msr_common and
-// set_msr_mce, vmx/vmx.c, svm/svm.c). Which of them there are depends on the processor and on the CPUID of the vCPU.
+// msrRanges are MSRs that KVM keeps for a guest but does not list (arch/x86/kvm:
+// mtrr.c, x86.c kvm_set_msr_common and set_msr_mce, vmx/vmx.c, svm/svm.c). Which
+// of them exist depends on the processor and on the CPUID of the vCPU.
 var msrRanges = []struct{ first, n uint32 }{
-	// Those that KVM's list lacks on some processors, although it keeps them.
+	// MSRs that KVM's list lacks on some processors, although it keeps them.
 	{0x3a, 2},       // FEATURE_CONTROL, TSC_ADJUST
 	{0x48, 1},       // SPEC_CTRL
 	{0xe1, 1},       // UMWAIT_CONTROL
@@ -23,7 +24,7 @@ var msrRanges = []struct{ first, n uint32 }{
 	{0xda0, 1},      // XSS
 	{0xc0000103, 1}, // TSC_AUX
 	{0xc001011f, 1}, // VIRT_SPEC_CTRL
-	// Those that are in no list.
+	// MSRs that are in no list.
 	{0x17a, 2},       // MCG_STATUS, MCG_CTL
 	{0x1d9, 1},       // DEBUGCTL
 	{0x1db, 4},       // LASTBRANCHFROMIP to LASTINTTOIP
@@ -41,13 +42,14 @@ var msrRanges = []struct{ first, n uint32 }{
 	{0xc0010140, 2},  // OSVW
 	{0xc0011022, 1},  // DC_CFG
 	{0xc0011029, 1},  // DE_CFG
-	{0x4b564d00, 32}, // KVM's own: MIGRATION_CONTROL, and what kernels of clouds add
+	{0x4b564d00, 32}, // KVM's own: MIGRATION_CONTROL, and additions of cloud kernels
 }
 
-// StateMSRs returns the numbers of all MSRs whose values make up the state of a guest whose vCPU v is: those of MSRIndexes, and
-// those that KVM has for it beyond that list. Each is asked for once.
+// StateMSRs returns the numbers of all MSRs that belong to the state of a guest
+// with vCPU v: the ones of msrIndexes, and others that KVM has for v. It finds
+// the others by reading all candidates.
 func (s *System) StateMSRs(v *VCPU) ([]uint32, error) {
-	all, err := s.MSRIndexes()
+	all, err := s.msrIndexes()
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ func (s *System) StateMSRs(v *VCPU) ([]uint32, error) {
 	return all, nil
 }
 
-// nestedState is what struct kvm_nested_state begins with.
+// nestedState is the beginning of struct kvm_nested_state.
 type nestedState struct {
 	flags, format uint16
 	size          uint32

@@ -6,7 +6,7 @@ import "fmt"
 // section 5, and one of our own, ReasonInterrupted.
 type Reason uint32
 
-// The exit reasons. Those of other architectures are here for their names
+// The exit reasons. The reasons of other architectures are here for their names
 // only: a processor of this one never gives them.
 const (
 	ReasonUnknown         Reason = 0
@@ -52,8 +52,8 @@ const (
 	ReasonTDX             Reason = 40
 	ReasonARMSEA          Reason = 41
 
-	// ReasonInterrupted: a signal or a Kick ended the run; the guest did
-	// nothing that needs an answer. The kernel says it by EINTR.
+	// ReasonInterrupted: a signal or a Kick ended the run; the guest did nothing
+	// that needs an answer. The kernel reports it as EINTR.
 	ReasonInterrupted Reason = 1 << 31
 )
 
@@ -106,8 +106,8 @@ var reasonNames = [...]string{
 // name here; ReasonInterrupted is outside.
 const NumReasons = len(reasonNames)
 
-// Known reports whether r is an exit reason that has a name.
-func (r Reason) Known() bool { return int64(r) < int64(NumReasons) || r == ReasonInterrupted }
+// known reports whether r is an exit reason that has a name.
+func (r Reason) known() bool { return int64(r) < int64(NumReasons) || r == ReasonInterrupted }
 
 // String returns the kernel's name in lower case with dashes, without
 // KVM_EXIT_; "interrupted"; or exit- and the number.

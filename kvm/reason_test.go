@@ -29,7 +29,7 @@ func TestReasonString(t *testing.T) {
 		if got := tt.r.String(); got != tt.want {
 			t.Errorf("Reason(%d) = %q, want %q", uint32(tt.r), got, tt.want)
 		}
-		if got := tt.r.Known(); got != tt.known {
+		if got := tt.r.known(); got != tt.known {
 			t.Errorf("Reason(%d).Known() = %v, want %v", uint32(tt.r), got, tt.known)
 		}
 	}

@@ -21,11 +21,11 @@ var countToThree = []byte{
 
 func TestSyncRegsChoice(t *testing.T) {
 	b := newBox(t, countToThree, withoutSyncRegs())
-	if b.v.SyncRegs() {
+	if b.v.syncRegs() {
 		t.Error("withoutSyncRegs: registers are shared")
 	}
 	b = newBox(t, countToThree)
-	if got, want := b.v.SyncRegs(), b.vm.Check(CapSyncRegs)&3 == 3; got != want {
+	if got, want := b.v.syncRegs(), b.vm.Check(CapSyncRegs)&3 == 3; got != want {
 		t.Errorf("registers are shared: %v, want %v", got, want)
 	}
 }
@@ -57,7 +57,7 @@ func TestRegsBothWaysAgree(t *testing.T) {
 			b.run()
 			var r Regs
 			var s Sregs
-			if err := errors.Join(b.v.GetRegs(&r), b.v.GetSregs(&s)); err != nil {
+			if err := errors.Join(b.v.getRegs(&r), b.v.GetSregs(&s)); err != nil {
 				t.Fatal(err)
 			}
 			if r != *b.v.Regs() || s != *b.v.Sregs() {
@@ -75,7 +75,7 @@ func TestRegsBothWaysAgree(t *testing.T) {
 }
 
 func TestRegsDirty(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, countToThree, opts...)
 		want := func(al byte) {
 			t.Helper()
@@ -103,7 +103,7 @@ func TestRegsDirty(t *testing.T) {
 
 // SetRegs and SetSregs win over changes that were marked before.
 func TestSetRegs(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, countToThree, opts...)
 		b.wantOut(0x10)
 		b.v.Regs().RIP = 0xdead

@@ -11,19 +11,19 @@ import (
 )
 
 // Run runs the guest until KVM returns, once: KVM_RUN is never retried. On
-// success e says why it returned, and Regs and Sregs hold the registers; a
-// signal, of the Go runtime's scheduler for instance, or a Kick gives
-// ReasonInterrupted. With interrupt controllers in the kernel (VM.CreateIRQChip) Run
-// stays there while the vCPU halts or waits for its start-up signal, and
+// success e says why it returned, and Regs and Sregs hold the registers. A
+// signal, for instance from the Go runtime's scheduler, or a Kick gives
+// ReasonInterrupted. With interrupt controllers in the kernel (VM.CreateIRQChip)
+// Run stays there while the vCPU halts or waits for its start-up signal, and
 // returns with ReasonInterrupted when that signal has come.
 //
 // The errors are *UnknownExitError for an exit that this package does not know
-// or that KVM itself calls unknown, and *RunError for what the kernel refuses.
+// or that KVM itself calls unknown, and *RunError for an error of the kernel.
 // After an error the registers may be out of date.
 //
-// Effects of the exit before (the value that an in or an MMIO read returns,
-// the step behind an out on some hosts) take place in this call, before
-// anything else, even when it ends at once. See Complete.
+// Effects of the exit before (the value that an in or an MMIO read returns, on
+// some hosts the step past an out) take place in this call, before anything
+// else, even when it ends at once. See Complete.
 func (v *VCPU) Run(e *Exit) error {
 	if v.tid.Load() == 0 {
 		return fmt.Errorf("run vcpu %d: %w", v.id, ErrNotBound)
@@ -58,10 +58,10 @@ func (v *VCPU) Run(e *Exit) error {
 	return nil
 }
 
-// Complete lets KVM finish the exit before (see Run) without running the
-// guest, so that the registers are those between two instructions. It ends
-// with ReasonInterrupted, or with the next part of an access that KVM had to
-// split. A Kick in effect stays so, and a SetRegsDirty before takes effect.
+// Complete has KVM finish the previous exit (see Run) without running the guest,
+// so that the registers are those between two instructions. It ends with
+// ReasonInterrupted, or with the next part of an access that KVM had to split. A
+// Kick in effect stays in effect, and an earlier SetRegsDirty takes effect.
 func (v *VCPU) Complete(e *Exit) error {
 	if v.page == nil {
 		return fmt.Errorf("complete exit of vcpu %d: %w", v.id, ErrClosed)
@@ -77,15 +77,21 @@ func (v *VCPU) Complete(e *Exit) error {
 	return err
 }
 
-// flush hands changed registers to KVM: through the page, or by ioctls where
-// it is not shared and where the guest is single-stepped.
+// flush hands changed registers to KVM: through the page, or by ioctls where it
+// is not shared and where the guest is single-stepped.
 //
-// KVM sets TF when it is told to single-step. When registers are loaded after
-// that, it keeps TF only if RIP is still where it was then (kvm_set_rflags in
-// arch/x86/kvm/x86.c): the guest would run away. So it is told again, behind
-// the registers.
+// KVM_RUN gives a vCPU without a local APIC of KVM's the CR8 of the page,
+// whatever the registers say (KVM API document, section 5, cr8).
+//
+// KVM sets TF when single-stepping is turned on. When registers are loaded after
+// that, it keeps TF only if RIP has not changed (kvm_set_rflags in
+// arch/x86/kvm/x86.c); otherwise the guest would run away. So single-stepping is
+// turned on again after the registers are set.
 func (v *VCPU) flush() error {
 	if v.shared && !v.stepping() {
+		if v.dirty&syncSregsBit != 0 {
+			v.page.cr8 = v.sregs.CR8
+		}
 		v.page.dirtyRegs |= v.dirty
 		v.dirty = 0
 		return nil
@@ -108,14 +114,14 @@ func (v *VCPU) flush() error {
 
 // fetch reads all registers from KVM.
 func (v *VCPU) fetch() error {
-	if err := v.GetRegs(v.regs); err != nil {
+	if err := v.getRegs(v.regs); err != nil {
 		return err
 	}
 	return v.GetSregs(v.sregs)
 }
 
-// SetMMIO gives the answer to the MMIO read that Run ended with: the guest
-// reads the first MMIO.Len bytes of data when it goes on.
+// SetMMIO sets the result of the MMIO read that Run ended with: the guest reads
+// the first MMIO.Len bytes of data when it resumes.
 func (v *VCPU) SetMMIO(data [8]byte) { copy(v.page.exit[8:16], data[:]) }
 
 // SetMSRResult answers the ReasonRDMSR or ReasonWRMSR that Run ended with:
@@ -128,13 +134,12 @@ func (v *VCPU) SetMSRResult(data uint64, fault bool) {
 	binary.LittleEndian.PutUint64(v.page.exit[16:], data)
 }
 
-// SetHypercallResult gives the return value of the hypercall that Run ended
-// with.
+// SetHypercallResult sets the return value of the hypercall that Run ended with.
 func (v *VCPU) SetHypercallResult(ret uint64) {
 	binary.LittleEndian.PutUint64(v.page.exit[56:], ret)
 }
 
-// runError makes the error of a KVM_RUN that failed.
+// runError returns the error of a KVM_RUN that failed.
 func (v *VCPU) runError(err error) error {
 	e := &RunError{VCPU: v.id, Err: err}
 	// For these two alone KVM fills in an exit as well (section 5,
@@ -146,14 +151,14 @@ func (v *VCPU) runError(err error) error {
 	return e
 }
 
-// RunError is a KVM_RUN that the kernel refused.
+// RunError is a KVM_RUN that the kernel rejected.
 type RunError struct {
 	VCPU  int
 	Err   error            // the kernel's error
 	Fault *MemoryFaultExit // where host memory failed, or nil
 }
 
-// Error says which vCPU, what the kernel said, and what that means here.
+// Error returns which vCPU, the kernel's error, and what it means here.
 func (e *RunError) Error() string {
 	s := fmt.Sprintf("run vcpu %d: %v", e.VCPU, e.Err)
 	switch {

@@ -19,14 +19,14 @@ func withoutSyncRegs() vcpuOption {
 	return func(o *vcpuOptions) { o.noSyncRegs = true }
 }
 
-// bothWays runs f with registers in the shared page and by GET and SET.
-func bothWays(t *testing.T, f func(t *testing.T, opts ...vcpuOption)) {
+// runBothWays runs f with registers in the shared page and by GET and SET.
+func runBothWays(t *testing.T, f func(t *testing.T, opts ...vcpuOption)) {
 	t.Run("sync", func(t *testing.T) { f(t) })
 	t.Run("getset", func(t *testing.T) { f(t, withoutSyncRegs()) })
 }
 
 func TestRunIO(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0xb8, 0x44, 0x33, 0x22, 0x11, // mov $0x11223344,%eax
 			0xe6, 0xe9, // out %al,$0xe9
@@ -104,7 +104,7 @@ func TestRunStringIO(t *testing.T) {
 }
 
 func TestRunMMIO(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0x48, 0x8b, 0x04, 0x25, 0x10, 0x00, 0x20, 0x00, // mov 0x200010,%rax
 			0x89, 0x04, 0x25, 0x18, 0x00, 0x20, 0x00, // mov %eax,0x200018
@@ -144,7 +144,7 @@ func TestRunShutdown(t *testing.T) {
 
 // A guest at CPL 3 faults on hlt; its kernel's handler, at CPL 0, reports.
 func TestRunUserMode(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0x48, 0xff, 0xc0, // inc %rax
 			0xf4, // hlt
@@ -176,7 +176,7 @@ func TestPortIORIP(t *testing.T) {
 	const at, outLen, inLen = boxCode, 2, 2
 	want := map[kvmtest.Host][2][2]uint64{ // by CPL, then out and in
 		kvmtest.HostPVM: {{outLen, 0}, {outLen, 0}},
-	}[kvmtest.ThisHost()]
+	}[kvmtest.DetectHost()]
 	for i, cpl := range []int{0, 3} {
 		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
 			b := newBoxAt(t, cpl, []byte{
@@ -213,7 +213,7 @@ func TestPortIORIP(t *testing.T) {
 // At an out, KVM may or may not have stepped over the instruction already;
 // Complete makes it so.
 func TestComplete(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{
 			0xe6, 0xe9, // out %al,$0xe9
 			0xe4, 0x60, // in $0x60,%al
@@ -256,7 +256,7 @@ func TestComplete(t *testing.T) {
 // Registers that no processor can hold are refused, and the vCPU can go on
 // with better ones.
 func TestRunInvalidRegisters(t *testing.T) {
-	bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+	runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 		b := newBox(t, []byte{0xf4}, opts...) // hlt
 		b.v.Sregs().CR0 &^= 1                 // paging without protection
 		b.v.SetSregsDirty()

@@ -127,7 +127,7 @@ func TestMSRErrors(t *testing.T) {
 
 func TestMSRIndexes(t *testing.T) {
 	b := newBox(t, []byte{0xf4})
-	list, err := b.sys.MSRIndexes()
+	list, err := b.sys.msrIndexes()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ type System struct {
 	mmapSize int // of a vCPU's shared mapping
 }
 
-// Open opens the KVM device at path ("" is DefaultPath) and checks that it
-// speaks API version 12 and has what this package needs. The error is an
+// Open opens the KVM device at path ("" is DefaultPath) and checks that it has
+// API version 12 and everything that this package needs. The error is an
 // *OpenError with a reason for errors.Is.
 func Open(path string) (_ *System, err error) {
 	if path == "" {
@@ -78,8 +78,8 @@ func (s *System) Path() string { return s.path }
 // no other.
 func (s *System) APIVersion() int { return apiVersion }
 
-// Check returns what KVM_CHECK_EXTENSION says of c: 0 if the host lacks it,
-// otherwise 1 or the value that the API document gives for c.
+// Check returns the result of KVM_CHECK_EXTENSION for c: 0 if the host lacks it,
+// otherwise 1 or the value that the API document defines for c.
 func (s *System) Check(c Capability) int { return checkExtension(&s.fd, c) }
 
 // checkExtension asks a system's or a VM's descriptor. An error means "no":
@@ -92,9 +92,9 @@ func checkExtension(d *descriptor, c Capability) int {
 	return n
 }
 
-// VCPUMmapSize returns the size in bytes of the memory that a vCPU shares with
+// vcpuMmapSize returns the size in bytes of the memory that a vCPU shares with
 // the kernel.
-func (s *System) VCPUMmapSize() int { return s.mmapSize }
+func (s *System) vcpuMmapSize() int { return s.mmapSize }
 
 // CreateVM creates a VM without memory and vCPUs, and without any interrupt
 // controller in the kernel: VM.CreateIRQChip adds those.
@@ -102,9 +102,9 @@ func (s *System) CreateVM() (*VM, error) {
 	if !s.fd.open() {
 		return nil, fmt.Errorf("create vm: system %w", ErrClosed)
 	}
-	// KVM_CREATE_VM registers an MMU notifier and answers EINTR when a signal
-	// (one of the Go scheduler's, say) arrives during that; nothing has
-	// happened then, and asking again is right.
+	// KVM_CREATE_VM registers an MMU notifier and returns EINTR when a signal
+	// (such as one of the Go scheduler's) arrives during that. Nothing has
+	// happened then, and the call has to be repeated.
 	n, err := retryEINTR(func() (int, error) { return ioctl(s.fd.num(), ioCreateVM, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("create vm: %w", openError(s.path, err))
@@ -114,7 +114,7 @@ func (s *System) CreateVM() (*VM, error) {
 	return vm, nil
 }
 
-// retryEINTR calls f until it returns something else than EINTR. It is for
+// retryEINTR calls f until it returns something other than EINTR. It is for
 // calls that do nothing when they are interrupted, and never for KVM_RUN.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
@@ -125,8 +125,8 @@ func retryEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// Close closes the device; VMs made from it live on. A second call does
-// nothing and returns nil.
+// Close closes the device; its VMs live on. A second call does nothing and
+// returns nil.
 func (s *System) Close() error {
 	if err := s.fd.close(); err != nil {
 		return fmt.Errorf("close %s: %w", s.path, err)

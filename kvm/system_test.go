@@ -20,8 +20,8 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Path() != "/dev/kvm" || s.APIVersion() != 12 || s.VCPUMmapSize() < 2352 {
-		t.Errorf("path %q, api version %d, mmap size %d", s.Path(), s.APIVersion(), s.VCPUMmapSize())
+	if s.Path() != "/dev/kvm" || s.APIVersion() != 12 || s.vcpuMmapSize() < 2352 {
+		t.Errorf("path %q, api version %d, mmap size %d", s.Path(), s.APIVersion(), s.vcpuMmapSize())
 	}
 	if s.Check(CapUserMemory) != 1 || s.Check(CapMaxVCPUs) < 1 || s.Check(1<<20) != 0 {
 		t.Errorf("capabilities: user memory %d, vcpus %d, unknown %d; want 1, at least 1, 0",

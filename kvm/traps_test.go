@@ -35,12 +35,12 @@ type trapArrivals struct {
 	why        string
 }
 
-// both is an arrival at CPL 0 and 3.
-func both(a arrival) [2]arrival { return [2]arrival{a, a} }
+// atBothLevels is an arrival at CPL 0 and 3.
+func atBothLevels(a arrival) [2]arrival { return [2]arrival{a, a} }
 
 // promised is what the KVM API document has (section 4.87), and processors
 // with VMX or SVM do.
-var promised = trapArrivals{int3: both(byExit), step: both(byExit), hwbreak: both(byExit), watch: both(byExit),
+var promised = trapArrivals{int3: atBothLevels(byExit), step: atBothLevels(byExit), hwbreak: atBothLevels(byExit), watch: atBothLevels(byExit),
 	why: "KVM API document, section 4.87"}
 
 var arrivals = map[kvmtest.Host]trapArrivals{
@@ -49,27 +49,27 @@ var arrivals = map[kvmtest.Host]trapArrivals{
 	kvmtest.HostOther: promised,
 	kvmtest.HostPVM: {
 		int3: [2]arrival{byEmulation, byVector}, step: [2]arrival{byExit, byVector},
-		hwbreak: [2]arrival{byExit, never}, watch: both(never),
+		hwbreak: [2]arrival{byExit, never}, watch: atBothLevels(never),
 		why: "KVM's emulator runs CPL 0: it checks for steps and execute breakpoints itself, knows no int3, and no data breakpoints; " +
 			"CPL 3 runs on the processor, where the hypervisor's guest debugging does not reach",
 	},
 	kvmtest.HostBochs: {
-		int3: both(byExit), step: both(byExit), hwbreak: both(byExit), watch: both(byExit),
+		int3: atBothLevels(byExit), step: atBothLevels(byExit), hwbreak: atBothLevels(byExit), watch: atBothLevels(byExit),
 		earlySteps: 4,
 		why: "Bochs has a step trap pending when a guest is entered again after an EPT violation: one for each " +
 			"of the four pages that fetching the first instruction touches, three of tables and one of code",
 	},
 	kvmtest.HostQEMU: {
-		int3: both(byVector), step: both(byExit), hwbreak: both(never), watch: both(never),
+		int3: atBothLevels(byVector), step: atBothLevels(byExit), hwbreak: atBothLevels(never), watch: atBothLevels(never),
 		why: "QEMU does not look at the intercept of #BP for an int3 (only for the exception of other causes), and does not " +
 			"watch the addresses in a guest's debug registers when vmrun loads them",
 	},
 }
 
-// arriving runs the guest to its next exit and says which trap that is. RIP is
+// runToTrap runs the guest to its next exit and says which trap that is. RIP is
 // to be at want, and behind is what the guest's own handler should find in its
 // frame.
-func (b *box) arriving(vec uint8, want, behind uint64) (arrival, error) {
+func (b *box) runToTrap(vec uint8, want, behind uint64) (arrival, error) {
 	b.tb.Helper()
 	e := b.run()
 	rip := b.v.Regs().RIP
@@ -93,7 +93,7 @@ func (b *box) arriving(vec uint8, want, behind uint64) (arrival, error) {
 // and for both ways of passing registers.
 func TestTraps(t *testing.T) {
 	kvmtest.Require(t)
-	host := kvmtest.ThisHost()
+	host := kvmtest.DetectHost()
 	expect := arrivals[host]
 	const data = 0x30000
 	for _, tt := range []struct {
@@ -119,17 +119,17 @@ func TestTraps(t *testing.T) {
 	} {
 		for i, cpl := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%s/cpl%d", tt.name, cpl), func(t *testing.T) {
-				bothWays(t, func(t *testing.T, opts ...vcpuOption) {
+				runBothWays(t, func(t *testing.T, opts ...vcpuOption) {
 					b := newBoxAt(t, cpl, tt.code, opts...)
 					if err := b.v.SetGuestDebug(tt.debug); err != nil {
 						t.Fatal(err)
 					}
-					got, err := b.arriving(tt.vec, boxCode+tt.at, boxCode+tt.frame)
+					got, err := b.runToTrap(tt.vec, boxCode+tt.at, boxCode+tt.frame)
 					for n := 0; got == early && err == nil; n++ {
 						if n == expect.earlySteps {
 							t.Fatalf("more than %d early exits: %v", n, &b.e)
 						}
-						got, err = b.arriving(tt.vec, boxCode+tt.at, boxCode+tt.frame)
+						got, err = b.runToTrap(tt.vec, boxCode+tt.at, boxCode+tt.frame)
 					}
 					if err != nil {
 						t.Fatal(err)

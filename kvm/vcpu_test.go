@@ -60,7 +60,7 @@ func TestClosedVCPU(t *testing.T) {
 		text string
 		f    func() error
 	}{
-		{"get regs", func() error { return v.GetRegs(new(Regs)) }},
+		{"get regs", func() error { return v.getRegs(new(Regs)) }},
 		{"set regs", func() error { return v.SetRegs(new(Regs)) }},
 		{"get sregs", func() error { return v.GetSregs(new(Sregs)) }},
 		{"set sregs", func() error { return v.SetSregs(new(Sregs)) }},

@@ -11,19 +11,20 @@ import (
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// ErrInside: a vCPU or a task of the guest runs code of the engine's, or a handler, of which no address of the guest's own and
-// registers to it can be told. It will be out of there soon, if it runs. An *InsideError says who it is.
+// ErrInside: a vCPU or a task of the guest is inside the engine's code or a handler,
+// at a point where its guest address and registers cannot be determined. It will
+// leave that code soon, if it runs. An *InsideError names the vCPU or task.
 var ErrInside = errors.New("it is inside a probe's handlers")
 
 // InsideError is an ErrInside.
 type InsideError struct {
-	CPU    int       // -1: a task that is switched out, or was interrupted there
+	CPU    int       // -1: a task that is scheduled out, or was interrupted there
 	Addr   guest.GVA // of the probed instruction; 0: not known
 	Place  string    // the same as symbol+0xoffset, or ""
-	Probes []string  // the names of what is attached there
+	Probes []string  // the names of the probes there
 }
 
-// Error says who is inside what.
+// Error names the vCPU or task and the probe it is inside.
 func (e *InsideError) Error() string {
 	who := "a task of the guest that does not run"
 	if e.CPU >= 0 {
@@ -42,40 +43,50 @@ func (e *InsideError) Error() string {
 // Is makes the error an ErrInside.
 func (e *InsideError) Is(target error) bool { return target == ErrInside }
 
-// Clean is a guest without what the engine has put there. It is valid while the world is stopped.
+// Clean is a guest without the engine's bytes and addresses. It is valid while the
+// world is stopped.
 type Clean struct {
 	Regs []Regs // of the vCPUs
 
-	// Inside are the vCPUs and tasks of a guest that has ended of which the registers are those that handlers have used.
+	// Traced says of each vCPU that the TrapOfTF of the guest's last instruction is
+	// still to come. Untraced says that a pending TrapOfTF was caused by an
+	// instruction of the engine's.
+	Traced, Untraced []bool
+
+	// Inside are the vCPUs and tasks of a guest that has ended whose registers are
+	// still those used by handlers.
 	Inside []*InsideError
 
-	e      *Engine
+	g      *registry
 	w      World
 	ended  bool
 	live   liveChange
 	bounds [2]code.Range // of the engine's code
 }
 
-// liveChange says what Clean.Memory changes of memory that the guest itself has.
+// liveChange says what Clean.Memory changes in the guest's own memory, as opposed to
+// a copy.
 type liveChange uint8
 
 const (
-	changeCopy     liveChange = iota // it is a copy: all at once
-	changeNothing                    // whether it could
+	changeCopy     liveChange = iota // it is a copy: change everything
+	changeNothing                    // only check whether it could
 	changeContexts                   // saved contexts
 	changeReturns                    // return addresses
 )
 
-// Apart runs f with the world stopped, and with nothing of the engine's in the guest's text. All is put back after f, so that no
-// hit is lost. Return addresses and saved contexts in memory that lead into the engine's code are as they are: see
-// Clean.Memory. With ended the guest does not go on, and what has come to its end inside is in Clean.Inside.
-// Errors are *InsideError, ErrInHandler, ErrClosed, those of the target and of f.
-func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
+// RunUnpatched runs f with the world stopped and all the engine's bytes removed from
+// the guest's text. It puts them back after f, so no hit is lost. It does not touch
+// return addresses and saved contexts in memory that lead into the engine's code: see
+// Clean.Memory. If ended is set, the guest does not resume, and Clean.Inside lists
+// the contexts that were inside handlers. Errors are *InsideError, ErrInHandler,
+// ErrClosed, and any error of the target or of f.
+func (e *Engine) RunUnpatched(ended bool, f func(*Clean) error) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
 	defer e.mu.Unlock()
-	var failed error // as it is: that of a stop says that the guest could not be changed
+	var failed error // returned as it is: an error of stop would say that the guest could not be changed
 	if err := e.stop(func(w World) error {
 		failed = e.runUnpatched(w, ended, f)
 		return nil
@@ -85,11 +96,13 @@ func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 	return failed
 }
 
-// runUnpatched is Apart with the world stopped.
-func (e *Engine) runUnpatched(w World, ended bool, f func(*Clean) error) (err error) {
-	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds()}
-	for i := range e.cpus {
-		r, ok := e.cpus[i].guestRegs(w.CPU(i))
+// runUnpatched is RunUnpatched with the world stopped.
+func (g *registry) runUnpatched(w World, ended bool, f func(*Clean) error) (err error) {
+	n := len(g.cpus)
+	clean := &Clean{Regs: make([]Regs, n), Traced: make([]bool, n), Untraced: make([]bool, n), g: g, w: w, ended: ended, bounds: g.code.Bounds()}
+	for i := range g.cpus {
+		r, ok := g.cpus[i].guestRegs(w.CPU(i))
+		clean.Traced[i], clean.Untraced[i] = g.cpus[i].traceFlags(w.CPU(i), r.RFLAGS&x86.FlagTF != 0)
 		if clean.Regs[i] = r; ok {
 			continue
 		}
@@ -97,12 +110,12 @@ func (e *Engine) runUnpatched(w World, ended bool, f func(*Clean) error) (err er
 			return err
 		}
 	}
-	if st := e.siteOfSleeper(w); st != nil {
+	if st := g.siteOfSleeper(w); st != nil {
 		if err := clean.noteInside(-1, st.addr); err != nil {
 			return err
 		}
 	}
-	texts := e.removePatches(w)
+	texts := g.removePatches(w)
 	defer func() { // also where f panics
 		for _, t := range texts {
 			err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
@@ -111,9 +124,9 @@ func (e *Engine) runUnpatched(w World, ended bool, f func(*Clean) error) (err er
 	return f(clean)
 }
 
-// noteInside notes that a vCPU or task is inside, or returns the error.
+// noteInside records that a vCPU or task is inside, or returns the error.
 func (c *Clean) noteInside(cpu int, rip guest.GVA) error {
-	err := c.e.insideError(cpu, rip)
+	err := c.g.insideError(cpu, rip)
 	if !c.ended && c.live < changeContexts {
 		return err
 	}
@@ -126,15 +139,15 @@ func (c *Clean) noteInside(cpu int, rip guest.GVA) error {
 // maxInsideNotes bounds Clean.Inside.
 const maxInsideNotes = 64
 
-// insideError is about a context at an address.
-func (e *Engine) insideError(cpu int, rip guest.GVA) *InsideError {
+// insideError returns the error for a context at an address.
+func (g *registry) insideError(cpu int, rip guest.GVA) *InsideError {
 	err := &InsideError{CPU: cpu}
 	if cpu >= 0 {
-		if m := e.cpus[cpu].mirror; m != nil && m.site != nil {
+		if m := g.cpus[cpu].mirror; m != nil && m.site != nil {
 			rip = m.site.addr
 		}
 	}
-	if r := e.code.At(rip); r != nil {
+	if r := g.code.ResidentAt(rip); r != nil {
 		switch x := r.(type) {
 		case *detour:
 			err.Addr = x.site()
@@ -143,16 +156,16 @@ func (e *Engine) insideError(cpu int, rip guest.GVA) *InsideError {
 		case *slot:
 			err.Addr = x.orig
 		}
-	} else if e.sites.Find(rip) != nil {
+	} else if g.sites.Find(rip) != nil {
 		err.Addr = rip
 	}
 	if err.Addr == 0 {
 		return err
 	}
-	if s, ok := e.target.Symbols().Find(err.Addr); ok {
+	if s, ok := g.target.Symbols().Find(err.Addr); ok {
 		err.Place = fmt.Sprintf("%s+%#x", s.Name, uint64(err.Addr-s.Addr))
 	}
-	if st := e.sites.Find(err.Addr); st != nil {
+	if st := g.sites.Find(err.Addr); st != nil {
 		for _, r := range *st.chain.Load() {
 			if r.name != "" {
 				err.Probes = append(err.Probes, r.name)
@@ -162,20 +175,21 @@ func (e *Engine) insideError(cpu int, rip guest.GVA) *InsideError {
 	return err
 }
 
-// siteOfSleeper returns the site of a mirror that a task is in which no vCPU runs, or nil. One that was left in another way than by its
-// end has what covers the return address no more.
-func (e *Engine) siteOfSleeper(w World) *site {
-	list := e.mirrors.Load()
+// siteOfSleeper returns the site of a mirror that a scheduled-out task is in, or nil.
+// A mirror that was left otherwise than by its end no longer has the word that covers
+// the return address.
+func (g *registry) siteOfSleeper(w World) *site {
+	list := g.mirrors.Load()
 	if list == nil {
 		return nil
 	}
 	for i := range *list {
 		m := &(*list)[i]
-		if m.state.Load() == mirrorFree || m.site == nil || e.runsMirror(w, m) {
+		if m.state.Load() == mirrorFree || m.site == nil || g.runsMirror(w, m) {
 			continue
 		}
 		var b [8]byte
-		if e.target.ReadMemory(guest.GPA(m.root.Load()), guest.GVA(m.sp.Load()), b[:]) == nil && le.Uint64(b[:]) == m.back.Load() {
+		if g.target.ReadMemory(guest.GPA(m.root.Load()), guest.GVA(m.sp.Load()), b[:]) == nil && le.Uint64(b[:]) == m.back.Load() {
 			return m.site
 		}
 	}
@@ -183,9 +197,9 @@ func (e *Engine) siteOfSleeper(w World) *site {
 }
 
 // runsMirror reports whether a vCPU is inside the mirror.
-func (e *Engine) runsMirror(w World, m *mirror) bool {
-	for i := range e.cpus {
-		if c := &e.cpus[i]; c.mirror == m && c.inMirror(w.CPU(i)) {
+func (g *registry) runsMirror(w World, m *mirror) bool {
+	for i := range g.cpus {
+		if c := &g.cpus[i]; c.mirror == m && c.inMirror(w.CPU(i)) {
 			return true
 		}
 	}
@@ -195,8 +209,8 @@ func (e *Engine) runsMirror(w World, m *mirror) bool {
 // nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes, where it is the guest's own text.
 const nearStack = 64 << 10
 
-// guestRegs returns the registers of a vCPU as they would be without the engine, and false where they cannot be told: then RIP alone is the
-// guest's.
+// guestRegs returns the registers that a vCPU would have without the engine. It
+// returns false if they cannot be determined; then only RIP is the guest's.
 func (c *cpu) guestRegs(s State) (Regs, bool) {
 	r := *s.Regs
 	rip := guest.GVA(r.RIP)
@@ -207,7 +221,7 @@ func (c *cpu) guestRegs(s State) (Regs, bool) {
 	if c.step.active && c.InSlot(rip) {
 		r.RFLAGS = r.RFLAGS&^(x86.FlagIF|x86.FlagTF) | c.step.flags
 	}
-	for n := x86.RAX; n <= x86.R15; n++ { // what code has read from its stack, or from a saved context
+	for n := x86.RAX; n <= x86.R15; n++ { // values that code has read from its stack, or from a saved context
 		p := r.Reg(n)
 		if home, ok := c.guestWord(guest.GVA(*p)); ok {
 			*p = uint64(home)
@@ -218,16 +232,34 @@ func (c *cpu) guestRegs(s State) (Regs, bool) {
 	return r, true
 }
 
-// patched is what stands in the text in place of the guest's own bytes.
+// traceFlags returns Clean.Traced and Clean.Untraced of the vCPU; tf is the TF of its guest. A step in a slot clears TF, and the trap is raised when that
+// step ends, after the copy. Guest code for returns is not traced: the trap of the return instruction comes with the first instruction after
+// that code. In a detour only the copies are traced.
+func (c *cpu) traceFlags(s State, tf bool) (traced, untraced bool) {
+	rip := guest.GVA(s.Regs.RIP)
+	if sl := c.step.slot; c.step.active && !c.step.inPlace && sl != nil && rip == sl.end() {
+		return c.step.flags&x86.FlagTF != 0, false
+	}
+	switch r := c.code.ResidentAt(rip).(type) {
+	case *instances:
+		return tf && r.shared(), false
+	case *detour:
+		return false, !r.instCompleted(rip)
+	}
+	return false, false
+}
+
+// patched records the engine's bytes that replace the guest's own at an address.
 type patched struct {
 	addr       guest.GVA
 	orig, ours []byte
 }
 
-// removePatches takes all bytes of the engine's out of the text. The world is stopped.
-func (e *Engine) removePatches(w World) (texts []patched) {
-	for _, st := range e.sortedSites() {
-		if !st.armed.Load() || e.text.freed(st) {
+// removePatches removes all bytes of the engine's from the text. The world is
+// stopped.
+func (g *registry) removePatches(w World) (texts []patched) {
+	for _, st := range g.sortedSites() {
+		if !st.armed.Load() || g.text.freed(st) {
 			continue
 		}
 		t := patched{st.addr, slices.Clone(st.bytes()[:1]), []byte{x86.Int3}}
@@ -235,7 +267,7 @@ func (e *Engine) removePatches(w World) (texts []patched) {
 			j := d.jump()
 			t.orig, t.ours = slices.Clone(d.orig[:]), j[:]
 		}
-		// What the guest has put over them is its own.
+		// If the guest has overwritten them, those bytes are its own.
 		if w.PatchText(t.addr, t.ours, t.orig) == nil {
 			texts = append(texts, t)
 		}

@@ -12,9 +12,9 @@ import (
 
 const textBase = guest.GVA(0xffff_ffff_8100_0000)
 
-// manyImage has n functions of 16 bytes: f0, f1, and so on, each one
+// functionsImage has n functions of 16 bytes: f0, f1, and so on, each one
 // instruction (a 7-byte load, which is boosted), a register move, and ret.
-func manyImage(tb testing.TB, n int) *guest.Image {
+func functionsImage(tb testing.TB, n int) *guest.Image {
 	tb.Helper()
 	code := []byte{0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0x70, 0x48, 0x89, 0xf8, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc}
 	funcs := make([]probetest.Func, n)
@@ -61,8 +61,8 @@ func crowd(tb testing.TB, e *probe.Engine, n int) []*probe.Kprobe {
 
 func emptyHandler(*probe.Context) int { return 0 }
 
-// ways are the ways in which a hit goes on. Offset 0 of f0 is a load, offset 8
-// a move between registers.
+// ways are the ways in which a hit continues. Offset 0 of f0 is a load, offset 8 a
+// move between registers.
 var ways = []struct {
 	name  string
 	probe probe.Kprobe
@@ -92,7 +92,7 @@ func hitOnce(e *probe.Engine, cpu int, r *probe.Regs, addr guest.GVA, slotEnd gu
 // empty. Step counts both traps.
 func BenchmarkHit(b *testing.B) {
 	for _, others := range []int{0, 10_000} {
-		f := newFake(b, 1, manyImage(b, others+1))
+		f := newFake(b, 1, functionsImage(b, others+1))
 		e := f.Engine()
 		crowd(b, e, others+1)
 		for _, w := range ways {
@@ -136,7 +136,7 @@ func slotEnd(tb testing.TB, e *probe.Engine, p *probe.Kprobe) guest.GVA {
 func BenchmarkHitParallel(b *testing.B) {
 	for _, cpus := range []int{1, 2} {
 		b.Run(fmt.Sprintf("vcpus=%d", cpus), func(b *testing.B) {
-			f := newFake(b, cpus, manyImage(b, 1))
+			f := newFake(b, cpus, functionsImage(b, 1))
 			e := f.Engine()
 			p := ways[0].probe
 			if err := e.Register(&p); err != nil {
@@ -168,7 +168,7 @@ func BenchmarkHitParallel(b *testing.B) {
 // BenchmarkRegister is 10,000 probes in one batch, and their removal.
 func BenchmarkRegister(b *testing.B) {
 	const n = 10_000
-	f := newFake(b, 1, manyImage(b, n))
+	f := newFake(b, 1, functionsImage(b, n))
 	e := f.Engine()
 	b.ReportAllocs()
 	for b.Loop() {

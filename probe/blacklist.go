@@ -22,38 +22,38 @@ func (f Forbidden) String() string {
 	return fmt.Sprintf("%v-%v\t%s", f.Start, f.End, f.Name)
 }
 
-// Forbid adds functions to the blacklist, by name; parts that the compiler
-// split off ("name.cold") are included. Probes that are there already stay.
-// Errors: ErrInHandler, ErrClosed, and an *Error with Index for a name that the
-// image does not have, when nothing is added.
+// Forbid adds functions to the blacklist, by name; parts that the compiler split off
+// ("name.cold") are included. Probes already registered there stay. Errors:
+// ErrInHandler, ErrClosed, and an *Error with Index for a name that the image does
+// not have; then nothing is added.
 func (e *Engine) Forbid(names ...string) error { return e.setForbidden(names, true) }
 
-// Allow takes back what Forbid and Options.Blacklist have added; what the image
-// itself forbids stays forbidden. Errors: ErrInHandler and ErrClosed.
+// Allow reverts Forbid and Options.Blacklist; functions that the image itself forbids
+// stay forbidden. Errors: ErrInHandler and ErrClosed.
 func (e *Engine) Allow(names ...string) error { return e.setForbidden(names, false) }
 
-func (e *Engine) setForbidden(names []string, on bool) error {
-	if err := e.lock(); err != nil {
+func (g *registry) setForbidden(names []string, on bool) error {
+	if err := g.lock(); err != nil {
 		return err
 	}
-	defer e.mu.Unlock()
+	defer g.mu.Unlock()
 	for i, n := range names {
 		if !on {
 			break
 		}
-		if _, err := e.target.Symbols().Lookup(n); err != nil {
+		if _, err := g.target.Symbols().Lookup(n); err != nil {
 			x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no one symbol %q", n), "")
 			x.Index, x.Cause = i, err
 			return x
 		}
 	}
-	e.view.Lock()
-	defer e.view.Unlock()
+	g.view.Lock()
+	defer g.view.Unlock()
 	for _, n := range names {
 		if on {
-			e.places.forbidden[n] = true
+			g.places.forbidden[n] = true
 		} else {
-			delete(e.places.forbidden, n)
+			delete(g.places.forbidden, n)
 		}
 	}
 	return nil

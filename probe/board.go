@@ -8,17 +8,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// A jump of 5 bytes overwrites what other contexts may still come back to: a
-// task that was preempted behind the first of the displaced instructions, or an
-// indirect jump that nobody knew of. So that none of them ever runs a part of
-// the jump, the byte at each old boundary is an int3: the bytes of the
+// A jump of 5 bytes overwrites code that other contexts may still return to: a task
+// that was preempted after the first of the displaced instructions, or an indirect
+// jump that the analysis did not know of. To keep them from running a part of the
+// jump, the byte at each old instruction boundary is an int3: the bytes of the
 // displacement at those places are cc (instruction punning), which leaves few
-// addresses for the jump to lead to. At such an address stands a board: a jump to
-// the detour. Whoever comes to one of the int3s is moved to the copy of the
+// addresses for the jump to lead to. The code at such an address is a board: a jump
+// to the detour. A context that hits one of the int3s is moved to the copy of the
 // instruction that used to begin there.
 
-// pun is what the displacement of a jump must look like: mask has ff in the
-// bytes that must be cc.
+// pun is the required form of a jump's displacement: mask has ff in the bytes that
+// must be cc.
 type pun struct{ mask uint32 }
 
 const int3s = 0xcccccccc
@@ -32,8 +32,8 @@ func punOf(boundaries []int) pun {
 	return p
 }
 
-// next returns the least displacement that has its int3s and is not below rel, and false
-// if there is none.
+// next returns the smallest displacement that has its int3s and is at least rel; ok
+// is false if no displacement qualifies.
 func (p pun) next(rel uint32) (uint32, bool) {
 	want := int3s & p.mask
 	wrong := rel&p.mask ^ want
@@ -41,7 +41,7 @@ func (p pun) next(rel uint32) (uint32, bool) {
 		return rel, true
 	}
 	at := (bits.Len32(wrong) - 1) &^ 7   // the highest byte that is wrong
-	low := uint32(uint64(1)<<(at+8) - 1) // that byte, and what is below it
+	low := uint32(uint64(1)<<(at+8) - 1) // that byte, and the bytes below it
 	if byte(rel>>at) < x86.Int3 {
 		return rel&^low&^p.mask | want, true
 	}
@@ -49,8 +49,8 @@ func (p pun) next(rel uint32) (uint32, bool) {
 	return uint32(up)&^p.mask | want, up>>32 == 0
 }
 
-// spread returns the i-th displacement that fits: the bits of i go to the free
-// bits, from the lowest up. ok is false when i is too large.
+// spread returns the i-th displacement that fits: the bits of i go to the free bits,
+// from the lowest up. ok is false if i is too large.
 func (p pun) spread(i uint32) (rel uint32, ok bool) {
 	rel = int3s & p.mask
 	for bit := range 32 {
@@ -62,8 +62,7 @@ func (p pun) spread(i uint32) (rel uint32, ok bool) {
 	return rel, i == 0
 }
 
-// boardTries bounds the addresses that are tried for one board on pages that
-// are not there yet.
+// boardTries bounds the addresses tried for one board on pages that do not exist yet.
 const boardTries = 512
 
 // placeBoard finds a place for the board of d, puts a jump to the entry there, and
@@ -75,8 +74,8 @@ func (o *optimizer) placeBoard(d *detour) (guest.GVA, error) {
 		jmp, ok := x86.Jmp32(uint64(at), uint64(d.entry))
 		return ok && o.code.PutAt(at, d.site(), d.user, d, jmp[:]) == nil
 	}
-	// Pages that are there, first those that came last: they have most room.
-	for _, page := range slices.Backward(o.code.Mapped(d.user)) {
+	// Existing pages, the newest first: they have the most room.
+	for _, page := range slices.Backward(o.code.MappedPages(d.user)) {
 		rel := uint64(page) - from
 		if int64(rel) < -1<<31 || int64(rel) > 1<<31-guest.PageSize {
 			continue
@@ -87,8 +86,19 @@ func (o *optimizer) placeBoard(d *detour) (guest.GVA, error) {
 			}
 		}
 	}
+	if t, ok := o.target.(Boards); ok {
+		windows, anywhere := t.Boards(d.user)
+		for _, w := range windows {
+			if at, ok := p.findWithin(guest.GVA(from), w, try); ok {
+				return at, nil
+			}
+		}
+		if !anywhere {
+			return 0, errNoPlace
+		}
+	}
 	for i := range uint32(boardTries) {
-		// Spread over what there is, and not first where others have been.
+		// Spread over the possible places, and do not begin where earlier boards are.
 		rel, ok := p.spread(i * boardStride(p))
 		if !ok {
 			break
@@ -100,8 +110,29 @@ func (o *optimizer) placeBoard(d *detour) (guest.GVA, error) {
 	return 0, errNoPlace
 }
 
-// boardStride makes the tries of a pun with many free bits go over all of its
-// reach rather than along one page.
+// findWithin tries the places in w that fit a jump which ends at from, at most one
+// per page, until try accepts one.
+func (p pun) findWithin(from guest.GVA, w guest.Range, try func(guest.GVA) bool) (guest.GVA, bool) {
+	const page = guest.PageSize
+	for n, at := 0, w.Start; n < boardTries && at-w.Start < w.End-w.Start; n++ {
+		rel, ok := p.next(uint32(at - from))
+		if !ok {
+			break
+		}
+		at += guest.GVA(rel - uint32(at-from))
+		if int64(at-from) != int64(int32(rel)) || at-w.Start > w.End-w.Start-x86.JmpLen {
+			break // out of reach, or past the window
+		}
+		if try(at) {
+			return at, true
+		}
+		at = (at + page) &^ (page - 1)
+	}
+	return 0, false
+}
+
+// boardStride spreads the tries of a pun with many free bits over its whole reach
+// instead of along one page.
 func boardStride(p pun) uint32 {
 	free := 0
 	for bit := range 32 {

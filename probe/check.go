@@ -12,18 +12,19 @@ import (
 )
 
 // places knows where in the guest's text a probe can be, and makes the sites and
-// slots for it. It is guarded by Engine.mu.
+// slots. It is guarded by Engine.mu.
 type places struct {
 	*core
 	forbidden map[string]bool // functions, by the API; written with view held as well
-	funcs     *Functions      // of the image that the guest has now; nil: not asked for yet
+	funcs     *Functions      // of the guest's current image; nil: not analyzed yet
 	slots     map[slotKey]*slot
 
-	// What was found out of pieces of a kernel's code: it is so as long as they are.
+	// Analyses of pieces of a kernel's code, valid as long as the pieces exist.
 	looks map[any]*flow.Index
+	scans func(guest.ID) *flow.Scans // Options.Scans
 }
 
-// forget drops everything that depends on the guest's memory and image.
+// forget discards everything that depends on the guest's memory and image.
 func (p *places) forget() {
 	if p.funcs != nil {
 		p.looks = p.funcs.looks
@@ -37,19 +38,20 @@ func (p *places) functions() *Functions {
 	if p.funcs == nil {
 		p.funcs = NewFunctions(p.target.Symbols())
 		p.funcs.looks, p.looks = p.looks, nil
+		p.funcs.scans = p.scans
 	}
 	return p.funcs
 }
 
-// place is where a probe is to go.
+// place is the place for a probe.
 type place struct {
 	addr  guest.GVA
 	sym   guest.Symbol
 	entry bool      // the function's entry
-	head  guest.GVA // where a hit of the entry is reported, when this is where it has its probe, else addr
+	head  guest.GVA // the address that a hit of the entry is reported at, if this is the place for probes on the entry; else addr
 }
 
-// reportedAddr returns the address that the place is reported at.
+// reportedAddr returns the address that hits at the place are reported at.
 func (at place) reportedAddr() guest.GVA {
 	if at.entry {
 		return at.head
@@ -57,7 +59,7 @@ func (at place) reportedAddr() guest.GVA {
 	return at.addr
 }
 
-// resolve finds out where w is (kprobes A.1, checks 1 to 4).
+// resolve determines the place for w (kprobes A.1, checks 1 to 4).
 func (p *places) resolve(w where) (place, *Error) {
 	if (w.symbol == "") == (w.addr == 0) {
 		detail := "give one of them"
@@ -72,7 +74,8 @@ func (p *places) resolve(w where) (place, *Error) {
 		if err != nil {
 			return place{}, err
 		}
-		// Offset 0 is always the symbol's own: a label at the end of a section has no extent.
+		// Offset 0 always belongs to the symbol: a label at the end of a section has
+		// no extent.
 		if w.offset != 0 && w.offset >= sym.Size {
 			return place{}, outsideError(w, sym)
 		}
@@ -106,7 +109,7 @@ func (p *places) resolve(w where) (place, *Error) {
 	return at, nil
 }
 
-// symbol finds a symbol; what is what messages call it.
+// symbol finds a symbol; error messages call it what.
 func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
 	sym, err := p.target.Symbols().Lookup(name)
 	if err == nil {
@@ -125,16 +128,17 @@ func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
 	return sym, x
 }
 
-// outsideError refuses an offset behind the end of a symbol.
+// outsideError rejects an offset beyond the end of a symbol.
 func outsideError(w where, sym guest.Symbol) *Error {
 	return newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", w.offset, w.symbol), fmt.Sprintf("it has %#x bytes", sym.Size))
 }
 
-// checkAllowed checks that at may be probed at all (checks 8 and 9).
+// checkAllowed checks that the blacklist and the like allow a probe at at (checks 8
+// and 9).
 func (p *places) checkAllowed(at place) *Error {
 	syms := p.target.Symbols()
 	if !syms.IsText(at.addr) {
-		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), syms.Blacklisted(at.addr))
+		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), syms.BlacklistReason(at.addr))
 	}
 	if why := p.forbiddenReason(at); why != "" {
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)
@@ -142,8 +146,9 @@ func (p *places) checkAllowed(at place) *Error {
 	if at.reportedAddr() == at.addr {
 		return nil
 	}
-	if f, _ := p.functions().Of(at.sym); f != nil && f.Branched(int(at.addr-at.sym.Addr)) {
-		// Not every arrival there would be a call, nor its stack pointer at the return address.
+	if f, _ := p.functions().Analyze(at.sym); f != nil && f.Branched(int(at.addr-at.sym.Addr)) {
+		// A hit there need not be a call, and its stack pointer need not be at the
+		// return address.
 		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
 			fmt.Sprintf("%s; and a branch leads to %v behind it, where the probe would be", p.fixedReason(at.reportedAddr(), at.addr), at.addr))
 	}
@@ -153,15 +158,15 @@ func (p *places) checkAllowed(at place) *Error {
 // fixedReason returns why the guest's text at [lo, hi) must not be changed, or "".
 func (p *places) fixedReason(lo, hi guest.GVA) string {
 	if k, ok := p.target.Symbols().(Kernel); ok {
-		return k.Fixed(lo, hi)
+		return k.FixedReason(lo, hi)
 	}
 	return ""
 }
 
-// prepare makes the site for at: every check of its instruction, and its plan
-// (checks 13 to 18). No text changes and no slot is made.
+// prepare makes the site for at: every check of its instruction, and its plan (checks
+// 13 to 18). It changes no text and makes no slot.
 func (p *places) prepare(at place) (*site, *Error) {
-	f, why := p.functions().Of(at.sym)
+	f, why := p.functions().Analyze(at.sym)
 	if f == nil {
 		return nil, newError(CodeUndecodable, why, "")
 	}
@@ -200,7 +205,7 @@ func (p *places) prepare(at place) (*site, *Error) {
 	return st, nil
 }
 
-// planOf returns how the instruction in code, which stands at addr, is run.
+// planOf returns how the instruction in code, at address addr, is run.
 func (p *places) planOf(addr guest.GVA, code []byte, user bool) x86.Plan {
 	o := x86.Options{}
 	if user {
@@ -235,13 +240,14 @@ func (p *places) forbiddenReason(at place) string {
 	if p.forbidden[name] {
 		return "on the engine's blacklist"
 	}
-	// A part that the compiler split off or specialised is the function itself.
+	// A part that the compiler split off or specialized counts as the function
+	// itself.
 	if base, _, ok := strings.Cut(name, "."); ok && base != "" {
 		if p.forbidden[base] {
 			return fmt.Sprintf("a part of %s, which is on the engine's blacklist", base)
 		}
 		if sym, err := p.target.Symbols().Lookup(base); err == nil {
-			if why := p.target.Symbols().Blacklisted(sym.Addr); why != "" {
+			if why := p.target.Symbols().BlacklistReason(sym.Addr); why != "" {
 				return fmt.Sprintf("a part of %s: %s", base, why)
 			}
 		}
@@ -249,7 +255,7 @@ func (p *places) forbiddenReason(at place) string {
 	if why := reservedReason(name); why != "" {
 		return why
 	}
-	return p.target.Symbols().Blacklisted(at.addr)
+	return p.target.Symbols().BlacklistReason(at.addr)
 }
 
 // reservedReason returns why functions of this name are never probed, or "".

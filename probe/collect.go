@@ -1,56 +1,60 @@
 package probe
 
 import (
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// collector takes executable memory back, and what its code refers to, when nobody can
-// be in it any more. It knows nothing of the guest: it is a conservative garbage
+// collector frees executable memory, and everything its code refers to, once no
+// context can be in it. It knows nothing of the guest: it is a conservative garbage
 // collector. In a stopped world a resident that no probe uses is free unless
 //
-//   - a general or vector register of a vCPU, or 8 bytes anywhere in what the guest can write, hold
-//     an address in it: a context that goes on there has its RIP in one of these; or
-//   - something that is not free refers to it: a detour to the kretprobes whose entries
-//     run in it, a record of an activation under way to what is next on its place; or
+//   - a general or vector register of a vCPU, or 8 bytes anywhere in memory that the
+//     guest can write, hold an address in it: a context that resumes there has its
+//     RIP in one of these; or
+//   - something that is not free refers to it: a detour to the kretprobes whose
+//     entries run in it, a record of an activation under way to the next one of its
+//     place; or
 //   - the host is about to send a vCPU there: see roots.
 //
-// What the same look finds of the trampolines of kretprobes says which of their records
-// can be used for other return addresses (unbind).
+// The same scan also finds trampolines of kretprobes, and so determines which of
+// their records can be used for other return addresses (unbind).
 //
-// What a guest has put where this does not look (swapped to a disk, encrypted in a
-// jump buffer) is not found. Its memory is filled with int3s and used again as late as
+// The scan does not see addresses that the guest has swapped to a disk or encrypted
+// in a jump buffer. So freed memory is filled with int3s and reused as late as
 // possible.
 //
-// The world is stopped for as long as it takes to read the guest's memory. So it is done
-// when as much was made as half of what was left the last time, and at least minGarbage;
-// and for at most a hundredth of the time.
-// It is guarded by Engine.mu.
+// The world is stopped while the guest's memory is read. So a collection runs only
+// when at least minGarbage was allocated, and at least half of what the last one
+// left; and collections take at most a hundredth of the time. It is guarded by
+// Engine.mu.
 type collector struct {
 	*control
 	places *places
 	opt    *optimizer
 
-	left   int       // bytes, by the last collection
-	next   time.Time // not before
+	left   int       // bytes left by the last collection
+	next   time.Time // the earliest time of the next collection
 	unused []unused
 	stats  CollectorStats // for listings
 }
 
-// minGarbage is how much is made at least between two collections, in bytes.
+// minGarbage is the least number of bytes allocated between two collections.
 const minGarbage = 64 << 10
 
-// collectShare is the least time between two collections, in times of the last one.
+// collectShare is the least interval between two collections, as a multiple of the
+// duration of the last one.
 const collectShare = 100
 
-// CollectorStats tell how much executable memory the engine has, and what was taken
-// back of it.
+// CollectorStats says how much executable memory the engine has, and how much of it
+// was freed.
 type CollectorStats struct {
-	Used    int           // bytes that are not free
-	Passes  uint64        // stops of the world that looked for more
-	Freed   uint64        // bytes that were taken back
+	Used    int           // bytes in use
+	Passes  uint64        // collections, each a stop of the world
+	Freed   uint64        // bytes that were freed
 	Longest time.Duration // the longest pass
 }
 
@@ -59,21 +63,21 @@ func (e *Engine) CollectorStats() CollectorStats {
 	e.view.RLock()
 	defer e.view.RUnlock()
 	s := e.collector.stats
-	s.Used = e.code.Used()
+	s.Used = e.code.UsedBytes()
 	return s
 }
 
-// unused is what waits for stages not to be in the guest any more.
+// unused is a function that waits until no code in the guest has its stages.
 type unused struct {
 	stages []*Stage
 	f      func()
 }
 
-// WhenUnused calls f when no code in the guest has any of stages, nor ever will: at once
-// or, by a goroutine that changes probes, behind a collection. No registered probe may have
-// them. f must not call the engine. Errors are ErrInHandler and ErrClosed; then f is not
-// called.
-func (e *Engine) WhenUnused(f func(), stages ...*Stage) error {
+// NotifyUnused calls f when no code in the guest has any of stages, nor ever will:
+// either at once or after a collection, from a goroutine that changes probes. No
+// registered probe may have them. f must not call the engine. Errors are ErrInHandler
+// and ErrClosed; then f is not called.
+func (e *Engine) NotifyUnused(f func(), stages ...*Stage) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
@@ -84,9 +88,9 @@ func (e *Engine) WhenUnused(f func(), stages ...*Stage) error {
 	return nil
 }
 
-// Collect takes back what can be, at once. The engine does so by itself as it makes
-// more: this is for who needs other memory that WhenUnused gives back. Errors are
-// ErrInHandler, ErrClosed and those of the target.
+// Collect frees all memory that can be freed now. The engine collects on its own as
+// it allocates; this is for callers that need the memory released by NotifyUnused.
+// Errors are ErrInHandler, ErrClosed and any error of the target.
 func (e *Engine) Collect() error {
 	if err := e.lock(); err != nil {
 		return err
@@ -96,18 +100,18 @@ func (e *Engine) Collect() error {
 	return err
 }
 
-// run is Collect for callers that hold mu. It returns how many bytes were taken back.
+// run is Collect for callers that hold mu. It returns the number of bytes freed.
 func (g *collector) run() (freed int, err error) {
 	defer g.flush()
-	before := g.code.Used()
+	before := g.code.UsedBytes()
 	err = g.stop(func(w World) error {
 		g.collect(w)
 		return nil
 	})
-	return before - g.code.Used(), err
+	return before - g.code.UsedBytes(), err
 }
 
-// runIfDue collects for tables that want it, unless that was done a moment ago.
+// runIfDue collects for tables that want it, unless that was done very recently.
 func (g *collector) runIfDue() error {
 	if time.Now().Before(g.next) {
 		return nil
@@ -116,7 +120,7 @@ func (g *collector) runIfDue() error {
 	return err
 }
 
-// flush calls what has waited for stages that are unused by now.
+// flush calls the functions that waited for stages that are now unused.
 func (g *collector) flush() {
 	left := g.unused[:0]
 	for _, u := range g.unused {
@@ -137,24 +141,24 @@ func (g *collector) flush() {
 	}
 }
 
-// collectIfDue collects when it is worth a look. The world is stopped.
+// collectIfDue collects if it is worthwhile. The world is stopped.
 func (g *collector) collectIfDue(w World) {
-	if g.code.Used() >= g.left+max(minGarbage, g.left/2) && !time.Now().Before(g.next) {
+	if g.code.UsedBytes() >= g.left+max(minGarbage, g.left/2) && !time.Now().Before(g.next) {
 		g.collect(w)
 	}
 }
 
-// collect takes back the residents that nobody can be in. The world is stopped, and
+// collect frees the residents that no context can be in. The world is stopped, and
 // view is held.
 func (g *collector) collect(w World) {
 	for i := range g.cpus {
 		if g.cpus[i].depth != 0 {
-			return // a handler waits for something, and its hit goes on from a place that it alone knows
+			return // a handler waits for something, and only it knows where its hit continues
 		}
 	}
 	start := time.Now()
 	m := g.mark(w)
-	before := g.code.Used()
+	before := g.code.UsedBytes()
 	g.detach(m)
 	for r := range g.code.Residents() {
 		if !m.kept[r] {
@@ -162,14 +166,14 @@ func (g *collector) collect(w World) {
 		}
 	}
 	took := time.Since(start)
-	g.left, g.next = g.code.Used(), start.Add(collectShare*took)
+	g.left, g.next = g.code.UsedBytes(), start.Add(collectShare*took)
 	s := &g.stats
 	s.Passes++
 	s.Freed += uint64(before - g.left)
 	s.Longest = max(s.Longest, took)
 }
 
-// detach makes records that are kept lead where they do without tables that are not.
+// detach makes records that are kept skip the records of tables that are not.
 func (g *collector) detach(m *marking) {
 	for r := range g.code.Residents() {
 		t, ok := r.(*instances)
@@ -185,7 +189,7 @@ func (g *collector) detach(m *marking) {
 	}
 }
 
-// remove takes all that r has.
+// remove releases everything that r owns.
 func (g *collector) remove(r resident) {
 	r.drop(g)
 	if err := g.code.Remove(r); err != nil {
@@ -193,7 +197,7 @@ func (g *collector) remove(r resident) {
 	}
 }
 
-// forget takes back everything: the guest was reset.
+// forget frees everything: the guest was reset.
 func (g *collector) forget() {
 	for r := range g.code.Residents() {
 		r.drop(g)
@@ -202,14 +206,14 @@ func (g *collector) forget() {
 	g.left = 0
 }
 
-// marking is what a collection has found to be in use.
+// marking is a collection's record of residents in use.
 type marking struct {
 	core  *core
 	kept  map[resident]bool
 	looks map[*instances]*sighting // of tables that want it
 }
 
-// keep notes that r is in use, and with it what it refers to.
+// keep records that r is in use, and with it everything it refers to.
 func (m *marking) keep(r resident) {
 	if !m.kept[r] {
 		m.kept[r] = true
@@ -217,11 +221,11 @@ func (m *marking) keep(r resident) {
 	}
 }
 
-// keepAt keeps who has the address a, or the byte before it: the address behind the last
-// instruction.
+// keepAt keeps the resident that has the address a, or the byte before it: the
+// address after the last instruction.
 func (m *marking) keepAt(a guest.GVA) {
 	for k, a := range [...]guest.GVA{a, a - 1} {
-		r := m.core.code.At(a)
+		r := m.core.code.ResidentAt(a)
 		if r == nil {
 			continue
 		}
@@ -232,11 +236,11 @@ func (m *marking) keepAt(a guest.GVA) {
 	}
 }
 
-// mark finds out what is in use. The world is stopped.
+// mark determines the residents in use. The world is stopped.
 func (g *collector) mark(w World) *marking {
 	m := &marking{core: &g.core, kept: map[resident]bool{}, looks: map[*instances]*sighting{}}
 	g.keepRoots(m)
-	if !g.mirroring() { // a mirror's saved stack is not looked at
+	if !g.mirroring() { // the scan does not see a mirror's saved stack
 		for _, t := range g.tables() {
 			if t.wanting() {
 				m.looks[t] = &sighting{tramps: make([]bool, t.n)}
@@ -244,14 +248,14 @@ func (g *collector) mark(w World) *marking {
 		}
 	}
 	var buf [8]byte
-	var ranges [2]code.Range // of the others, by level
+	var ranges [2]code.Range // of the other residents, by level
 	for r, all := range g.code.Residents() {
 		t, table := r.(*instances)
 		if m.kept[r] && (!table || m.looks[t] == nil) {
 			continue
 		}
 		if table && !m.kept[r] {
-			if t.reclaim(w, buf[:]); t.inUse() != 0 {
+			if t.reclaim(w, buf[:]); t.activeCount() != 0 {
 				m.keep(t)
 				continue
 			}
@@ -270,7 +274,7 @@ func (g *collector) mark(w World) *marking {
 	}
 	for i := range ranges {
 		if ranges[i].End != 0 {
-			ranges[i].End++ // the address behind the last instruction
+			ranges[i].End++ // the address after the last instruction
 		}
 	}
 	if !w.Words(ranges[:], m.keepAt) {
@@ -286,8 +290,8 @@ func (g *collector) mark(w World) *marking {
 	return m
 }
 
-// referredTramps returns the trampolines that a record of those leads to that may still be used
-// or returned to.
+// referredTramps returns the trampolines that are the next ones of records that may
+// still be used or returned to.
 func (g *collector) referredTramps(m *marking) map[guest.GVA]bool {
 	out := map[guest.GVA]bool{}
 	if len(m.looks) == 0 {
@@ -330,7 +334,8 @@ func (g *collector) mirroring() bool {
 	return false
 }
 
-// keepRoots keeps what probes use, and where the host will send a vCPU.
+// keepRoots keeps the residents that probes use, and those where the host will send a
+// vCPU.
 func (g *collector) keepRoots(m *marking) {
 	slots := func(st *site) {
 		for _, sl := range []*slot{st.boosted.Load(), st.stepped.Load()} {
@@ -373,7 +378,8 @@ func (s *slot) markReferences(*marking) {}
 // drop implements resident.
 func (s *slot) drop(g *collector) { delete(g.places.slots, s.key) }
 
-// markReferences implements resident: to the tables of kretprobes whose entries run there.
+// markReferences implements resident: it marks the tables of kretprobes whose entries
+// run there.
 func (d *detour) markReferences(m *marking) {
 	for _, x := range d.run {
 		if x.table != nil {
@@ -392,8 +398,8 @@ func (d *detour) drop(g *collector) {
 	}
 }
 
-// markReferences implements resident: to what is next on the places of activations that are
-// under way.
+// markReferences implements resident: it marks the next ones of the places of
+// activations under way.
 func (t *instances) markReferences(m *marking) {
 	for i := range t.n {
 		if t.word(i, instState).Load()&phaseMask != phaseFree {
@@ -414,4 +420,36 @@ func (t *instances) drop(g *collector) {
 		x.uses--
 	}
 	g.opt.placer.FreeShared(t.base)
+}
+
+// Undecided reports whether the last look at the kretprobes' activations (Info, List)
+// has met some for which only Reclaim can determine whether they can return.
+func (e *Engine) Undecided() bool {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	for _, t := range e.tables() {
+		if t.undecided.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Reclaim stops the world and recycles the instances of all activations that were
+// left otherwise than by a return, as far as that can be seen then. Info and List,
+// and hits that find no free instance, do the same as far as possible while the guest
+// runs. Errors: ErrInHandler, ErrClosed, and errors of the stop.
+func (e *Engine) Reclaim() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	if err := e.returns.reclaim(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(e.tables(), (*instances).wanting) {
+		_, err := e.collector.run()
+		return err
+	}
+	return nil
 }

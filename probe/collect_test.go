@@ -25,7 +25,7 @@ func TestCollect(t *testing.T) {
 				t.Errorf("in guest %v, %s: %+v", in, what, x)
 			}
 		}
-		s.own(0, 100)
+		s.setStack(0, 100)
 		var sp guest.GVA
 		k := &probe.Kprobe{Symbol: "co_body", Pre: func(c *probe.Context) int { sp = guest.GVA(c.Regs.RSP); return 0 }}
 		if err := s.e.Register(k); err != nil {
@@ -37,14 +37,14 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, unused := 0, false
-		r := s.on("co_body", 2, &n)
+		r := s.registerOn("co_body", 2, &n)
 		s.register(in, r)
 		collect("registered", false)
 		s.begin(0)
 		if err := s.e.Unregister(&r.Kprobe); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.e.WhenUnused(func() { unused = true }, r.ReturnStage); err != nil {
+		if err := s.e.NotifyUnused(func() { unused = true }, r.ReturnStage); err != nil {
 			t.Fatal(err)
 		}
 		collect("a call is under way", false)
@@ -52,7 +52,7 @@ func TestCollect(t *testing.T) {
 			t.Error("the stage is in use")
 		}
 		s.resume(0)
-		if err := s.f.Poke(sp-1024, make([]byte, 1024)); err != nil { // what is left of it on the stack
+		if err := s.f.Poke(sp-1024, make([]byte, 1024)); err != nil { // the remains of the frame on the stack
 			t.Fatal(err)
 		}
 		collect("behind it", true)

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -10,30 +11,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// core is what hits need of the engine: any vCPU's thread, and any other, may read
-// it at any time without a lock. It is changed by whoever holds Engine.mu, and what
-// is not an Index or atomic only while the world is stopped.
+// core is the part of the engine that hits need: any thread, including a vCPU's, may
+// read it at any time without a lock. The holder of Engine.mu changes it; anything
+// but an Index or an atomic changes only while the world is stopped.
 type core struct {
 	target   Target
 	pages    PageTables
 	oneSpace bool   // the target has no PageTables of its own
 	files    Files  // nil: none
 	spaces   Spaces // nil: each address space has one top-level table
-	runner   Runner // nil: handlers cannot call the guest, and only Stop can tell who calls
+	runner   Runner // nil: handlers cannot call the guest, and only Stop can identify the caller
 	perCPU   PerCPU // nil: the target cannot tell
 	log      *slog.Logger
 	can      [2]Capabilities // by CPL&1
 
 	sites   code.Index[site]  // by address
 	phys    code.Index[site]  // by physical address
-	shown   code.Index[shown] // by address: what the guest may have read of the engine's
+	shown   code.Index[shown] // by address: bytes of the engine's that the guest may have read
 	code    *code.Memory[resident]
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]
 	tasks   atomic.Pointer[guest.Profile] // of the image; nil: it has none
 
-	alarm   atomic.Bool // somebody has found text that is not what it should be
-	onAlarm func()      // has it looked at, soon and elsewhere
+	alarm   atomic.Bool // some text was found changed
+	onAlarm func()      // schedules a look at the text, soon and on another goroutine
 
 	moves [2]atomic.Bool // by guest.Level: the guest has returned to a trampoline from elsewhere than it was put
 
@@ -49,7 +50,8 @@ func (k *core) addSite(st *site) {
 	}
 }
 
-// place notes where the int3 of st was put, which may be other memory than before. The world is stopped.
+// place records where the int3 of st was put, which may be other memory than before.
+// The world is stopped.
 func (k *core) place(st *site) {
 	pa, _ := k.pages.Translate(0, st.addr)
 	was := st.pa.Swap(uint64(pa))
@@ -79,21 +81,20 @@ func (k *core) InSlot(addr guest.GVA) bool {
 	return ok
 }
 
-// Home returns the address in the guest's own text that a RIP in the engine's code
-// stands for: for stack traces and for the saved RIP of a task that was
-// preempted there. For a trampoline it is the address that its last activation
-// returns to. Other addresses are returned as they are. It may be called
-// from any thread.
+// Home returns the address in the guest's own text that corresponds to a RIP in the
+// engine's code: for stack traces and for the saved RIP of a task that was preempted
+// there. For a trampoline it is the address that its last activation returns to.
+// Other addresses are returned as they are. It may be called from any thread.
 func (k *core) Home(addr guest.GVA) guest.GVA {
-	if r := k.code.At(addr); r != nil {
+	if r := k.code.ResidentAt(addr); r != nil {
 		return r.home(addr)
 	}
 	return addr
 }
 
-// Original returns the byte that belongs at addr instead of the engine's int3,
+// OriginalByte returns the byte that belongs at addr instead of the engine's int3,
 // and whether there is a site at all. It may be called from any thread.
-func (k *core) Original(addr guest.GVA) (byte, bool) {
+func (k *core) OriginalByte(addr guest.GVA) (byte, bool) {
 	st := k.sites.Find(addr)
 	if st == nil {
 		return 0, false
@@ -106,10 +107,8 @@ func (k *core) Original(addr guest.GVA) (byte, bool) {
 // those stays. It may be called from any
 // thread.
 func (k *core) Unpatch(addr guest.GVA, p []byte) {
-	for a := addr - (x86.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
-		if st := k.sites.Find(a); st != nil {
-			st.unpatch(a, addr, p)
-		}
+	for a, st := range k.sites.Range(addr-(x86.JmpLen-1), addr+guest.GVA(len(p))) {
+		st.unpatch(a, addr, p)
 	}
 }
 
@@ -128,9 +127,9 @@ func (k *core) SiteAt(root guest.GPA, addr guest.GVA) (home guest.GVA, orig byte
 	return st.addr, st.bytes()[0], true
 }
 
-// sameCode reports whether the int3 at rip, where st is, is that of st: another
-// address space can have other code there. The kernel's text is the same in all
-// of them.
+// sameCode reports whether the int3 at rip, the address of st, is the one of st:
+// another address space can have other code there. The kernel's text is the same in
+// all of them.
 func (k *core) sameCode(s State, st *site, rip guest.GVA) bool {
 	was := guest.GPA(st.pa.Load())
 	if !st.user || was == 0 {
@@ -158,8 +157,8 @@ func (k *core) siteOfAlias(s State, rip guest.GVA) *site {
 	return k.phys.Find(guest.GVA(pa))
 }
 
-// touched reports whether a write of n bytes at addr would change the text of a probe, as far
-// as its jump goes or may go.
+// touched reports whether a write of n bytes at addr would change the text of a
+// probe, including the current or possible extent of its jump.
 func (k *core) touched(root guest.GPA, addr guest.GVA, n int) bool {
 	if k.Probed(addr, n) {
 		return true
@@ -187,7 +186,7 @@ func (k *core) touched(root guest.GPA, addr guest.GVA, n int) bool {
 	return false
 }
 
-// readProfile finds out the profile of the guest's image. Hits have the one from before until
+// readProfile reads the profile of the guest's image. Hits use the former one until
 // then.
 func (k *core) readProfile() {
 	var tasks *guest.Profile
@@ -212,3 +211,5 @@ func (c *cpu) readTask(p *guest.Profile, t *guest.Task, s State) bool {
 	}
 	return p.ReadTask(t, s.Regs.RSP, gs, func(addr guest.GVA, b []byte) error { return c.mem.Read(uint64(addr), b) })
 }
+
+var le = binary.LittleEndian

@@ -6,9 +6,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// cpu is the state of one vCPU. Only that vCPU's thread touches it, or
-// whoever has the world stopped; the counters may be read by anyone. The
-// padding keeps two vCPUs out of one cache line.
+// cpu is the state of one vCPU. Only that vCPU's thread, or the code that stopped the
+// world, touches it; anyone may read the counters. The padding keeps two vCPUs out of
+// one cache line.
 type cpu struct {
 	_ [64]byte
 	*core
@@ -27,21 +27,25 @@ type cpu struct {
 	mem   operand
 
 	stopping  bool // a handler has asked for a stop
-	stoppedBy any  // for whom
+	stoppedBy any  // the cause of that stop
 	held      held
 
-	mirror  *mirror           // the last that this vCPU was sent to and has not ended
-	entered []activation      // that this hit has begun so far
-	leaving []activation      // that end with this hit, without a trampoline
-	word    [8]byte           // scratch
-	task    guest.Task        // scratch
-	data    [MaxDataSize]byte // scratch
+	mirror     *mirror           // the last that this vCPU was sent to and has not ended
+	entered    []activation      // that this hit has begun so far
+	leaving    []activation      // that end with this hit, without a trampoline
+	postDue    bool              // a probe with a post or fault handler has let this hit pass
+	mirrorsDue bool              // a jprobe whose mirror is to run has seen this hit
+	word       [8]byte           // scratch
+	task       guest.Task        // scratch
+	data       [MaxDataSize]byte // scratch
 
 	watch [8]byte // scratch for watched values
 
-	// alias is the address at which the current hit's instruction is to be
-	// executed, where that is not its site's.
+	// alias is the address at which the current hit's instruction is to be executed,
+	// if that is not its site's.
 	alias guest.GVA
+
+	repeating repeating
 
 	counts cpuCounts
 	_      [64]byte
@@ -69,73 +73,44 @@ type cpuCounts struct {
 	returns, copies, aliases, detours, punned        atomic.Uint64
 }
 
-// EngineStats are the counts of all vCPUs, or of one. They tell how many exits
-// the probes caused (Breakpoints + Detours + Stepped + InPlace + Returns) and what went
-// otherwise than planned.
-type EngineStats struct {
-	Breakpoints uint64 // breakpoint traps at armed sites: hits, whatever the number of probes there
-	Aliases     uint64 // of these: through another mapping of the site's page
-	Emulated    uint64 // instruction emulated
-	Boosted     uint64 // continued in a boosted slot
-	Stepped     uint64 // stepped slots that ran to their end: a second exit each
-	InPlace     uint64 // in-place steps that ended: a second exit each
-	Stale       uint64 // traps of a probe that was removed meanwhile: the guest just went on
-	Foreign     uint64 // breakpoints of the guest's own
-	Strays      uint64 // traps in a slot that the vCPU was not known to be in
-	Abandoned   uint64 // steps that never ended, because the guest went elsewhere
-	Faults      uint64 // exceptions raised by a displaced instruction
-	Returns     uint64 // arrivals at a trampoline: one for all kretprobes of an activation
-	Detours     uint64 // arrivals at the exit of a detour: hits of optimized sites that the host handled
-	Punned      uint64 // arrivals at an int3 inside a jump: moved to the detour's copy of what was there
-	Copies      uint64 // of Returns: by a copy of an activation that a fork made, or a second return; no handler
+// held is a hit whose handlers have run, but whose instruction has not: its vCPU is
+// stopped there, with the registers of the guest.
+type held struct {
+	site  *site // nil: none
+	at    guest.GVA
+	chain chain
+	seq   uint32
+	watch bool
 }
 
-// Totals returns the counts of vCPU i, or of all when i is -1.
-func (e *Engine) Totals(i int) EngineStats {
-	var s EngineStats
-	for j := range e.cpus {
-		if i != -1 && i != j {
-			continue
-		}
-		c := &e.cpus[j].counts
-		s.Breakpoints += c.breakpoints.Load()
-		s.Emulated += c.emulated.Load()
-		s.Boosted += c.boosted.Load()
-		s.Stepped += c.stepped.Load()
-		s.InPlace += c.inPlace.Load()
-		s.Stale += c.stale.Load()
-		s.Foreign += c.foreign.Load()
-		s.Strays += c.strays.Load()
-		s.Abandoned += c.abandoned.Load()
-		s.Faults += c.faults.Load()
-		s.Returns += c.returns.Load()
-		s.Copies += c.copies.Load()
-		s.Aliases += c.aliases.Load()
-		s.Detours += c.detours.Load()
-		s.Punned += c.punned.Load()
-	}
-	return s
+// mirror is one activation of a jprobe's mirror: the state that the probed function
+// needs to begin as if the mirror had never run. A mirror usually ends on the vCPU
+// that it began on, but one that sleeps against the rules is still found.
+type mirror struct {
+	// state is free, busy (one vCPU's own) or live. The vCPU that sets busy has the
+	// sole right to touch the rest.
+	state atomic.Uint32
+	sp    atomic.Uint64 // of the activation: where its return address is
+	root  atomic.Uint64 // page tables, for code of CPL3
+	mask  atomic.Uint64 // of its stack (guest.Profile); 0: not known
+	back  atomic.Uint64 // the word at sp in place of the return address: where mirrors end
+	user  atomic.Bool
+
+	regs  Regs
+	site  *site
+	chain chain
+	cpu   int
+	seq   uint32
+	watch bool
+	next  *registration // another mirror on the site, to run after this one
+	n     int           // bytes of stack
+	at    guest.GVA     // where the probed instruction was hit
+	stack [MaxJprobeStack]byte
 }
 
-// Stepping reports whether vCPU cpu was last sent to execute a displaced
-// instruction after which it traps again: no interrupt may be delivered before
-// that, while its RIP is InSlot (a fault that the engine was not shown can have
-// taken it elsewhere). It is called on the vCPU's own thread.
-func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }
-
-// SlotOf returns the address of a slot that p's instruction runs in, and false
-// when it never runs in one or p is not registered.
-func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
-	e.view.RLock()
-	defer e.view.RUnlock()
-	r := e.registered(p)
-	if r == nil {
-		return 0, false
-	}
-	for _, sl := range []*slot{r.site.stepped.Load(), r.site.boosted.Load()} {
-		if sl != nil {
-			return sl.addr, true
-		}
-	}
-	return 0, false
+// repeating is where a vCPU has begun with the copy of an instruction, or has had a
+// trap of TF before it, and RCX at that time.
+type repeating struct {
+	at guest.GVA
+	cx uint64
 }

@@ -1,14 +1,12 @@
 package probe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
-	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
@@ -16,22 +14,22 @@ import (
 //
 //	[handler stage][copies of the displaced instructions][jmp back]
 //
-// The handler stage is one exit to the host, or machine code that needs none
-// (Stage). Like a slot it belongs to its region until nobody can be in it.
+// The handler stage is one exit to the host, or machine code that needs none (Stage).
+// Like a slot it belongs to its region until no context can be in it.
 type detour struct {
 	key    detourKey
 	region flow.Region
 	orig   [x86.JmpLen]uint8 // the bytes that the jump overwrites
 	user   bool
 
-	// addr is where the site jumps to: the entry, or where the bytes of the
-	// displacement had to lead and a jump to the entry stands.
+	// addr is where the site jumps to: the entry, or the place that the bytes of the
+	// displacement forced, which has a jump to the entry.
 	addr    guest.GVA
 	start   guest.GVA // of all its code
 	entry   guest.GVA
-	exit    guest.GVA   // the instruction that exits to the host; 0: there is none
+	exit    guest.GVA   // the instruction that exits to the host, or 0
 	copies  []guest.GVA // of the displaced instructions
-	back    guest.GVA   // behind the last copy
+	back    guest.GVA   // after the last copy
 	end     guest.GVA
 	run     []*Stage // the handler stage; nil: the exit
 	placed  []placedStage
@@ -42,7 +40,7 @@ type detour struct {
 	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
 
-// placedStage is code that stands at an address, with its fixups.
+// placedStage is code at an address, with its fixups.
 type placedStage struct {
 	code   []byte
 	fixups []Fixup
@@ -53,7 +51,7 @@ type placedStage struct {
 type stageBody struct {
 	code    []byte // falls out of its end
 	entry   int    // offset of where hits enter
-	exit    int    // offset of an instruction that exits to the host; 0: there is none but the entry
+	exit    int    // offset of an instruction that exits to the host; 0: only the entry does
 	placed  []placedStage
 	touches []touch
 	stances stances
@@ -71,10 +69,10 @@ type detourKey struct {
 // site returns the probed address.
 func (d *detour) site() guest.GVA { return guest.GVA(d.region.Addr) }
 
-// next returns the address behind the region.
+// next returns the address after the region.
 func (d *detour) next() guest.GVA { return d.site() + guest.GVA(d.region.Len) }
 
-// jump returns the bytes that stand at an optimized site.
+// jump returns the bytes of the jump at an optimized site.
 func (d *detour) jump() [x86.JmpLen]byte {
 	b, ok := x86.Jmp32(d.region.Addr, uint64(d.addr))
 	if !ok {
@@ -83,9 +81,9 @@ func (d *detour) jump() [x86.JmpLen]byte {
 	return b
 }
 
-// copyOf returns the copy of the displaced instruction at the original address
-// a, which is one of those that the jump overwrites. An int3 among the padding has
-// none: who comes there shall trap there.
+// copyOf returns the copy of the displaced instruction at the original address a,
+// which is one of those that the jump overwrites. An int3 in the padding has no copy:
+// it must trap in its place.
 func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	at := d.site()
 	for i := range d.region.Insts {
@@ -98,8 +96,8 @@ func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	return 0, false
 }
 
-// instCompleted reports whether a vCPU at rip has executed a displaced instruction, and
-// all of it: the copy of a call, for one, is several instructions.
+// instCompleted reports whether a vCPU at rip has completed a displaced instruction:
+// the copy of a call, for example, is several instructions.
 func (d *detour) instCompleted(rip guest.GVA) bool {
 	return rip == d.back || slices.Contains(d.copies[1:], rip)
 }
@@ -122,83 +120,5 @@ func (d *detour) home(rip guest.GVA) guest.GVA {
 	return d.site()
 }
 
-// detourAlign is the alignment of what is called in a detour, to a line of the
-// processor's fetch.
-const detourAlign = 16
-
-// errNoPlace is why a site has no board.
-var errNoPlace = errors.New("no address within reach has an int3 at every instruction boundary of the jump's displacement")
-
-// stageBuilder makes a handler stage for the address at.
-type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
-
-// buildDetour returns the detour of the site's region with the given stages (none: an
-// exit), making it if need be. Errors: errNoPlace, code.ErrReach, and those that wrap
-// code.ErrNoMemory.
-func (o *optimizer) buildDetour(st *site, stages []*Stage) (*detour, error) {
-	key := detourKey{addr: st.addr, n: st.region.Len}
-	ip, _ := st.reportedAddr()
-	for _, x := range stages {
-		key.stage += fmt.Sprintf("%v %p ", ip, x)
-	}
-	copy(key.bytes[:], st.text)
-	if d := o.detours[key]; d != nil {
-		return d, nil
-	}
-	d := &detour{key: key, region: *st.region, user: st.user, run: stages}
-	copy(d.orig[:], st.text)
-	build := o.exitStage(st.user)
-	if stages != nil {
-		build = o.stageCode(ip, st.user)
-	}
-	err := o.code.Put(st.addr, st.user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
-	if err != nil {
-		return nil, err
-	}
-	for _, x := range stages {
-		x.uses++
-	}
-	d.addr = d.entry
-	if len(d.region.Boundaries) != 0 {
-		if d.addr, err = o.placeBoard(d); err != nil {
-			return nil, err
-		}
-	}
-	o.detours[key] = d
-	return d, nil
-}
-
-// assemble makes the code of d for address at, and fills in where its parts
-// are.
-func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]byte, error) {
-	body, err := build(at, stages)
-	if err != nil {
-		return nil, err
-	}
-	out := body.code
-	d.start, d.entry, d.placed, d.touches, d.exit = at, at+guest.GVA(body.entry), body.placed, body.touches, 0
-	d.stances, d.ended = body.stances, at+guest.GVA(body.ended)
-	switch {
-	case len(stages) == 0:
-		d.exit = d.entry
-	case body.exit != 0:
-		d.exit = at + guest.GVA(body.exit)
-	}
-	n := len(out)
-	copies, starts, err := d.region.AppendCopy(nil, uint64(at)+uint64(n))
-	if err != nil {
-		return nil, code.ErrReach
-	}
-	out = append(out, copies...)
-	d.copies = d.copies[:0]
-	for _, off := range starts {
-		d.copies = append(d.copies, at+guest.GVA(n+off))
-	}
-	d.back = at + guest.GVA(len(out))
-	out, ok := x86.AppendJmp(out, uint64(d.back), uint64(d.next()))
-	if !ok {
-		return nil, code.ErrReach
-	}
-	d.end = at + guest.GVA(len(out))
-	return out, nil
-}
+// outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
+const outLen = 2

@@ -34,7 +34,7 @@ func detourExit(tb testing.TB, f *probetest.Fake, site guest.GVA) guest.GVA {
 // hits it.
 func optimizedHit(tb testing.TB, others int) func() {
 	tb.Helper()
-	f := newFake(tb, 1, manyImage(tb, others+1))
+	f := newFake(tb, 1, functionsImage(tb, others+1))
 	e := f.Engine()
 	crowd(tb, e, others+1)
 	p := &probe.Kprobe{Symbol: "f0", Pre: func(*probe.Context) int { return 0 }}

@@ -89,7 +89,7 @@ func FuzzDetour(f *testing.F) {
 			case v.Action == probe.Resume && now != rip && user(now) != user(rip):
 				t.Fatalf("%v: goes on at %v, of the other privilege", rip, now)
 			case v.Action == probe.StepInPlace:
-				e.Stepped(int(b[0]>>7), s)
+				e.NoteStep(int(b[0]>>7), s)
 			}
 		}
 		for _, p := range ps {

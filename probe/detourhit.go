@@ -5,9 +5,6 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
-const outLen = 2
-
 // trap implements resident: at the exit, which is a hit of the site that had the jump
 // last, if that is still probed. The registers are those that an int3 would have
 // shown.
@@ -19,14 +16,15 @@ func (d *detour) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, 
 	return d.siteOfHit(c, s), d, true
 }
 
-// siteOfHit returns the site of a hit that the host is to handle, and puts its registers
-// into s. It returns nil when nobody is to handle it, and the guest goes on.
+// siteOfHit returns the site of a hit that the host must handle, and puts its
+// registers into s. It returns nil if there is nothing to handle, and the guest
+// resumes.
 func (d *detour) siteOfHit(c *cpu, s State) *site {
 	st := d.on.Load()
 	if st == nil || !st.armed.Load() {
-		// The probe went away after the guest had passed the jump.
+		// The probe was removed after the guest had passed the jump.
 		count(&c.counts.stale)
-		d.resumeAtCopies(s)
+		d.resumeAtCopies(c, s)
 		return nil
 	}
 	count(&c.counts.detours)
@@ -34,15 +32,28 @@ func (d *detour) siteOfHit(c *cpu, s State) *site {
 	return st
 }
 
-// resumeAtCopies lets the guest go on with the copies of the displaced instructions.
-func (d *detour) resumeAtCopies(s State) Verdict {
+// resumeAtCopies lets the guest continue with the copies of the displaced instructions.
+func (d *detour) resumeAtCopies(c *cpu, s State) Verdict {
+	c.repeating = repeating{d.copies[0], s.Regs.RCX}
 	s.Regs.RIP = uint64(d.copies[0])
 	return Verdict{Action: Resume}
 }
 
-// resumePunned moves a vCPU that has come to an int3 inside a jump to the copy of the
-// instruction that used to begin there, and reports whether there was one. When the
-// guest has written over the jump, the vCPU comes back until that was noticed.
+// repeated reports whether a trap of TF at the first copy, of a string instruction,
+// follows one of its iterations, and not the code before the copy.
+func (d *detour) repeated(c *cpu, s State) bool {
+	rip := guest.GVA(s.Regs.RIP)
+	if rip != d.copies[0] || !d.region.Insts[0].Repeats() {
+		return false
+	}
+	was := c.repeating
+	c.repeating = repeating{rip, s.Regs.RCX}
+	return was.at == rip && was.cx != s.Regs.RCX
+}
+
+// resumePunned moves a vCPU that has hit an int3 inside a jump to the copy of the
+// instruction that used to begin there, and reports whether there was one. If the
+// guest has written over the jump, the vCPU comes back until the engine has noticed.
 func (c *cpu) resumePunned(s State, rip guest.GVA) bool {
 	for k := guest.GVA(1); k < x86.JmpLen; k++ {
 		st := c.sites.Find(rip - k)
@@ -69,8 +80,9 @@ func (c *cpu) resumePunned(s State, rip guest.GVA) bool {
 	return false
 }
 
-// fault implements resident: of a stage, which goes on at its fixup, or whose hit
-// the host handles; or of a displaced instruction, which is that of the original.
+// fault implements resident: it handles the fault of a stage, which resumes at its
+// fixup or whose hit the host handles; or that of a displaced instruction, which is
+// the fault of the original.
 func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if t.Vector == x86.VectorPF || t.Vector == x86.VectorGP || t.Vector == x86.VectorSS {
@@ -83,10 +95,13 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 			}
 		}
 	}
-	if t.Vector == x86.VectorDB && !d.instCompleted(rip) {
+	if t.Vector == x86.VectorDB && !d.instCompleted(rip) && !d.repeated(c, s) {
 		// The guest single-steps, and has not yet executed the next instruction of its
 		// own.
 		return Verdict{Action: Resume}
+	}
+	if rip != d.copies[0] {
+		c.repeating = repeating{}
 	}
 	for _, x := range d.touches {
 		if rip == d.start+guest.GVA(x.off) {
@@ -98,8 +113,8 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 		}
 	}
 	if rip >= d.start && rip < d.copies[0] {
-		// The guest has taken a page of its stack away while a stage runs on it. Who
-		// gives it back goes on here.
+		// The guest has unmapped a page of its stack while a stage runs on it. Once
+		// the page is back, the guest resumes here.
 		return Verdict{Action: NotOurs}
 	}
 	count(&c.counts.faults)
@@ -107,8 +122,8 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	return Verdict{Action: NotOurs}
 }
 
-// accessor implements resident. The copies stand one behind the other; what is
-// before them accesses nothing of the guest's.
+// accessor implements resident. The copies follow one another; the code before them
+// accesses no guest data.
 func (d *detour) accessor(c *cpu, s State) (guest.GVA, bool) {
 	rip := guest.GVA(s.Regs.RIP)
 	home := d.home(rip)

@@ -6,10 +6,10 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// NumDebugRegisters is the number of breakpoint address registers.
-const NumDebugRegisters = 4
+// numDebugRegisters is the number of breakpoint address registers.
+const numDebugRegisters = 4
 
-// Access says which accesses a Watch is about. The zero value is invalid.
+// Access says which accesses a Watch reports. The zero value is invalid.
 type Access uint8
 
 // The accesses.
@@ -38,7 +38,7 @@ func (a Access) String() string {
 // DebugRegisters are breakpoint addresses with their control register (SDM
 // Vol. 3, 18.2.1 and 18.2.4).
 type DebugRegisters struct {
-	Addr [NumDebugRegisters]guest.GVA // DR0 to DR3
+	Addr [numDebugRegisters]guest.GVA // DR0 to DR3
 	DR7  uint64
 }
 
@@ -68,7 +68,7 @@ const (
 // AccessExec; addr is a multiple of n (SDM Vol. 3, 18.2.5). False means that the
 // registers cannot do that; they are as they were.
 func (d *DebugRegisters) Set(i int, addr guest.GVA, n int, a Access) bool {
-	if i < 0 || i >= NumDebugRegisters || checkWatch(addr, n, a) != nil || a == AccessRead {
+	if i < 0 || i >= numDebugRegisters || checkWatch(addr, n, a) != nil || a == AccessRead {
 		return false
 	}
 	rw := map[Access]uint64{AccessExec: rwExec, AccessWrite: rwWrite, AccessReadWrite: rwReadWrite}[a]

@@ -22,10 +22,6 @@ type operand struct {
 	write bool
 }
 
-// errNoUserMemory makes the engine run a user instruction natively when the
-// target cannot do its access with user rights.
-var errNoUserMemory = errors.New("target cannot access memory as user code")
-
 // Read implements x86.Memory.
 func (m *operand) Read(addr uint64, p []byte) error {
 	var err error
@@ -51,8 +47,8 @@ func (m *operand) Write(addr uint64, p []byte) error {
 }
 
 // emulate computes the effect of st's instruction at RIP, and ends the hit. It
-// returns false, with nothing changed, when the instruction must be run
-// natively instead.
+// returns false, with nothing changed, if the instruction must be run natively
+// instead.
 func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, bool) {
 	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
 	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
@@ -70,8 +66,8 @@ func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, boo
 }
 
 // raise delivers an exception of st's instruction that the engine has found by
-// itself. The fault handlers are asked first; then the guest's own gets the
-// frame that the processor would have pushed.
+// emulating it. The fault handlers are called first; if none handles it, the guest's
+// own handler gets the frame that the processor would have pushed.
 func (c *cpu) raise(s State, st *site, chain chain, missed bool, t Trap) Verdict {
 	count(&c.counts.faults)
 	if c.askFault(s, st, chain, missed, c.seq, t) {
@@ -88,9 +84,9 @@ const (
 	pfReserved = 1 << 3
 )
 
-// exception returns the exception that the processor would have raised for
-// the access that failed, and false when that cannot be told from the error (or
-// no access failed).
+// exception returns the exception that the processor would have raised for the access
+// that failed. It returns false if the error does not tell which, or if no access
+// failed.
 func (m *operand) exception(sp uint64) (Trap, bool) {
 	var pf *guest.PageFaultError
 	if m.err == nil || !errors.As(m.err, &pf) {
@@ -113,7 +109,7 @@ func (m *operand) exception(sp uint64) (Trap, bool) {
 	case guest.FaultNotWritable, guest.FaultNotUser:
 		t.Code = pfPresent
 	default:
-		return Trap{}, false // no memory behind the page: not ours to judge
+		return Trap{}, false // no memory at the page: not ours to judge
 	}
 	if m.write {
 		t.Code |= pfWrite

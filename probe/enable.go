@@ -3,40 +3,40 @@ package probe
 import "errors"
 
 // Enable lets the handlers of ps run, and arms their sites unless everything is
-// disarmed. All or none: the error is an *Error whose Index says which probe is
-// not registered, gone, or cannot be armed. A probe that is enabled already
-// stays so.
+// disarmed. It enables all or none: the error is an *Error whose Index identifies the
+// probe that is not registered, gone, or cannot be armed. A probe that is already
+// enabled stays so.
 func (e *Engine) Enable(ps ...*Kprobe) error { return e.switchProbes(ps, false) }
 
-// Disable stops the handlers of ps; the int3 goes when the last probe of a
-// site is disabled. When it returns, no handler of theirs runs. A probe that
-// is disabled (or gone) already stays so. Errors are as for Enable.
+// Disable stops the handlers of ps; a site loses its int3 when its last probe is
+// disabled. When it returns, no handler of theirs runs. A probe that is already
+// disabled (or gone) stays so. Errors are as for Enable.
 func (e *Engine) Disable(ps ...*Kprobe) error { return e.switchProbes(ps, true) }
 
-func (e *Engine) switchProbes(ps []*Kprobe, disabled bool) error {
-	if err := e.lock(); err != nil {
+func (g *registry) switchProbes(ps []*Kprobe, disabled bool) error {
+	if err := g.lock(); err != nil {
 		return err
 	}
-	defer e.mu.Unlock()
+	defer g.mu.Unlock()
 	regs := make([]*registration, len(ps))
 	for i, p := range ps {
-		if regs[i] = e.registered(p); regs[i] == nil {
+		if regs[i] = g.registrationOf(p); regs[i] == nil {
 			err := newError(CodeNotRegistered, "the probe is not registered", "")
 			err.Index = i
 			return err
 		}
 	}
-	return e.setDisabled(regs, disabled)
+	return g.setDisabled(regs, disabled)
 }
 
 // setDisabled disables or enables all of list, or none; the index of an error is in
 // list. Callers hold mu.
-func (e *Engine) setDisabled(list []*registration, disabled bool) error {
+func (g *registry) setDisabled(list []*registration, disabled bool) error {
 	var regs []*registration
 	index := map[*site]int{}
 	for i, r := range list {
 		switch {
-		case r.site.gone && !disabled && !e.pending(r):
+		case r.site.gone && !disabled && !g.pending(r):
 			err := newError(CodeGone, "the probed code went away", "")
 			err.Index = i
 			return err
@@ -61,9 +61,9 @@ func (e *Engine) setDisabled(list []*registration, disabled bool) error {
 		}
 	}
 	var lost []error
-	err := e.stop(func(w World) error {
+	err := g.stop(func(w World) error {
 		set(disabled)
-		bad, err := e.text.updateArming(w, sitesOf(regs), &lost)
+		bad, err := g.text.updateArming(w, sitesOf(regs), &lost)
 		if err == nil {
 			return nil
 		}
@@ -77,31 +77,31 @@ func (e *Engine) setDisabled(list []*registration, disabled bool) error {
 	return errors.Join(lost...)
 }
 
-// ArmAll puts back the breakpoints that DisarmAll took away, for the probes
-// that are not disabled one by one. All or none.
+// ArmAll restores the breakpoints that DisarmAll removed, for the probes that are not
+// individually disabled. All or none.
 func (e *Engine) ArmAll() error { return e.setDisarmed(false) }
 
-// DisarmAll takes away every breakpoint. The probes stay registered and keep
-// their own enable state; new ones may be registered and are not armed.
+// DisarmAll removes every breakpoint. The probes stay registered and keep their own
+// enable state; new ones may be registered and are not armed.
 func (e *Engine) DisarmAll() error { return e.setDisarmed(true) }
 
-func (e *Engine) setDisarmed(disarmed bool) error {
-	if err := e.lock(); err != nil {
+func (g *registry) setDisarmed(disarmed bool) error {
+	if err := g.lock(); err != nil {
 		return err
 	}
-	defer e.mu.Unlock()
-	if e.disarmed == disarmed {
+	defer g.mu.Unlock()
+	if g.disarmed == disarmed {
 		return nil
 	}
-	sites := make([]*site, 0, e.sites.Len())
-	for _, st := range e.sites.All() {
+	sites := make([]*site, 0, g.sites.Len())
+	for _, st := range g.sites.All() {
 		sites = append(sites, st)
 	}
 	var lost []error
-	err := e.stop(func(w World) error {
-		e.disarmed = disarmed
-		if _, err := e.text.updateArming(w, sites, &lost); err != nil {
-			e.disarmed = !disarmed
+	err := g.stop(func(w World) error {
+		g.disarmed = disarmed
+		if _, err := g.text.updateArming(w, sites, &lost); err != nil {
+			g.disarmed = !disarmed
 			return err
 		}
 		return nil
@@ -109,8 +109,8 @@ func (e *Engine) setDisarmed(disarmed bool) error {
 	if err != nil {
 		return err
 	}
-	if len(e.watches.list) != 0 {
-		lost = append(lost, e.watches.apply(e.watches.list))
+	if len(g.watches.list) != 0 {
+		lost = append(lost, g.watches.apply(g.watches.list))
 	}
 	return errors.Join(lost...)
 }
@@ -120,4 +120,58 @@ func (e *Engine) Armed() bool {
 	e.view.RLock()
 	defer e.view.RUnlock()
 	return !e.disarmed
+}
+
+// OptimizerStats may be called from any goroutine.
+func (e *Engine) OptimizerStats() OptimizerStats {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	s := e.opt.stats
+	s.Waiting = len(e.opt.waiting)
+	return s
+}
+
+// Optimization reports whether sites are optimized at all: the last value of
+// SetOptimization, true at first. Any goroutine.
+func (e *Engine) Optimization() bool {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	return !e.opt.off
+}
+
+// SetOptimization is the kernel's sysctl debug.kprobes-optimization. When it returns
+// after switching off, no site has a jump that could be an int3; after switching on,
+// all that may be optimized wait for the next pass. Errors are ErrInHandler,
+// ErrClosed and any error of the target.
+func (e *Engine) SetOptimization(on bool) error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	if e.opt.off == !on {
+		return nil
+	}
+	var lost []error
+	err := e.stop(func(w World) error {
+		e.opt.off = !on
+		for _, st := range e.sites.All() {
+			e.opt.review(w, st, &lost)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(lost...)
+}
+
+// Optimize runs the optimizer now, instead of after the delay, and returns when no
+// site waits: each is optimized or has a reason why not (Info.Unoptimized). Errors
+// are ErrInHandler, ErrClosed and any error of the target.
+func (e *Engine) Optimize() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return e.opt.pass()
 }

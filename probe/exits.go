@@ -19,16 +19,20 @@ type Exit struct {
 // Exits returns the instructions by which calls of the function that sym names are
 // left, ascending: its returns, and its jumps to other functions (tail calls), in its
 // body and in what the compiler has moved out of it (gcc's and clang's NAME.cold). It
-// fails with CodeExitsUnknown where the code does not show them all: a jump that leads
-// nobody knows where, a conditional jump to another function, an instruction that goes
-// to other code than its caller's (iret, a far return or jump, sysret, vmlaunch), a
-// call of a place within it, whose return is none of its own, an end that is run over,
-// or none at all.
+// fails with CodeExitsUnknown if the code does not show all of them. Reasons are:
+//   - a jump whose target is unknown;
+//   - a conditional jump to another function;
+//   - an instruction that goes to code other than its caller's (iret, a far return or
+//     jump, sysret, vmlaunch);
+//   - a call of a place within the function, whose return does not leave it;
+//   - an end that execution falls through;
+//   - no exit at all.
 func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) { return fs.exits(sym, false) }
 
-// exits is Exits. With calls, a call is taken to come back only where the function goes on
-// behind it (compilers end functions with calls of abort and the like), and a return where no
-// known path leads to, as in an exception's handler, is one that is not known.
+// exits is Exits. If calls is set, a call is assumed to return only where the
+// function continues after it (compilers end functions with calls of abort and the
+// like). A return that no known path leads to, as in an exception's handler, then
+// counts as unknown.
 func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 	parts, err := fs.parts(sym)
 	if err != nil {
@@ -76,7 +80,7 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 				return nil, unknownExitsError(sym, p, i.Off, "what follows belongs to another symbol")
 			}
 		}
-		for _, j := range p.f.Indirect() {
+		for _, j := range p.f.IndirectJumps() {
 			if j.Targets == nil && uint64(j.Off) < p.sym.Size {
 				return nil, unknownExitsError(sym, p, j.Off, "where this jump leads is not known")
 			}
@@ -98,7 +102,7 @@ type part struct {
 // parts analyzes the function that sym names, and its cold pieces.
 func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
 	syms := []guest.Symbol{sym}
-	if !sym.Addr.Canonical() { // a file's, which are not among those of the image
+	if !sym.Addr.Canonical() { // a symbol of a file, which the image's own do not include
 		if s, err := fs.syms.Lookup(sym.Name + ".cold"); err == nil {
 			syms = append(syms, s)
 		}
@@ -111,7 +115,7 @@ func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
 	}
 	var out []part
 	for _, s := range syms {
-		f, why := fs.Of(s)
+		f, why := fs.Analyze(s)
 		if f == nil {
 			return nil, newError(CodeExitsUnknown, "nothing is known of "+s.Name, why)
 		}

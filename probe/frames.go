@@ -11,72 +11,42 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Chain is what code in the guest needs to go through stacks by frame pointers, and to find
-// what Context.Stack does. It must not be changed.
+// Chain is the data that code in the guest needs to walk stacks by frame pointers
+// with the same result as Context.Stack. It must not be changed.
 type Chain struct {
 	Text [2][]guest.Range // where code is, by guest.Level
-	// Calls are the return addresses behind whose calls another rule holds than that of frame
-	// pointers (ByPointer). Of Returns the same is true once the call has returned. Both
-	// ascend.
+	// Calls are the return addresses of calls after which another rule than that of
+	// frame pointers holds (ByPointer). For Returns the same is true once the call
+	// has returned. Both ascend.
 	Calls, Returns []FrameAt
 
-	syms Symbols // that they are about
+	syms Symbols // that the rules apply to
 }
 
-// FrameAt is the rule at an address. Its base is RSP or RBP, and the return address in front of the
-// caller's RSP.
+// FrameAt is the rule at an address. Its base is RSP or RBP, and the return address
+// is right below the caller's RSP.
 type FrameAt struct {
 	PC guest.GVA
 	guest.FrameRule
 }
 
-// ByPointer is the rule of code that keeps frame pointers, push %rbp; mov %rsp,%rbp: what RBP
-// points to since.
+// ByPointer is the rule of code that keeps frame pointers, push %rbp; mov %rsp,%rbp.
 var ByPointer = guest.FrameRule{Base: guest.FrameRBP, CFA: 16, Return: -8, RBP: -16}
 
 // Bounds of a Chain.
 const (
-	maxChainText  = 32 << 20 // bytes that are looked through
+	maxChainText  = 32 << 20 // bytes of code to scan
 	maxChainRules = 256      // that are not ByPointer
 )
 
 var errNotFixed = errors.New("the kernel's text comes and goes, and its stacks are told by other means than frame pointers")
-
-// Chain returns how stacks can be walked in the guest, if its code keeps frame pointers: by its
-// call frame information, or, where it has none, because the host would take it for granted, too. Errors
-// say what is against it. Any goroutine; not in a handler.
-func (e *Engine) Chain() (*Chain, error) {
-	syms := e.target.Symbols()
-	e.chain.mu.Lock()
-	defer e.chain.mu.Unlock()
-	if e.chain.syms != syms {
-		e.chain.syms = syms
-		e.chain.found, e.chain.err = chainOf(syms)
-	}
-	return e.chain.found, e.chain.err
-}
-
-// Frame returns the rule of the code at pc, which a probe interrupts, in so far as ch is
-// about the image that the guest has now.
-func (e *Engine) Frame(ch *Chain, pc guest.GVA) (FrameAt, error) {
-	syms := e.target.Symbols()
-	if ch.syms != syms {
-		return FrameAt{}, errors.New("the guest has another image since")
-	}
-	img, _ := syms.(Image)
-	f := FrameAt{pc, frameRule(pc, true, syms, img, true)}
-	if !f.simple() {
-		return FrameAt{}, fmt.Errorf("only the host finds the caller of the code at %v", pc)
-	}
-	return f, nil
-}
 
 // simple reports whether the rule is one that a Chain may have.
 func (f *FrameAt) simple() bool {
 	return f.Outer || f.Base <= guest.FrameRBP && !f.Indirect && !f.Trap && !f.AtRBP && f.Return == -8
 }
 
-// chainOf makes the Chain of an image: it looks at all calls.
+// chainOf makes the Chain of an image: it scans all calls.
 func chainOf(syms Symbols) (*Chain, error) {
 	img, ok := syms.(Image)
 	if _, kernel := syms.(Kernel); !ok || kernel {
@@ -104,7 +74,7 @@ func chainOf(syms Symbols) (*Chain, error) {
 				n, call = int(in.Len), in.Class() == x86.ClassCall || in.Class() == x86.ClassCallInd
 			}
 			for k := 1; k < n; k++ {
-				if starts[r.Start+guest.GVA(at+k)] { // what is before is data
+				if starts[r.Start+guest.GVA(at+k)] { // data precedes it
 					n, call = k, false
 				}
 			}
@@ -119,7 +89,7 @@ func chainOf(syms Symbols) (*Chain, error) {
 	return ch, nil
 }
 
-// add looks at the rules behind a call that returns to pc.
+// add looks at the rules after a call that returns to pc.
 func (ch *Chain) add(pc guest.GVA, syms Symbols, img Image) error {
 	for _, x := range []struct {
 		to *[]FrameAt
@@ -139,10 +109,11 @@ func (ch *Chain) add(pc guest.GVA, syms Symbols, img Image) error {
 	return nil
 }
 
-// How code in the guest finds what a trampoline stands for: at trampJump is a near jump, and
-// in front of where that leads the magic number; where the first trampoline's address stands that it stands
-// for, 0: not known; how far apart these are, and in the upper half how many; and the
-// first trampoline.
+// How code in the guest finds the address that a trampoline replaces. At trampJump is
+// a near jump, and in front of its target are four words: the magic number; the
+// address of the word with the address that the first trampoline replaces, or 0 if it
+// is not known; how far apart these words are, with their number in the upper half;
+// and the address of the first trampoline.
 const (
 	trampJump  = trampSize - 6
 	trampMagic = 0x9d1f_5e37_c2a4_6b80
@@ -167,20 +138,20 @@ func (t *instances) appendHead(a *x86.Asm) {
 	a.Append(b[:])
 }
 
-// show has the guest see what the trampolines of a private table stand for, where there is memory for
-// that.
+// show lets the guest see the addresses that the trampolines of a private table
+// replace, if there is memory for that.
 func (x *returns) show(t *instances) {
 	if x.opt.placer == nil || uint64(t.n) > math.MaxInt32/16 {
 		return
 	}
 	at, b, err := x.opt.placer.AllocShared(8*t.n, t.user)
 	if err != nil {
-		return // stacks with these on them cannot be walked there, which is told
+		return // programs in the guest cannot walk stacks with these on them, and report that
 	}
 	t.shownAt, t.shown = at, guest.AtomicWords(b)
 }
 
-// setNext makes next what the trampoline of record i stands for.
+// setNext makes next the address that the trampoline of record i replaces.
 func (t *instances) setNext(i int, next guest.GVA) {
 	t.word(i, instNext).Store(uint64(next))
 	if t.shown != nil {

@@ -9,36 +9,37 @@ import (
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
-// Functions analyzes the functions of an image: where instructions begin, what
-// is data, and what a jump may displace. It remembers what it has found out. It
+// Functions analyzes the functions of an image: where instructions begin, which bytes
+// are data, and which instructions a jump may displace. It caches the results. It
 // belongs to one goroutine at a time.
 type Functions struct {
 	syms  Symbols
-	index *flow.Index // of all; nil: not asked for yet
+	index *flow.Index // of all; nil: not built yet
 	funcs map[funcKey]*flow.Func
 
-	// Of a Kernel: the pieces that this is about, and what was found out of each.
+	// For a Kernel: the pieces of code covered, and the analysis of each.
 	pieces []guest.Piece
 	looks  map[any]*flow.Index
+	scans  func(guest.ID) *flow.Scans // Options.Scans
 }
 
-// funcKey is what a function was analyzed as: of a file's, names may come later.
+// funcKey identifies an analysis: a file's functions may get their names later.
 type funcKey struct {
 	addr guest.GVA
 	size uint64
 }
 
-// NewFunctions returns the functions of an image. It looks at the code when it
-// is first asked about it.
+// NewFunctions returns the functions of an image. It analyzes code on first use.
 func NewFunctions(syms Symbols) *Functions {
 	return &Functions{syms: syms, funcs: map[funcKey]*flow.Func{}}
 }
 
-// maxFunctions bounds the functions that are remembered, which take some 6 KiB each.
+// maxFunctions bounds the cached functions, which take some 6 KiB each.
 const maxFunctions = 256
 
-// Of returns the analysis of the function that sym names, or why there is none.
-func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
+// Analyze returns the analysis of the function that sym names, or the reason why it
+// has none.
+func (fs *Functions) Analyze(sym guest.Symbol) (f *flow.Func, why string) {
 	fs.refresh()
 	key := funcKey{sym.Addr, sym.Size}
 	if f := fs.funcs[key]; f != nil {
@@ -63,18 +64,19 @@ func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 	return f, ""
 }
 
-// Boundary refuses an address in the function that sym names, and of which f is the
-// analysis, when no instruction begins there, or data is; nil: one does. Any thread.
+// Boundary rejects an address in the function that sym names, whose analysis is f, if
+// no instruction begins there, or if it is data; nil if an instruction begins there.
+// Any thread.
 //
-// Where no known path leads to, an instruction begins where the kernel finds one,
-// by decoding the function from its first byte (check 14, and EILSEQ with it), and
-// nothing says otherwise: with data in the code that account may jump over a place
-// where a branch leads.
+// In code that no known path reaches, an instruction begins where the kernel finds
+// one, by decoding the function from its first byte (check 14, and EILSEQ with it),
+// unless something contradicts it: with data in the code that decoding may jump over
+// a branch target.
 func Boundary(f *flow.Func, sym guest.Symbol, addr guest.GVA) *Error {
 	off := int(addr - sym.Addr)
 	where := fmt.Sprintf("%s+%#x", sym.Name, off)
 	begins, other := f.Boundary(off)
-	bad, _, undecodable := f.Undecodable()
+	bad, _, undecodable := f.FirstUndecodable()
 	switch {
 	case !begins && undecodable && off >= bad:
 		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", sym.Name),
@@ -95,11 +97,11 @@ func Boundary(f *flow.Func, sym guest.Symbol, addr guest.GVA) *Error {
 	return nil
 }
 
-// maxPadding is how far behind a function's end the next one is looked for.
+// maxPadding is how far past a function's end the next one is looked for.
 const maxPadding = 63
 
-// input is what the image says of one function: its bytes, and those of the
-// padding behind it.
+// input returns the image's data on one function: its bytes, and the padding after
+// it.
 func (fs *Functions) input(sym guest.Symbol) flow.Input {
 	in := flow.Input{Addr: uint64(sym.Addr), Label: sym.Label, Open: true}
 	n := int(min(sym.Size, flow.MaxCode+1))
@@ -122,7 +124,7 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 	if k, ok := fs.syms.(Kernel); ok && !sym.User {
 		in.AllCode = true
 		in.Exception = func(a uint64) bool { return k.Exception(guest.GVA(a)) }
-		in.Patched = func(lo, hi uint64) string { return k.Fixed(guest.GVA(lo), guest.GVA(hi)) }
+		in.Patched = func(lo, hi uint64) string { return k.FixedReason(guest.GVA(lo), guest.GVA(hi)) }
 		for _, a := range k.Edges(sym.Addr, sym.Addr+guest.GVA(len(in.Code))) {
 			in.Edges = append(in.Edges, uint64(a))
 		}
@@ -130,7 +132,7 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 	return in
 }
 
-// firstSymbol returns the index of the first of the symbols at or behind a.
+// firstSymbol returns the index of the first symbol at or after a.
 func firstSymbol(all []guest.Symbol, a guest.GVA) int {
 	k, _ := slices.BinarySearchFunc(all, a, func(s guest.Symbol, a guest.GVA) int { return cmp.Compare(s.Addr, a) })
 	return k
@@ -139,8 +141,8 @@ func firstSymbol(all []guest.Symbol, a guest.GVA) int {
 // maxReach bounds the functions that reach looks at.
 const maxReach = 64
 
-// reaches reports whether the function at from comes to the one at to: by jumps and
-// calls whose targets are in the instructions, also through other functions.
+// reaches reports whether the function at from leads to the one at to, by jumps and
+// calls with targets in the instructions, also through other functions.
 func (fs *Functions) reaches(from, to guest.GVA) bool {
 	todo, seen := []guest.GVA{from}, map[guest.GVA]bool{from: true}
 	for k := 0; k < len(todo) && k < maxReach; k++ {
@@ -148,7 +150,7 @@ func (fs *Functions) reaches(from, to guest.GVA) bool {
 		if !ok {
 			continue
 		}
-		f, _ := fs.Of(s)
+		f, _ := fs.Analyze(s)
 		if f == nil {
 			continue
 		}
@@ -169,7 +171,8 @@ func (fs *Functions) reaches(from, to guest.GVA) bool {
 	return false
 }
 
-// refresh forgets what may be otherwise since pieces of a kernel's code have changed.
+// refresh discards results that may be outdated because pieces of a kernel's code
+// have changed.
 func (fs *Functions) refresh() {
 	k, ok := fs.syms.(Kernel)
 	if !ok {
@@ -183,62 +186,30 @@ func (fs *Functions) refresh() {
 	clear(fs.funcs)
 }
 
-// indexNewPieces looks at all code that was not looked at yet.
+// indexNewPieces scans all code that was not scanned yet.
 func (fs *Functions) indexNewPieces() {
 	if fs.refresh(); fs.pieces != nil {
 		fs.textIndex()
 	}
 }
 
-// textIndex returns what the code of the whole image says of its text. What is known of a
-// kernel's pieces is kept while they are there: of one that has come only that is looked at.
+// textIndex returns the index of the whole image's text. Results for a kernel's
+// pieces are kept while the pieces exist: only new pieces are analyzed.
 func (fs *Functions) textIndex() *flow.Index {
 	switch {
 	case fs.index != nil:
 	case fs.pieces == nil:
 		img := fs.syms.(Image)
-		fs.index = fs.indexText(slices.Concat(img.Text(false), img.Text(true)))
+		fs.index = fs.indexText(guest.Piece{Text: slices.Concat(img.Text(false), img.Text(true))})
 	default:
 		looks, all := make(map[any]*flow.Index, len(fs.pieces)), make([]*flow.Index, len(fs.pieces))
 		for i, p := range fs.pieces {
 			if all[i] = fs.looks[p.ID]; all[i] == nil {
-				all[i] = fs.indexText(p.Text)
+				all[i] = fs.indexText(p)
 			}
 			looks[p.ID] = all[i]
 		}
 		fs.looks, fs.index = looks, flow.Join(all)
 	}
 	return fs.index
-}
-
-// indexText returns what the code in text says of the whole image's.
-func (fs *Functions) indexText(text []guest.Range) *flow.Index {
-	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
-	_, allCode := fs.syms.(Kernel)
-	gap := func(lo, hi guest.GVA) {
-		switch {
-		case lo >= hi:
-		case allCode:
-			b.Function(flow.Input{Addr: uint64(lo), Code: fs.syms.Code(lo, int(hi-lo)), AllCode: true})
-		default:
-			b.Gap(uint64(lo), fs.syms.Code(lo, int(hi-lo)))
-		}
-	}
-	all := fs.syms.(Image).Symbols()
-	for _, r := range text {
-		at, last := r.Start, guest.GVA(0) // up to at all was looked at
-		for k := firstSymbol(all, r.Start); k < len(all) && all[k].Addr < r.End; k++ {
-			s := all[k]
-			if s.Kind != guest.SymFunc || s.Size == 0 || s.Addr == last {
-				continue
-			}
-			last = s.Addr
-			gap(at, s.Addr)
-			in := fs.input(s)
-			b.Function(in)
-			at = max(at, s.Addr+guest.GVA(len(in.Code)))
-		}
-		gap(at, r.End)
-	}
-	return b.Index()
 }

@@ -190,7 +190,7 @@ func FuzzHit(f *testing.F) {
 			case v.Action == probe.Inject && e.InSlot(guest.GVA(r.RIP)):
 				t.Fatalf("%v: exception injected in a slot at %#x", rip, r.RIP)
 			case v.Action == probe.StepInPlace:
-				e.Stepped(cpu, s)
+				e.NoteStep(cpu, s)
 			}
 		}
 		for _, p := range ps {

@@ -9,10 +9,10 @@ import (
 // always read as 1.
 const dr6BS = 1<<14 | 0xffff0ff0
 
-// Hit handles a trap that vCPU cpu has reported, on that vCPU's own thread, with
-// its registers in s, and says what to do with the vCPU. It takes no lock and
-// allocates nothing, except to report trouble (a handler that panics, a memory
-// operand that faults).
+// Hit handles a trap that vCPU cpu has reported, on that vCPU's own thread, with its
+// registers in s, and says what to do with the vCPU. It takes no lock and allocates
+// nothing, except to report a problem (a handler that panics, a memory operand that
+// faults).
 //
 // A handler may run guest code on the same vCPU (Context.Call); the traps of
 // that code reach Hit while the outer one has not returned, and count as
@@ -46,7 +46,7 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 	default:
 		return Verdict{Action: NotOurs}
 	}
-	if r := c.code.At(rip); r != nil {
+	if r := c.code.ResidentAt(rip); r != nil {
 		if st, d, ok := r.trap(c, s, t.Kind); st != nil {
 			return c.handleArrival(s, st, d)
 		} else if ok {
@@ -64,13 +64,12 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 	return c.handleUnclaimed(s)
 }
 
-// Stepped tells the engine that the instruction for which Hit answered
-// StepInPlace has been executed; s is the state behind it. When the
-// instruction faulted instead, Hit with TrapFault must be called, or, when the
-// guest has already gone to its own exception handler, neither. When there is
-// no such step any more (the probe went away, or the guest has hit another one
-// since), there is nothing to do, and the guest resumes.
-func (e *Engine) Stepped(cpu int, s State) Verdict {
+// NoteStep tells the engine that the instruction for which Hit answered StepInPlace
+// has been executed; s is the state after it. If the instruction faulted instead,
+// call Hit with TrapFault, or, if the guest has already entered its own exception
+// handler, neither. If the step is obsolete (the probe was removed, or the guest has
+// hit another one since), NoteStep does nothing, and the guest resumes.
+func (e *Engine) NoteStep(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
 	if !c.step.active || !c.step.inPlace {
 		return Verdict{Action: Resume}
@@ -90,7 +89,7 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 	if c.depth != 0 || c.inMirror(s) {
 		c.countMissed(s, chain)
 		if d != nil {
-			return d.resumeAtCopies(s)
+			return d.resumeAtCopies(c, s)
 		}
 		return c.executeAt(s, st, chain, true, false, at)
 	}
@@ -100,7 +99,7 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 	}
 	sp := s.Regs.RSP
 	c.enter(s)
-	watch, mirrors := false, false
+	c.postDue, c.mirrorsDue = false, false
 	for i, r := range chain {
 		s.Regs.RIP = uint64(at+r.reportedAddr()-st.addr) + 1 // what the kernel's handlers see
 		if c.offerHit(s, r) {
@@ -110,26 +109,23 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 			c.endRedirectedEntry(s, sp)
 			return Verdict{Action: Resume}
 		}
-		if r.cells[c.id].passed == c.seq {
-			watch = watch || r.watched()
-			mirrors = mirrors || r.jprobe != nil && r.jprobe.mirror != 0
-		}
 	}
 	c.leave()
+	watch := c.postDue
 	if len(c.leaving) != 0 {
 		c.runLeaveHandlers(s, st)
 	}
 	if len(c.entered) != 0 {
 		c.hookReturn(s)
 	}
-	if mirrors && c.beginMirrors(s, st, chain, watch, at) {
+	if c.mirrorsDue && c.beginMirrors(s, st, chain, watch, at) {
 		return Verdict{Action: Resume}
 	}
 	if c.stopping {
 		return c.hold(s, st, chain, watch, at)
 	}
 	if d != nil && !watch {
-		return d.resumeAtCopies(s)
+		return d.resumeAtCopies(c, s)
 	}
 	return c.executeAt(s, st, chain, false, watch, at)
 }
@@ -154,8 +150,8 @@ func (c *cpu) countSkipped(s State, chain chain) {
 	}
 }
 
-// abandonStep gives up the last step, if that never came to its end: its instruction
-// faulted on a host that doesn't show faults, and the guest went elsewhere.
+// abandonStep abandons the last step if it never finished: its instruction faulted on
+// a host that doesn't report faults, and the guest continued elsewhere.
 func (c *cpu) abandonStep() {
 	if c.step.active {
 		c.step.active, c.under.active = false, false
@@ -170,37 +166,19 @@ func (c *cpu) endStep() {
 	}
 }
 
-// offerHit lets r see a hit, and reports whether its pre handler has taken it. The cell
-// of r then knows whether the filter let it pass.
+// offerHit lets r see a hit, and reports whether its pre handler has taken it. The
+// cell of r then knows whether the filter let it pass.
 func (c *cpu) offerHit(s State, r *registration) (taken bool) {
 	k := &r.cells[c.id]
 	k.passed = 0
 	if !r.enabled.Load() || r.countElsewhere(c, s) {
 		return false
 	}
-	if r.leaves != nil {
-		c.noteLeaving(s, r.leaves)
-		return false
-	}
-	c.setProbe(r)
-	if r.filter != nil && !c.runFilter(r) {
-		count(&k.filtered)
-		return false
-	}
-	if r.ret != nil {
-		c.activate(s, r)
-		return false
-	}
-	count(&k.handled)
-	k.passed = c.seq
-	if r.jprobe != nil && r.jprobe.probe.Entry != nil {
-		c.runJprobe(r)
-	}
-	return r.pre != nil && c.runPre(r) != 0
+	return r.kind.arrive(c, s, r, k)
 }
 
-// execute has the displaced instruction of st executed, from the registers in
-// s. When watch is set, something must happen after it or when it faults.
+// execute has the displaced instruction of st executed, from the registers in s. If
+// watch is set, something must happen after it or when it faults.
 func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdict {
 	r := s.Regs
 	at := st.addr
@@ -225,8 +203,8 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 	}
 	if kind == x86.InPlace {
 		if !c.can[s.CPL&1].InPlace {
-			// What emulation and this host both leave to the processor are
-			// branches to, and stacks at, addresses that it refuses.
+			// Emulation and this host leave to the processor only branches to, and
+			// stacks at, addresses that it rejects.
 			t := Trap{Kind: TrapFault, Vector: x86.VectorGP}
 			if sp := guest.GVA(r.RSP); !sp.Canonical() && (s.CPL == 3 || !sp.CanonicalWide()) {
 				t.Vector = x86.VectorSS
@@ -238,6 +216,7 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 	}
 	if b != nil && (!watch || sl == nil) {
 		count(&c.counts.boosted)
+		c.repeating = repeating{b.addr, r.RCX}
 		r.RIP = uint64(b.addr)
 		return Verdict{Action: Resume}
 	}
@@ -246,7 +225,11 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 	if f := uint32(flags); sl.flags.Load() != f {
 		sl.flags.Store(f)
 	}
-	r.RFLAGS &^= x86.FlagIF | x86.FlagTF
+	r.RFLAGS &^= x86.FlagIF
+	if !st.plan().Inst.Repeats() { // the traps of TF between its iterations are the guest's
+		r.RFLAGS &^= x86.FlagTF
+	}
+	c.repeating = repeating{sl.addr, r.RCX}
 	r.RIP = uint64(sl.addr)
 	return Verdict{Action: Resume}
 }
@@ -269,7 +252,7 @@ func (c *cpu) finish(s State) Verdict {
 	return c.runPostHandlers(s, st.site, st.chain, st.missed, st.seq, st.flags)
 }
 
-// TrapOfTF is what comes behind an instruction that was executed with TF set.
+// TrapOfTF is the trap after an instruction that was executed with TF set.
 var TrapOfTF = Trap{Kind: TrapFault, Vector: x86.VectorDB, DR6: dr6BS}
 
 // runPostHandlers runs the post handlers of the probes that let the hit seq pass, and
@@ -279,7 +262,8 @@ func (c *cpu) runPostHandlers(s State, st *site, chain chain, missed bool, seq u
 	if !missed {
 		entered := false
 		for _, r := range chain {
-			// A probe that was disabled or unregistered in between is done with.
+			// A probe that was disabled or unregistered in between gets no more
+			// calls.
 			if r.post == nil || r.cells[c.id].passed != seq || !r.enabled.Load() {
 				continue
 			}
@@ -306,8 +290,8 @@ func (c *cpu) handleUnclaimed(s State) Verdict {
 	if c.resumePunned(s, rip) {
 		return Verdict{Action: Resume}
 	}
-	// A probe that was removed between the trap and now has left other bytes
-	// than an int3: the guest simply executes them.
+	// A probe that was removed between the trap and now has left other bytes than an
+	// int3: the guest simply executes them.
 	if err := c.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != x86.Int3 {
 		count(&c.counts.stale)
 		return Verdict{Action: Resume}
@@ -315,3 +299,9 @@ func (c *cpu) handleUnclaimed(s State) Verdict {
 	count(&c.counts.foreign)
 	return Verdict{Action: NotOurs}
 }
+
+// Stepping reports whether vCPU cpu was last sent to execute a displaced instruction
+// after which it traps again. While its RIP is InSlot, no interrupt may be delivered
+// before that trap. (A fault that the engine did not see can have taken it
+// elsewhere.) It is called on the vCPU's own thread.
+func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }

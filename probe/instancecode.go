@@ -8,14 +8,15 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// assemble makes the trampolines of the table for the address at, and, where it is
-// shared, behind them what they lead to. Where it is not, a trampoline is an int3.
+// assemble makes the trampolines of the table for the address at and, if the table is
+// shared, the code after them that they jump to. If it is not shared, a trampoline is
+// an int3.
 func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 	t.tramps = at
 	if !t.shared() {
 		a := x86.NewAsm(uint64(at))
 		end := a.NewLabel()
-		for range t.n { // of which all but the int3 is there to be read
+		for range t.n { // the int3 is enough to trap; the rest is there for readers
 			a.Append(bytes.Repeat([]byte{x86.Int3}, trampJump))
 			a.Jmp(end)
 			a.Append([]byte{x86.Int3})
@@ -28,7 +29,7 @@ func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 	a := x86.NewAsm(uint64(at))
 	common := a.NewLabel()
 	for i := range t.n {
-		// Behind the return address on the stack, which the host looks for there.
+		// Past the return address on the stack, where the host looks for it.
 		a.Lea(8, x86.RSP, x86.At(x86.RSP, -8))
 		t.push = a.Len() % trampSize
 		a.Push(x86.Imm(i))
@@ -51,15 +52,16 @@ func stackSlot(user bool) int {
 }
 
 // entryStack is how many bytes of the interrupted stack the code of entryStage uses
-// itself: the registers that it keeps, one more around the call, and that.
+// itself: the registers that it saves, one more around the call, and the call's
+// return address.
 const entryStack = 6 * 8
 
-// extraContext returns how many bytes the context of a return stage has behind
-// struct pt_regs.
+// extraContext returns how many bytes the context of a return stage has after struct
+// pt_regs.
 func extraContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-x86.PtRegsSize/8) }
 
-// stack returns what Stage.Stack would be for the table's code, with the stages that it
-// calls, at entry and return: there the number of the record is on the stack as well.
+// stack returns the Stage.Stack for the table's code, with the stages that it calls,
+// at entry and return: there the number of the record is on the stack too.
 func (t *instances) stack() int {
 	atEntry, x := entryStack, t.rp.probe.ReturnStage
 	if entry := t.rp.probe.Stage; entry != nil {
@@ -68,14 +70,13 @@ func (t *instances) stack() int {
 	return max(atEntry, 8+extraContext(x)+x.Stack)
 }
 
-// entryStage makes the Stage that stands for the kretprobe in its detour. RSI is
-// the vCPU's line, and what the function returns to is in the interrupted code's
-// topmost word.
+// entryStage makes the Stage that represents the kretprobe in its detour. RSI is the
+// vCPU's line, and the topmost word of the interrupted code is the return address.
 //
-// The record is complete before the trampoline is on the stack, and live only
-// then. In between it is nobody else's: at CPL3 the task can be preempted anywhere.
-// Who has come without a call may have no word there that can be read and written: such
-// a call is missed, as on the host.
+// The record is complete before the trampoline is on the stack, and live only from
+// then on. Until then no other context uses it: at CPL3 the task can be preempted
+// anywhere. Code that did not arrive by a call may have no word there that can be
+// read and written: such a call is missed, as on the host.
 func (t *instances) entryStage() *Stage {
 	const rax, rcx, rdx, rsi, rdi, rsp = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.RSP
 	entry, records := t.rp.probe.Stage, uint64(t.records())
@@ -99,7 +100,7 @@ func (t *instances) entryStage() *Stage {
 	a.Test(1, rdx, x86.Imm(7))
 	a.Jcc(x86.CondNE, missed) // no ABI has such a stack
 
-	// One more in use, if that many may be; and the high mark.
+	// One more in use, if the maximum allows it; and the high mark.
 	a.Mov(8, rcx, x86.Imm(t.base))
 	a.Mov(4, rax, x86.Imm(1))
 	a.Lock().Xadd(8, word(rcx, wordUsed), rax)
@@ -121,8 +122,8 @@ func (t *instances) entryStage() *Stage {
 	a.ImulImm(8, rcx, rcx, x86.Imm(t.stride))
 	a.Mov(8, rax, x86.Imm(records))
 	a.Add(8, rcx, rax)
-	a.Mov(4, rdi, x86.Imm(2*t.n)) // tries: others may take what was passed by
-	try := a.Here()
+	a.Mov(4, rdi, x86.Imm(2*t.n)) // tries: other contexts may take the records that were skipped
+	try := a.LabelHere()
 	a.Mov(8, rax, word(rcx, instState))
 	a.Test(1, rax, x86.Imm(phaseMask))
 	a.Jcc(x86.CondNE, taken)
@@ -164,7 +165,7 @@ func (t *instances) entryStage() *Stage {
 
 	a.Place(raise)
 	a.Mov(8, rdi, rax)
-	again := a.Here()
+	again := a.LabelHere()
 	a.Mov(8, rax, word(rcx, wordHigh))
 	a.Cmp(8, rdi, rax)
 	a.Jcc(x86.CondBE, raised)
@@ -186,7 +187,7 @@ func (t *instances) entryStage() *Stage {
 		} else {
 			a.Mov(8, rdi, rdx)
 			a.And(8, rdi, x86.Imm(int32(x.StackMask)))
-			a.Mov(4, rax, x86.Imm(0)) // what stays where the number is on a page that is not there
+			a.Mov(4, rax, x86.Imm(0)) // the value that stays if the number is on a page that is not mapped
 		}
 		task.Fault = a.Len()
 		a.Mov(4, rax, x86.At(rdi, int(x.PIDOff)))
@@ -212,12 +213,12 @@ func (t *instances) entryStage() *Stage {
 	a.Inc(8, word(rsi, cellHandled))
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
-	undo := a.Here()
+	undo := a.LabelHere()
 	a.Neg(8, word(rcx, instTask))
 	a.Dec(8, word(rcx, instState)) // free
 	a.Jmp(full)
 	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
-	if !t.prof.GS { // a kernel's stack is there
+	if !t.prof.GS { // a kernel's stack is always mapped
 		s.Fixups = []Fixup{{load, a.Offset(full)}, {same, a.Offset(full)}, {store, a.Offset(undo)}}
 		if t.tasks != nil {
 			s.Fixups = append(s.Fixups, task)
@@ -244,13 +245,14 @@ func (t *instances) entryStage() *Stage {
 	return s
 }
 
-// returnCode appends what the trampolines lead to. The return address's place on
-// the stack is then directly above RSP's word, which is the number of the record.
+// returnCode appends the code that the trampolines lead to. The return address's
+// place on the stack is then directly above RSP's word, which is the number of the
+// record.
 //
 // The place keeps the trampoline's address until the activation is over: the host
-// tells by it. All the guest's registers are as the function has left them in
-// the end, and RSP is the caller's. On a stack that shows no vCPU the host sees to it, as to
-// a return that no activation is known for.
+// recognizes it by that. The final values of all the guest's registers are those the
+// function left, and RSP is the caller's. On a stack that does not identify the vCPU,
+// the host handles the return, as it does one without a known activation.
 func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	const rax, rcx, rdx, rsi, rdi, rsp = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.RSP
 	x := t.rp.probe.ReturnStage
@@ -340,12 +342,12 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	t.ended = guest.GVA(a.PC())
 	leave(over)
 	if t.user {
-		// A ret would take the processor's prediction of another one.
+		// A ret would consume the processor's prediction for another one.
 		a.Lea(8, rsp, x86.At(rsp, 16))
 		c.note(a, stance{below: -16}, over)
 		a.JmpAt(x86.At(rsp, -8))
 	} else {
-		// An interrupt may come at any time, and uses what is below RSP.
+		// An interrupt may occur at any time, and overwrites the memory below RSP.
 		a.Lea(8, rsp, x86.At(rsp, 8))
 		c.note(a, stance{below: -8}, over)
 		a.Ret()

@@ -7,35 +7,35 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// instances are all that a kretprobe has to follow calls by: a table with a record
-// for each activation of its function that is under way, and a trampoline for each
-// record, whose address is in the place of the return address meanwhile. The address
-// that a guest returns to therefore says at once which activation has ended, without
-// a search or a lock, and the contents of a place on a stack which activation it
-// belongs to.
+// instances is everything a kretprobe needs to follow calls: a table with a record
+// for each activation of its function under way, and a trampoline for each record,
+// whose address replaces the return address until the function returns. So the
+// address that a guest returns to identifies the activation that has ended, without a
+// search or a lock; and a word on a stack identifies the activation that it belongs
+// to.
 //
-// The table is in the engine's own memory, or, where the probe's handlers can run in the
-// guest, in memory that both share. Either way its words are the same, and the host
-// takes, ends and recycles records by the same code; what runs in the guest does as
-// that does (entryStage, returnCode):
+// The table is in the engine's own memory or, if the probe's handlers can run in the
+// guest, in memory that both share. Its words are the same in both cases, and the
+// host takes, ends and recycles records by the same code; the code in the guest does
+// the same (entryStage, returnCode):
 //
 //	line 0             used, high, run, lost
 //	then               shared: for each vCPU handled, filtered, missed, returns, entry's block, return's block
 //	then               the records: state, place, next, trampoline, task, root, owner; private data from the next line on
 //
-// used counts the records that are not free, at most max; high is the most there ever
-// were; run is 1 until the probe is unregistered. There are more records than
-// activations at a time, so that one is used again late, and mostly for the same place
-// on the same stack: what a record remembers of its last activation serves returns
-// that nobody announces (moved.go).
+// used counts the records that are not free, at most max; high is its maximum so far;
+// run is 1 until the probe is unregistered. There are more records than concurrent
+// activations, so that a record is reused late, and mostly for the same place on the
+// same stack: its memory of the last activation serves returns that come without
+// warning (moved.go).
 //
-// The guest can write to what is shared. It can lie about its own calls; what the host
-// has counted, and where anything is, is not there.
+// The guest can write to shared memory. It can only falsify its own calls: the host's
+// counts and all locations are kept elsewhere.
 type instances struct {
 	core  *core
 	rp    *retprobe
-	tasks *guest.Profile // of the image; nil: whose stack it is cannot be told
-	prof  guest.Profile  // of what runs in the guest
+	tasks *guest.Profile // of the image; nil: the owner of a stack cannot be determined
+	prof  guest.Profile  // of the code that runs in the guest
 	user  bool
 	site  guest.GVA
 	max   int
@@ -45,22 +45,22 @@ type instances struct {
 	base    guest.GVA // of the memory, when it is shared
 	bytes   []byte
 	words   []atomic.Uint64
-	shown   []atomic.Uint64 // private, nil for want of memory: by record what its trampoline stands for, which the guest can read
+	shown   []atomic.Uint64 // private, nil for want of memory: by record, the address that its trampoline replaces, which the guest can read
 	shownAt guest.GVA
 	stride  int // bytes from one record to the next
 
 	tramps guest.GVA     // the first trampoline
-	left   bool          // there are none: the function's returns are probed (leaves.go)
-	lent   []guest.GVA   // or those of a table without memory of the engine's (returns.borrow), ascending
+	left   bool          // there are no trampolines: the function's returns are probed (leaves.go)
+	lent   []guest.GVA   // or, in a table without memory of the engine's (returns.borrow), the borrowed int3s, ascending
 	end    guest.GVA     // of all code
-	exit   guest.GVA     // shared: the exit for arrivals that belong to no activation
-	placed []placedStage // shared: what may fault
+	exit   guest.GVA     // shared: the exit for returns that belong to no activation
+	placed []placedStage // shared: the code that may fault
 	push   int           // shared: where a trampoline pushes its number, with RSP 8 lower
-	touch  touch         // shared, at CPL3: of the far end of the stack that the code uses; from tramps on
-	entry  *Stage        // shared: what a detour calls
+	touch  touch         // shared, at CPL3: of the far end of the stack that the code uses; offsets from tramps
+	entry  *Stage        // shared: the stage that a detour calls
 
 	stances stances   // shared: from tramps on
-	ended   guest.GVA // shared: where the return stage has run, and the activation is over
+	ended   guest.GVA // shared: the place after the return stage, where the activation is over
 
 	noStage string // why the table is private although the probe has the stages
 	short   bool   // for want of memory
@@ -71,8 +71,8 @@ type instances struct {
 	swept   atomic.Uint32 // where the next sweep begins
 	unwound atomic.Uint32 // where the next unwind begins
 
-	// undecided: the last sweep over all of it has met a record of which only a
-	// stopped world shows what has become.
+	// undecided: the last full sweep met a record whose state only a stopped world
+	// shows.
 	undecided atomic.Bool
 
 	// dead: the probe was unregistered. Its outstanding activations return
@@ -101,14 +101,14 @@ const (
 	cellReturnBlock
 )
 
-// Words of a record. They keep what they were when the activation has ended.
+// Words of a record. They keep their values when the activation has ended.
 const (
 	instState = iota // the number of the activation, shifted by phaseBits, and its phase
 	instPlace        // address of the return address on the guest's stack
-	instNext         // what was there: the return address, or the trampoline of another activation of the place
+	instNext         // the former word: the return address, or the trampoline of another activation of the place
 	instTramp        // the record's trampoline
 	instTask         // the task's number + 1, negative when the activation has ended; 0: not known
-	instRoot         // page tables, where the host has begun the activation; else 0
+	instRoot         // page tables, if the host has begun the activation; else 0
 	instOwner        // where the task's structure is, with a profile by GS
 	instHeld         // the host's: bits below, and the free state that heldOpen is about
 )
@@ -122,16 +122,16 @@ const (
 // Bits of instHeld.
 const (
 	// heldElsewhere: the guest may hold the trampoline elsewhere than at a place of a
-	// call that is under way. Only a look at all memory clears it (unbind).
+	// call under way. Only a scan of all memory clears it (unbind).
 	heldElsewhere = 1 << iota
-	// heldOpen: the last activation was given up, and was not seen to return.
+	// heldOpen: the last activation was abandoned, and was not seen to return.
 	heldOpen
 
 	heldBits = heldElsewhere | heldOpen
 )
 
-// Phases of a record. Whoever makes it entering or leaving is alone in changing the
-// rest.
+// Phases of a record. The context that sets it to entering or leaving has the sole
+// right to change the rest.
 const (
 	phaseFree     = iota
 	phaseEntering // being filled in; its trampoline is not on the stack yet
@@ -143,11 +143,11 @@ const (
 	nextTaken = 1<<phaseBits + phaseEntering // from a free state to that of the next activation
 )
 
-// trampSize is the room of a trampoline. The address behind its first instruction,
-// which the processor saves for an int3, is no other trampoline's.
+// trampSize is the size of a trampoline. The address after its first instruction,
+// which the processor saves for an int3, is never another trampoline's.
 const trampSize = 16
 
-// spareInstances returns how many records there are beyond what is asked for.
+// spareInstances returns the number of records beyond the number requested.
 func spareInstances(max int) int { return min(max+16, 256) }
 
 // minInstances is the least number of records.
@@ -187,7 +187,7 @@ func (t *instances) fill() {
 	}
 }
 
-// stages returns those that the code of the table leads to.
+// stages returns the stages that the code of the table calls.
 func (t *instances) stages() []*Stage {
 	if t.rp.probe.Stage == nil {
 		return []*Stage{t.rp.probe.ReturnStage}
@@ -206,7 +206,7 @@ func (t *instances) word(i, word int) *atomic.Uint64 {
 	return &t.words[lineWords*(1+t.cpus)+i*(t.stride/8)+word]
 }
 
-// task returns the word of record i that says whose it is.
+// task returns the word of record i that identifies the task.
 func (t *instances) task(i int) int64 { return int64(t.word(i, instTask).Load()) }
 
 // data returns the private memory of record i.
@@ -227,10 +227,9 @@ func (t *instances) tramp(i int) guest.GVA {
 func (t *instances) cells() guest.GVA   { return t.base + lineSize }
 func (t *instances) records() guest.GVA { return t.base + guest.GVA(lineSize*(1+t.cpus)) }
 
-// trampoline returns the record whose trampoline is at a; t is nil when there is
-// none.
+// trampoline returns the record whose trampoline is at a; t is nil if none is.
 func (k *core) trampoline(a guest.GVA) (t *instances, i int) {
-	t, ok := k.code.At(a).(*instances)
+	t, ok := k.code.ResidentAt(a).(*instances)
 	if !ok {
 		return nil, 0
 	}
@@ -255,13 +254,13 @@ func (t *instances) recordOf(a guest.GVA) (i int, ok bool) {
 	return int(off / trampSize), off < guest.GVA(t.n*trampSize)
 }
 
-// origin is what tells an activation from others: where its return address is,
-// what that is in the end, and in which address space.
+// origin identifies an activation: where its return address is, what that address
+// finally is, and in which address space.
 type origin struct{ place, ret, root uint64 }
 
-// spread and spreadRet are what the place of a return address on the stack, and the
-// address itself, are multiplied with: an activation begins to look for a record where
-// the last one of the same place and caller had found its own.
+// spread and spreadRet are factors for the place of a return address on the stack,
+// and for the address itself: an activation begins to look for a record where the
+// last one of the same place and caller found its own.
 const (
 	spread    = 0x61c88647
 	spreadRet = 0x2c1b3c6d
@@ -283,7 +282,8 @@ func (t *instances) take(o origin) int {
 			break
 		}
 	}
-	// Where the same activation was before, or would be had it been the first.
+	// The record that the same activation used before, or would have used had it been
+	// the first.
 	home := o.home(t.n)
 	for _, i := range [...]int{home, (home + 1) % t.n} {
 		if t.claim(i, o, reuseCall) {
@@ -297,7 +297,7 @@ func (t *instances) take(o origin) int {
 	case t.steal:
 		how = reuseAny
 	}
-	for range 2 * t.n { // others may have taken what this one has just passed by
+	for range 2 * t.n { // other threads may have taken the records just passed
 		if i := int((t.cursor.Add(1) - 1) % uint32(t.n)); t.claim(i, o, how) {
 			return i
 		}
@@ -307,7 +307,7 @@ func (t *instances) take(o origin) int {
 	return -1
 }
 
-// raiseHighMark keeps the high mark.
+// raiseHighMark raises the high mark to n.
 func (t *instances) raiseHighMark(n uint64) {
 	high := &t.words[wordHigh]
 	for h := high.Load(); n > h && !high.CompareAndSwap(h, n); h = high.Load() {
@@ -324,13 +324,13 @@ func (t *instances) claim(i int, o origin, how reuse) bool {
 	return state.CompareAndSwap(s, s+nextTaken)
 }
 
-// markLeaving makes a live record, whose state was state, leaving, and the caller's. It
-// fails when another one was faster.
+// markLeaving makes a live record, whose state was state, leaving, and the caller's.
+// It fails if another thread was faster.
 func (t *instances) markLeaving(i int, state uint64) bool {
 	return t.word(i, instState).CompareAndSwap(state, state+phaseLeaving-phaseLive)
 }
 
-// recycle gives back a record that is entering or leaving, and the caller's.
+// recycle frees a record that is entering or leaving, and the caller's.
 func (t *instances) recycle(i int) {
 	if task := t.task(i); task > 0 {
 		t.word(i, instTask).Store(uint64(-task))
@@ -340,14 +340,41 @@ func (t *instances) recycle(i int) {
 	t.words[wordUsed].Add(^uint64(0))
 }
 
-// highMark returns the most records that were in use at a time, as the guest says.
+// highMark returns the most records that were in use at a time, as reported by the
+// guest.
 func (t *instances) highMark() int { return int(min(t.words[wordHigh].Load(), uint64(t.max))) }
 
-// counts are Stage.Counts: what ran in the guest, as that says.
+// counts are Stage.Counts: the calls handled in the guest, as reported by the guest.
 func (t *instances) counts(cpu int) (handled, filtered, missed uint64) {
 	handled, filtered, missed = t.cell(cpu, cellHandled).Load(), t.cell(cpu, cellFiltered).Load(), t.cell(cpu, cellMissed).Load()
 	if cpu == 0 {
 		missed += t.words[wordLost].Load()
 	}
 	return handled, filtered, missed
+}
+
+// activation is a record that a hit has taken for a call.
+type activation struct {
+	t *instances
+	i int
+}
+
+// reuse says which free records a call may take. All may take unused ones.
+type reuse uint8
+
+const (
+	reuseCall   reuse = iota // those last used for the same place and return address
+	reuseReturn              // those last used for the same return address
+	reuseAny                 // those, and all whose trampoline the guest is not known to hold
+)
+
+// reusable reports whether the free record i may be used for the activation o.
+func (t *instances) reusable(i int, o origin, how reuse) bool {
+	switch next := t.word(i, instNext).Load(); {
+	case next == 0:
+		return true
+	case next == o.ret || uint64(t.core.resolveReturn(guest.GVA(next))) == o.ret:
+		return how != reuseCall || t.word(i, instPlace).Load() == o.place && t.word(i, instRoot).Load() == o.root
+	}
+	return how == reuseAny && t.word(i, instHeld).Load()&heldElsewhere == 0
 }

@@ -7,18 +7,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Where the host delivers no breakpoint, an int3 would crash the guest. What such a
-// target serves are kprobes by jumps alone: the site has its jump from the stop in
-// which it is armed, to handlers that run in the guest, or, where out to a port is
-// reported, on the host. Nothing moves a context that stands behind the first byte of
-// the jump, and nothing puts a fault in the detour right. So the first instruction
-// alone must have room for the jump, which then is in nobody's way, and what runs in the
-// guest must not fault.
+// On a host that delivers no breakpoint, an int3 would crash the guest. Such a target
+// supports only kprobes by jumps: the site gets its jump in the stop that arms it.
+// The jump leads to handlers that run in the guest or, where out to a port is
+// reported, on the host. The engine cannot move a context that is past the first byte
+// of the jump, nor fix up a fault in the detour. So the first instruction must be
+// long enough for the jump, which then overlaps nothing else, and the code that runs
+// in the guest must not fault.
 
-// jumpsOnly reports whether st can have nothing but a jump.
+// jumpsOnly reports whether a probe on st requires a jump.
 func (o *optimizer) jumpsOnly(st *site) bool { return o.can[guest.Level(st.user)].NoBreakpoint != "" }
 
-// refuseJump says that a host without breakpoints cannot serve st.
+// refuseJump says why a host without breakpoints does not support a probe on st.
 func (o *optimizer) refuseJump(st *site, why string) *Error {
 	cpl := 0
 	if st.user {
@@ -28,12 +28,12 @@ func (o *optimizer) refuseJump(st *site, why string) *Error {
 		fmt.Sprintf("%s; %s", why, o.can[guest.Level(st.user)].NoBreakpoint))
 }
 
-// admit decides whether r can be on st, which can have nothing but a jump.
+// admit decides whether r can be on st, which requires a jump.
 func (o *optimizer) admit(r *registration, st *site) *Error {
 	can := o.can[guest.Level(st.user)]
 	why := ""
 	switch {
-	case r.kind != kindKprobe:
+	case !r.is(byJump):
 		why = "only a kprobe is served by a jump"
 	case r.watched():
 		why = "post and fault handlers run behind a breakpoint"
@@ -59,8 +59,8 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 	return nil
 }
 
-// replaceJump gives st, if it is armed, the jump to the handlers that are on it now.
-// The world is stopped.
+// replaceJump gives st, if it is armed, the jump to the handlers of its current
+// probes. The world is stopped.
 func (o *optimizer) replaceJump(w World, st *site) *Error {
 	if !st.armed.Load() {
 		o.setBlocked(st, notDisarmed)

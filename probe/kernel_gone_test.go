@@ -43,7 +43,8 @@ func TestFreedText(t *testing.T) {
 	if err := f.Poke(s.Addr, other); err != nil {
 		t.Fatal(err)
 	}
-	// Before the engine is told, too: this one is taken off, and the others looked at.
+	// Even before the engine is notified: unregister this one, and look at the
+	// others.
 	if err := e.Unregister(early); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func TestFreedReturns(t *testing.T) {
 	e = f.Engine()
 	s := &staged{t, f, e}
 	returns := 0
-	r := s.on("recurse", 10, &returns)
+	r := s.registerOn("recurse", 10, &returns)
 	s.register(true, r)
 	s.call("recurse", 3, 2)
 	s.counts(r, 3, 0, 0, 3, 0, 0)
@@ -146,8 +147,9 @@ func TestFreedReturns(t *testing.T) {
 	s.counts(r, 6, 0, 0, 6, 0, 0)
 }
 
-// TestReadmitted: what a reset refuses because the engine has no memory yet is put back
-// once it has, and counts go on; what is gone for another reason stays so.
+// TestReadmitted: probes that a reset rejects because the engine has no memory yet
+// are put back once it has, and counts continue; probes that are gone for another
+// reason stay gone.
 func TestReadmitted(t *testing.T) {
 	early := false
 	f, k := newPatchingFake(t, func(bool) probe.Capabilities {

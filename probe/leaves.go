@@ -7,23 +7,26 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// A kretprobe on a function of a file has no trampolines: there is no memory for them in
-// processes, and a return address that leads to an int3 in a page of the file would lead to
-// nothing when the kernel drops that page. Its calls are left by the instructions that leave
-// the function, which are probed themselves, and by those of the functions that it ends with
-// a jump to. Nothing on the process's stack is changed. An activation is known by its address
-// space, the place of its return address (below), and that address: which of the returns are its, a
-// fork's copy of the stack, another thread and a signal's handler cannot confuse. One that is
-// not left so, by a long jump or the end of the process, is found out as others are (fate), or
-// when its place on the stack is used anew.
+// A kretprobe on a function of a file has no trampolines: there is no memory for them
+// in processes, and a return address that leads to an int3 in a page of the file
+// would lead to nothing when the kernel drops that page. Its calls are left by the
+// instructions that leave the function, which are probed themselves, and by the exits
+// of the functions that it ends with a jump to. Nothing on the process's stack is
+// changed. An activation is identified by its address space, the place of its return
+// address (below), and that address: this keeps its returns apart from the returns of
+// a fork's copy of the stack, of another thread and of a signal's handler. One that
+// is left by a long jump or the end of the process is detected like any other (fate),
+// or when its place on the stack is used again.
 
-// Go moves a goroutine's stack when it grows or shrinks. In code of Go R14 is the goroutine's
-// descriptor, which begins with the bounds of its stack (runtime.g, ABIInternal); the distance
-// from the upper one is what a move leaves as it is. So where R14 points to bounds that RSP is
-// within, an activation's place is the descriptor and that distance. Code that has such bounds in
-// R14 without being of Go keeps them over a call, by its ABI.
+// Go moves a goroutine's stack when it grows or shrinks. In Go code R14 is the
+// goroutine's descriptor, which begins with the bounds of its stack (runtime.g,
+// ABIInternal); a move preserves the distance from the upper bound. So if R14 points
+// to bounds that RSP is within, an activation's place is the descriptor and that
+// distance. Other code that has such bounds in R14 preserves R14 across a call, by
+// its ABI.
 
-// maxStackBounds is the largest stack that is taken for a goroutine's: twice the runtime's limit.
+// maxStackBounds is the largest stack that is accepted as a goroutine's: twice the
+// runtime's limit.
 const maxStackBounds = 2 << 30
 
 // spot is where on its stack an activation has its return address.
@@ -32,7 +35,7 @@ type spot struct {
 	g, off      uint64 // the stack's descriptor, and how far below its end; or 0
 }
 
-// spot returns that of the return address at RSP.
+// spot returns the spot of the return address at RSP.
 func (c *cpu) spot(s State) spot {
 	x := spot{place: s.Regs.RSP, root: uint64(s.Root)}
 	g := s.Regs.R14
@@ -53,20 +56,20 @@ func (c *cpu) spot(s State) spot {
 // maxLeft bounds MaxActive of such a kretprobe, whose records are searched.
 const maxLeft = 4096
 
-// defaultLeft is its MaxActive where nothing is said: calls of many processes are under way.
+// defaultLeft is its default MaxActive: calls of many processes are under way.
 const defaultLeft = 256
 
-// maxTails bounds the functions that one of them ends with.
+// maxTails bounds the functions that such a function ends with a jump to.
 const maxTails = 32
 
-// usesLeaves reports whether kretprobes on code of that privilege are such ones.
+// usesLeaves reports whether kretprobes on code of that privilege are of this kind.
 func (k *core) usesLeaves(user bool) bool {
 	return user && k.files != nil && k.can[guest.Level(user)].NoExec != ""
 }
 
-// leaves returns where calls of the function that sym names are left. Errors are those of
-// Functions.Exits.
-func (p *places) leaves(sym guest.Symbol) ([]where, *Error) {
+// leavePlaces returns the addresses where calls of the function that sym names are
+// left. It fails as Functions.Exits does.
+func (p *places) leavePlaces(sym guest.Symbol) ([]where, *Error) {
 	var out []where
 	todo, seen := []guest.Symbol{sym}, map[guest.GVA]bool{sym.Addr: true}
 	refuse := func(of guest.Symbol, at guest.GVA, why string) *Error {
@@ -81,7 +84,7 @@ func (p *places) leaves(sym guest.Symbol) ([]where, *Error) {
 			return nil, err.(*Error)
 		}
 		for _, x := range exits {
-			in, _ := syms.Find(x.Addr) // perhaps a cold piece of it
+			in, _ := syms.Find(x.Addr) // perhaps a cold part of it
 			if !x.Tail {
 				out = append(out, where{symbol: in.Name, offset: uint64(x.Addr - in.Addr)})
 				continue
@@ -107,42 +110,7 @@ func (p *places) leaves(sym guest.Symbol) ([]where, *Error) {
 	return out, nil
 }
 
-// addLeaves adds the hidden probes that the kretprobe r, which the batch has admitted, needs.
-func (e *Engine) addLeaves(b *batch, r *registration) *Error {
-	if r.ret == nil || r.ret.table.Load() == nil || !r.ret.table.Load().left {
-		return nil
-	}
-	at, err := e.places.resolve(r.where)
-	if err != nil {
-		return err
-	}
-	leaves, err := e.places.leaves(at.sym)
-	if err != nil {
-		return err
-	}
-	r.ret.leaves = nil
-	for _, w := range leaves {
-		x := &registration{tally: e.newTally(r.name), engine: e, kind: kindLeave, where: w, leaves: r.ret}
-		if err := e.admit(b, x); err != nil {
-			return err
-		}
-		r.ret.leaves = append(r.ret.leaves, x)
-	}
-	return nil
-}
-
-// withLeaves returns regs with the hidden probes that go with them.
-func withLeaves(regs []*registration) []*registration {
-	out := regs[:len(regs):len(regs)]
-	for _, r := range regs {
-		if r.ret != nil {
-			out = append(out, r.ret.leaves...)
-		}
-	}
-	return out
-}
-
-// isAt reports whether record i is of the spot x.
+// isAt reports whether the place of record i is the spot x.
 func (t *instances) isAt(i int, x spot) bool {
 	if t.word(i, instRoot).Load() != x.root {
 		return false
@@ -154,7 +122,7 @@ func (t *instances) isAt(i int, x spot) bool {
 }
 
 // find returns the live record of the activation whose return address ret is at x, or
-// whatever one has that place if ret is 0; else -1.
+// any activation at that place if ret is 0; else -1.
 func (t *instances) find(x spot, ret uint64) int {
 	if t.words[wordUsed].Load() == 0 {
 		return -1
@@ -167,7 +135,8 @@ func (t *instances) find(x spot, ret uint64) int {
 	return -1
 }
 
-// abandonDisplaced abandons what has had its return address where a call now has its own.
+// abandonDisplaced abandons activations whose return address is at a place that a
+// call now uses for its own.
 func (t *instances) abandonDisplaced(x spot) {
 	for {
 		i := t.find(x, 0)
@@ -177,9 +146,24 @@ func (t *instances) abandonDisplaced(x spot) {
 	}
 }
 
-// noteLeaving notes which activation of rp the vCPU is about to leave, if it is one.
+// leave is the kind of the engine's own probes on the exits of a function.
+type leave struct {
+	ordinary
+	of *retprobe
+}
+
+// traits implements kind.
+func (leave) traits() traits { return counted | subordinate }
+
+// arrive implements kind.
+func (l leave) arrive(c *cpu, s State, _ *registration, _ *cell) (taken bool) {
+	c.noteLeaving(s, l.of)
+	return false
+}
+
+// noteLeaving records which activation of rp the vCPU is about to leave, if any.
 func (c *cpu) noteLeaving(s State, rp *retprobe) {
-	t := rp.table.Load()
+	t := rp.table()
 	if t == nil || !t.left {
 		return
 	}
@@ -192,7 +176,8 @@ func (c *cpu) noteLeaving(s State, rp *retprobe) {
 	}
 }
 
-// cancelLeaving takes back that activations are left: a handler has sent the guest elsewhere.
+// cancelLeaving cancels the leaving of activations: a handler has sent the guest
+// elsewhere.
 func (c *cpu) cancelLeaving() {
 	for _, a := range c.leaving {
 		state := a.t.word(a.i, instState)
@@ -201,8 +186,8 @@ func (c *cpu) cancelLeaving() {
 	c.leaving = c.leaving[:0]
 }
 
-// runLeaveHandlers runs the return handlers of the activations that the return on st leaves, those of
-// the oldest probe first, with the registers that the caller will have.
+// runLeaveHandlers runs the return handlers of the activations that the return on st
+// leaves, the oldest probe's first, with the registers that the caller will have.
 func (c *cpu) runLeaveHandlers(s State, st *site) {
 	count(&c.counts.returns)
 	leaving := c.leaving

@@ -69,8 +69,8 @@ func newFileCalls(t *testing.T) *fileCalls {
 	return f
 }
 
-// at has the vCPU come to an instruction of a function, with its return address at slot.
-func (f *fileCalls) at(name string, off, root, slot, ret uint64) {
+// arriveAt has the vCPU come to an instruction of a function, with its return address at slot.
+func (f *fileCalls) arriveAt(name string, off, root, slot, ret uint64) {
 	f.t.Helper()
 	sym, err := f.Symbols().Lookup(name)
 	if err != nil {
@@ -89,8 +89,8 @@ func (f *fileCalls) at(name string, off, root, slot, ret uint64) {
 	}
 }
 
-// TestLeaves: calls of functions of a file return by the instructions that leave them, each by
-// its own, and what is on the stack stays as it is.
+// TestLeaves: calls of functions of a file return by the instructions that leave
+// them, each by its own, and the stack is not changed.
 func TestLeaves(t *testing.T) {
 	const a, b, slot, ret = 0x1000, 0x2000, uint64(userStacks + 0x800), uint64(userRet)
 	var order []string
@@ -125,42 +125,42 @@ func TestLeaves(t *testing.T) {
 		t.Errorf("%d probes are listed", n)
 	}
 
-	f.at("frame", 0, a, slot, ret)
+	f.arriveAt("frame", 0, a, slot, ret)
 	counts(frame, 1, 0, 0, 1)
-	f.at("frame", 7, b, slot, ret)   // a fork's copy
-	f.at("frame", 7, a, slot-8, ret) // another thread
+	f.arriveAt("frame", 7, b, slot, ret)   // a fork's copy
+	f.arriveAt("frame", 7, a, slot-8, ret) // another thread
 	counts(frame, 1, 0, 0, 1)
-	f.at("frame", 7, a, slot, ret)
+	f.arriveAt("frame", 7, a, slot, ret)
 	counts(frame, 1, 1, 0, 0)
-	f.at("frame", 7, a, slot, ret) // which was not seen to begin
+	f.arriveAt("frame", 7, a, slot, ret) // which was not seen to begin
 	counts(newer, 1, 1, 0, 0)
 
-	f.at("frame", 0, a, slot, ret) // left by a long jump, and called anew
-	f.at("frame", 0, a, slot, ret+5)
+	f.arriveAt("frame", 0, a, slot, ret) // left by a long jump, and called again
+	f.arriveAt("frame", 0, a, slot, ret+5)
 	counts(frame, 3, 1, 1, 1)
-	f.at("frame", 0, a, slot-16, ret+6) // recursion
-	f.at("frame", 7, a, slot-16, ret+6)
-	f.at("frame", 7, a, slot, ret+5)
+	f.arriveAt("frame", 0, a, slot-16, ret+6) // recursion
+	f.arriveAt("frame", 7, a, slot-16, ret+6)
+	f.arriveAt("frame", 7, a, slot, ret+5)
 	counts(frame, 4, 3, 1, 0)
 
-	f.at("tail", 0, a, slot, ret) // ends with a jump to frame
-	f.at("frame", 0, a, slot, ret)
-	f.at("frame", 7, a, slot, ret)
+	f.arriveAt("tail", 0, a, slot, ret) // ends with a jump to frame
+	f.arriveAt("frame", 0, a, slot, ret)
+	f.arriveAt("frame", 7, a, slot, ret)
 	counts(tail, 1, 1, 0, 0)
 	counts(frame, 5, 4, 1, 0)
-	f.at("pops", 0, a, slot, ret)
-	f.at("pops", 1, a, slot, ret)
+	f.arriveAt("pops", 0, a, slot, ret)
+	f.arriveAt("pops", 1, a, slot, ret)
 	counts(pops, 1, 1, 0, 0)
 	if got, want := strings.Join(order, " "), "frame newer frame newer frame newer frame newer tail pops"; got != want {
 		t.Errorf("returned %s, want %s", got, want)
 	}
 
-	// Its stack is used anew.
-	f.at("frame", 0, b, slot, ret)
+	// Its stack is used again.
+	f.arriveAt("frame", 0, b, slot, ret)
 	f.words[b][userStacks+0x800] = 4711
 	counts(frame, 6, 4, 2, 0)
 
-	f.at("frame", 0, a, slot, ret)
+	f.arriveAt("frame", 0, a, slot, ret)
 	if err := f.e.Unregister(&frame.Kprobe, &newer.Kprobe, &tail.Kprobe, &pops.Kprobe); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestLeavesOfGo(t *testing.T) {
 	}
 	f.words[root] = map[guest.GVA]uint64{}
 	stack := func(g, lo uint64) { f.words[root][guest.GVA(g)], f.words[root][guest.GVA(g+8)] = lo, lo+size }
-	at := func(off, g, slot uint64) { f.g = g; f.at("frame", off, root, slot, ret) }
+	at := func(off, g, slot uint64) { f.g = g; f.arriveAt("frame", off, root, slot, ret) }
 	want := func(when string, handled, abandoned uint64, inUse int) {
 		t.Helper()
 		i, _ := f.e.Info(&r.Kprobe)
@@ -228,7 +228,7 @@ func TestLeavesOfGo(t *testing.T) {
 	f.words[root][guest.GVA(g1)], f.words[root][guest.GVA(g1+8)] = 0, 0
 	want("without the goroutine", 5, 2, 0)
 
-	// R14 is none of Go's: the place tells.
+	// R14 is not Go's: only the place identifies it.
 	at(0, 5, s3+0x700)
 	at(7, 5, s3+0x700)
 	want("without a descriptor", 6, 2, 0)

@@ -8,9 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestHitTakesNoLock hits every kind of probe, and lists from a handler, in
-// the middle of a registration that holds the engine's lock and cannot go on:
-// with a lock on the hit path, this would never end.
+// TestHitTakesNoLock hits every kind of probe, and lists from a handler, in the
+// middle of a registration that holds the engine's lock and is blocked: with a lock
+// on the hit path, this would never end.
 func TestHitTakesNoLock(t *testing.T) {
 	f, e := newFaulty(t)
 	listed := 0
@@ -35,7 +35,7 @@ func TestHitTakesNoLock(t *testing.T) {
 				e.Hit(0, probe.State{Regs: &r}, breakpoint)
 			}
 			e.Home(guest.GVA(r.RIP))
-			e.Original(p.Addr)
+			e.OriginalByte(p.Addr)
 			e.Totals(-1)
 			e.Stats(p)
 		}

@@ -1,36 +1,9 @@
 package probe
 
 import (
-	"sync/atomic"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
-
-// mirror is one activation of a jprobe's mirror: what the probed function needs
-// to begin as if the mirror had never run. A mirror usually ends on the vCPU
-// that it began on, but one that sleeps against the rules is still found.
-type mirror struct {
-	// state is free, busy (one vCPU's own) or live. Who sets busy is alone in
-	// touching the rest.
-	state atomic.Uint32
-	sp    atomic.Uint64 // of the activation: where its return address is
-	root  atomic.Uint64 // page tables, for code of CPL3
-	mask  atomic.Uint64 // of its stack (guest.Profile); 0: not known
-	back  atomic.Uint64 // what is at sp instead of the return address: where mirrors end
-	user  atomic.Bool
-
-	regs  Regs
-	site  *site
-	chain chain
-	cpu   int
-	seq   uint32
-	watch bool
-	next  *registration // another mirror on the site, to run after this one
-	n     int           // bytes of stack
-	at    guest.GVA     // where the probed instruction was hit
-	stack [MaxJprobeStack]byte
-}
 
 // Values of mirror.state.
 const (
@@ -39,12 +12,12 @@ const (
 	mirrorLive
 )
 
-// maxMirrorStack bounds how much stack a mirror may use, in bytes: further down
-// is another stack.
+// maxMirrorStack bounds the stack that a mirror may use, in bytes: further down is
+// another stack.
 const maxMirrorStack = 64 << 10
 
-// holds reports whether the vCPU is inside the activation m. Where the guest has
-// a profile it must be on the very stack: another task's can be next to it.
+// holds reports whether the vCPU is inside the activation m. If the guest has a
+// profile it must be on the very stack: another task's can be next to it.
 func (m *mirror) holds(s State) bool {
 	sp := m.sp.Load()
 	return m.state.Load() == mirrorLive && sp-s.Regs.RSP <= maxMirrorStack && (sp^s.Regs.RSP)&m.mask.Load() == 0 && m.sameSpace(s)
@@ -62,8 +35,8 @@ func (m *mirror) returned(c *cpu, s State) bool {
 	return ok && uint64(w) == m.back.Load()
 }
 
-// mirrored reports whether word is at place because a mirror runs there, which
-// covers a return address.
+// mirrored reports whether word is at place because a mirror runs there, which covers
+// a return address.
 func (k *core) mirrored(place, word uint64) bool {
 	list := k.mirrors.Load()
 	if list == nil {
@@ -77,34 +50,55 @@ func (k *core) mirrored(place, word uint64) bool {
 	return false
 }
 
-// sameSpace reports whether m belongs to code of the privilege level, and for
-// CPL3 of the address space, of s.
+// sameSpace reports whether m belongs to code of the privilege level of s and, for
+// CPL3, to its address space.
 func (m *mirror) sameSpace(s State) bool {
 	return m.user.Load() == (s.CPL == 3) && (s.CPL != 3 || guest.GPA(m.root.Load()) == s.Root)
 }
 
+// arrive implements kind.
+func (jp *jprobe) arrive(c *cpu, s State, r *registration, k *cell) (taken bool) {
+	taken = jp.ordinary.arrive(c, s, r, k)
+	if k.passed != c.seq {
+		return taken
+	}
+	c.mirrorsDue = c.mirrorsDue || jp.entry != 0
+	if jp.probe.Entry != nil {
+		c.runJprobe(r, jp)
+	}
+	return taken
+}
+
+// mirror implements kind.
+func (jp *jprobe) mirror() *jprobe {
+	if jp.entry == 0 {
+		return nil
+	}
+	return jp
+}
+
 // runJprobe runs the entry handler of the jprobe r.
-func (c *cpu) runJprobe(r *registration) {
+func (c *cpu) runJprobe(r *registration, jp *jprobe) {
 	depth := c.depth
 	defer c.contain(&r.tally, "entry", depth)
-	r.jprobe.probe.Entry(&c.ctx, c.ctx.Args())
+	jp.probe.Entry(&c.ctx, c.ctx.Args())
 }
 
 // nextMirror returns the first jprobe of list, from r on, whose mirror is to
 // run at the hit seq.
 func nextMirror(c *cpu, list chain, seq uint32) (*registration, chain) {
 	for i, r := range list {
-		if r.jprobe != nil && r.jprobe.mirror != 0 && r.cells[c.id].passed == seq {
+		if r.kind.mirror() != nil && r.cells[c.id].passed == seq {
 			return r, list[i+1:]
 		}
 	}
 	return nil, nil
 }
 
-// beginMirrors sends the vCPU to the mirrors of the jprobes that let the hit
-// pass, the newest first, and then to the probed instruction. The verdict is
-// void, and nothing has happened, when there is no record left or the stack cannot
-// be written: those jprobes have missed the call.
+// beginMirrors sends the vCPU to the mirrors of the jprobes that let the hit pass,
+// the newest first, and then to the probed instruction. The verdict is void, and
+// nothing has happened, if no record is free or the stack cannot be written: those
+// jprobes have missed the call.
 func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GVA) bool {
 	r, _ := nextMirror(c, all, c.seq)
 	m := c.takeMirror(s)
@@ -119,8 +113,8 @@ func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GV
 	return true
 }
 
-// beginMirror fills in m, and sends the vCPU to the mirror of r. It reports false,
-// and m is free again, when there is no stack for that.
+// beginMirror fills in m, and sends the vCPU to the mirror of r. It returns false,
+// with m free again, if there is no stack for that.
 func (c *cpu) beginMirror(s State, m *mirror, r *registration, st *site, all chain, watch bool, at guest.GVA) bool {
 	m.regs = *s.Regs
 	m.regs.RIP, m.at = uint64(at), at
@@ -131,7 +125,7 @@ func (c *cpu) beginMirror(s State, m *mirror, r *registration, st *site, all cha
 	m.mask.Store(c.stackMask.Load())
 	m.n = 0
 	for x := range all {
-		if j := all[x].jprobe; j != nil && j.mirror != 0 && all[x].cells[c.id].passed == c.seq {
+		if j := all[x].kind.mirror(); j != nil && all[x].cells[c.id].passed == c.seq {
 			m.n = max(m.n, j.stack)
 		}
 	}
@@ -147,16 +141,17 @@ func (c *cpu) beginMirror(s State, m *mirror, r *registration, st *site, all cha
 	return true
 }
 
-// enterMirror sends the vCPU, whose registers and stack are those of the function's
-// entry, to the mirror of r. Where the mirror would return to is where it ends: one
-// that returns does no harm. It reports false when the stack cannot be written.
+// enterMirror sends the vCPU, which has the registers and stack of the function's
+// entry, to the mirror of r. The mirror returns to the place where mirrors end, so a
+// mirror may return, too. It returns false if the stack cannot be written.
 func (c *cpu) enterMirror(s State, m *mirror, r *registration) bool {
-	if !c.writeWord(s, m.regs.RSP, r.jprobe.ends) {
+	jp := r.kind.mirror()
+	if !c.writeWord(s, m.regs.RSP, jp.ends) {
 		return false
 	}
-	m.back.Store(uint64(r.jprobe.ends))
+	m.back.Store(uint64(jp.ends))
 	*s.Regs = m.regs
-	s.Regs.RIP = uint64(r.jprobe.mirror)
+	s.Regs.RIP = uint64(jp.entry)
 	s.Regs.RFLAGS &^= x86.FlagIF | x86.FlagTF
 	m.next = r
 	c.mirror = m
@@ -164,9 +159,9 @@ func (c *cpu) enterMirror(s State, m *mirror, r *registration) bool {
 	return true
 }
 
-// takeMirror returns a record for the caller alone, or nil. One whose stack
-// position is entered anew, or has another return address by now, was left by a
-// mirror that has not ended as it should.
+// takeMirror returns a record for the caller's exclusive use, or nil. A record whose
+// stack position is entered again, or has another return address by now, was left by
+// a mirror that has not ended as it should.
 func (c *cpu) takeMirror(s State) *mirror {
 	list := *c.mirrors.Load()
 	for i := range list {
@@ -188,12 +183,12 @@ func (c *cpu) takeMirror(s State) *mirror {
 	return nil
 }
 
-// inMirror reports whether the vCPU is inside a mirror: its hits are missed, as
-// those inside a handler are.
+// inMirror reports whether the vCPU is inside a mirror: its hits count as missed,
+// like those inside a handler.
 func (c *cpu) inMirror(s State) bool { return c.mirror != nil && c.mirror.holds(s) }
 
-// endMirror handles the arrival at the end of a mirror, and reports false when
-// the vCPU is in none. The next mirror runs, or the probed instruction.
+// endMirror handles a vCPU at the end of a mirror, and returns false if the vCPU is
+// in none. The next mirror runs, or the probed instruction.
 func (c *cpu) endMirror(s State) (Verdict, bool) {
 	m := c.mirror
 	if m == nil || !m.holds(s) && !m.returned(c, s) {
@@ -214,7 +209,7 @@ func (c *cpu) endMirror(s State) (Verdict, bool) {
 	}
 	if m.n > 0 {
 		c.mem.root, c.mem.cpl = s.Root, s.CPL
-		_ = c.mem.Write(m.regs.RSP, m.stack[:m.n]) // it could be read: what has become of it is the guest's affair
+		_ = c.mem.Write(m.regs.RSP, m.stack[:m.n]) // it could be read before: if it no longer can be written, that is the guest's doing
 	}
 	done, same := m.next, m.cpu == c.id && m.seq == c.seq
 	count(&done.cells[c.id].steps)
@@ -230,8 +225,8 @@ func (c *cpu) endMirror(s State) (Verdict, bool) {
 	st, all, watch, at := m.site, m.chain, m.watch && same, m.at
 	m.site, m.chain, m.next = nil, nil, nil
 	m.state.Store(mirrorFree)
-	// A mirror that has slept has let other hits pass meanwhile: who is to be
-	// told what comes after this one is not known any more.
+	// A mirror that slept has let other hits pass: the probes to notify after this
+	// one are no longer known.
 	return c.executeAt(s, st, all, !same, watch, at), true
 }
 
@@ -247,47 +242,4 @@ func (k *core) mirroring() bool {
 		}
 	}
 	return false
-}
-
-// abortMirrors ends the mirrors that vCPUs are inside, as if they had come to
-// their end, for an engine that closes: nobody is there afterwards to do it. The
-// world is stopped, and all text is put back before it goes on.
-func (e *Engine) abortMirrors(w World) {
-	for i := range e.cpus {
-		c := &e.cpus[i]
-		s := w.CPU(i)
-		if !c.inMirror(s) {
-			continue
-		}
-		m := c.mirror
-		if m.n > 0 {
-			c.mem.root, c.mem.cpl = s.Root, s.CPL
-			_ = c.mem.Write(m.regs.RSP, m.stack[:m.n])
-		}
-		*s.Regs = m.regs
-		c.mirror = nil
-		m.state.Store(mirrorFree)
-	}
-}
-
-// noteStacks finds out how large the stacks are that mirrors run on.
-func (e *Engine) noteStacks() {
-	mask := uint64(0)
-	if p := e.tasks.Load(); p != nil {
-		mask = p.StackMask
-	}
-	e.stackMask.Store(mask)
-}
-
-// forgetMirrors forgets every activation: the guest was reset.
-func (e *Engine) forgetMirrors() {
-	e.noteStacks()
-	for i := range e.cpus {
-		e.cpus[i].mirror = nil
-	}
-	if list := e.mirrors.Load(); list != nil {
-		for i := range *list {
-			(*list)[i].state.Store(mirrorFree)
-		}
-	}
 }

@@ -2,39 +2,19 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// A guest may copy a stack or move it: coroutines, runtimes that grow stacks, fork, setjmp.
-// The copy holds our return addresses, too, and has to return where the original does, at
-// any time and any number of times. What makes that so:
+// A guest may copy a stack or move it: coroutines, runtimes that grow stacks, fork,
+// setjmp. The copy holds our return addresses too, and has to return where the
+// original does, at any time and any number of times. This works as follows:
 //
-// A trampoline that was on a stack leads to the same return address for as long as the guest
-// may hold it. Its record is used again for calls that return to that address, and for any
-// other when a look at all of the guest's memory has not found it (unbind). Until then such
-// calls miss. Linux kernels copy no stacks: there a record is also used again when its last
-// activation has returned from its place, and nothing else is known to hold the trampoline
-// (reuseAny).
+// A trampoline that was on a stack leads to the same return address for as long as
+// the guest may hold it. Its record is reused for calls that return to that address,
+// and for any other call once a scan of all of the guest's memory has not found it
+// (unbind). Until then such calls miss. Linux kernels copy no stacks: there a record
+// is also reused when its last activation has returned from its place, and nothing
+// else is known to hold the trampoline (reuseAny).
 //
-// An activation ends with the first return to its trampoline, wherever the stack is by then,
-// and runs its return handler; later ones go on without.
-
-// reuse says which free records a call may take. All may take unused ones.
-type reuse uint8
-
-const (
-	reuseCall   reuse = iota // those last used for the same place and return address
-	reuseReturn              // those last used for the same return address
-	reuseAny                 // those, and all whose trampoline the guest is not known to hold
-)
-
-// reusable reports whether the free record i may be used for the activation o.
-func (t *instances) reusable(i int, o origin, how reuse) bool {
-	switch next := t.word(i, instNext).Load(); {
-	case next == 0:
-		return true
-	case next == o.ret || uint64(t.core.resolveReturn(guest.GVA(next))) == o.ret:
-		return how != reuseCall || t.word(i, instPlace).Load() == o.place && t.word(i, instRoot).Load() == o.root
-	}
-	return how == reuseAny && t.word(i, instHeld).Load()&heldElsewhere == 0
-}
+// An activation ends with the first return to its trampoline, wherever the stack is
+// by then, and runs its return handler; later returns resume without one.
 
 // setHeldBits notes bits of instHeld.
 func (t *instances) setHeldBits(i int, bits uint64) {
@@ -42,8 +22,8 @@ func (t *instances) setHeldBits(i int, bits uint64) {
 	held.Store(held.Load() | bits)
 }
 
-// noteMoved notes that the guest has returned to the trampoline of record i from elsewhere than
-// its place: it copies stacks.
+// noteMoved records that the guest has returned to the trampoline of record i from
+// elsewhere than its place: it copies stacks.
 func (t *instances) noteMoved(i int) {
 	t.setHeldBits(i, heldElsewhere)
 	if moves := &t.core.moves[guest.Level(t.user)]; !moves.Load() {
@@ -51,9 +31,9 @@ func (t *instances) noteMoved(i int) {
 	}
 }
 
-// strayed reports whether the vCPU, which is at the trampoline of record i, has returned from
-// elsewhere than its place. Behind a ret imm16 RSP alone does not say, but what was popped is
-// still there.
+// strayed reports whether the vCPU, which is at the trampoline of record i, has
+// returned from elsewhere than its place. After a ret imm16 RSP alone does not tell,
+// but the popped words are still there.
 func (c *cpu) strayed(s State, t *instances, i int) bool {
 	switch popped := s.Regs.RSP - 8 - t.word(i, instPlace).Load(); {
 	case popped == 0:
@@ -65,8 +45,8 @@ func (c *cpu) strayed(s State, t *instances, i int) bool {
 	return ok && w == t.tramp(i)
 }
 
-// adopt makes record i, which is live and whose trampoline is at RSP, and those that end with
-// it, ones of that place.
+// adopt moves record i, which is live and whose trampoline is at RSP, and the records
+// that end with it, to that place.
 func (c *cpu) adopt(s State, t *instances, i int) bool {
 	place := t.word(i, instPlace).Load()
 	if place == s.Regs.RSP {
@@ -88,8 +68,8 @@ func (c *cpu) adopt(s State, t *instances, i int) bool {
 	return true
 }
 
-// revive makes record i, whose state was state, leaving and the caller's, where its last
-// activation was given up and turns out to have been under way: its stack was moved.
+// revive makes record i, whose state was state, leaving and the caller's, if its last
+// activation was abandoned and turns out to have been under way: its stack was moved.
 func (t *instances) revive(i int, s State, state uint64) bool {
 	held := t.word(i, instHeld)
 	h := held.Load()
@@ -107,8 +87,8 @@ func (t *instances) revive(i int, s State, state uint64) bool {
 	return true
 }
 
-// unabandon takes one from the count of abandoned calls, and reports whether there was one: what
-// is in memory that the guest shares may say so without.
+// unabandon subtracts one from the count of abandoned calls, and reports whether
+// there was one: memory that the guest shares may claim one that never was.
 func (rp *retprobe) unabandon() bool {
 	for n := rp.abandoned.Load(); n != 0; n = rp.abandoned.Load() {
 		if rp.abandoned.CompareAndSwap(n, n-1) {
@@ -118,7 +98,7 @@ func (rp *retprobe) unabandon() bool {
 	return false
 }
 
-// wanting reports whether a look at memory would help t: see unbind.
+// wanting reports whether a memory scan would help t: see unbind.
 func (t *instances) wanting() bool {
 	if t.left || t.lent != nil {
 		return false
@@ -138,13 +118,13 @@ func (t *instances) wanting() bool {
 	return false
 }
 
-// sighting is what a look at all of the guest's memory has found of a table.
+// sighting is the result of a scan of all of the guest's memory for a table.
 type sighting struct {
-	tramps []bool // whose trampoline a word or a register holds
-	code   bool   // something holds an address in what trampolines lead to, with a record's number
+	tramps []bool // trampolines whose address a word or a register holds
+	code   bool   // something holds an address in the code after the trampolines, with a record's number
 }
 
-// noteAddr notes the address a in the code of t.
+// noteAddr records the address a in the code of t.
 func (x *sighting) noteAddr(t *instances, a guest.GVA) {
 	if i, ok := t.recordOf(a); ok {
 		x.tramps[i] = true
@@ -153,8 +133,9 @@ func (x *sighting) noteAddr(t *instances, a guest.GVA) {
 	}
 }
 
-// unbind frees the records of t for any return address whose trampolines the guest does
-// not hold, and ends the activations that nothing can return to. The world is stopped.
+// unbind makes the records of t whose trampolines the guest does not hold usable for
+// any return address, and ends the activations that nothing can return to. The world
+// is stopped.
 func (t *instances) unbind(x *sighting, referred func(guest.GVA) bool) {
 	t.crowded.Store(false)
 	if x.code {
@@ -162,7 +143,7 @@ func (t *instances) unbind(x *sighting, referred func(guest.GVA) bool) {
 	}
 	var buf [8]byte
 	for i := range t.n {
-		if x.tramps[i] || referred(t.tramp(i)) || t.word(i, instPlace).Load()%8 != 0 { // a look sees words at multiples of 8
+		if x.tramps[i] || referred(t.tramp(i)) || t.word(i, instPlace).Load()%8 != 0 { // a scan sees words at multiples of 8
 			continue
 		}
 		state := t.word(i, instState).Load()

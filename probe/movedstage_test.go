@@ -47,10 +47,10 @@ func (s *staged) move(from, to uint64) {
 func TestReturnStageMoved(t *testing.T) {
 	s := newStaged(t, true)
 	for i := range uint64(4) {
-		s.own(i, 20+i)
+		s.setStack(i, 20+i)
 	}
 	n := 0
-	r, park := s.on("co_body", 4, &n), s.on("co_park", 4, new(int))
+	r, park := s.registerOn("co_body", 4, &n), s.registerOn("co_park", 4, new(int))
 	s.register(true, r, park)
 	before := s.e.Totals(-1)
 	for i := range uint64(60) {
@@ -69,13 +69,13 @@ func TestReturnStageMoved(t *testing.T) {
 	}
 }
 
-// TestReturnStageKept: a return address that the guest keeps is good for as long as it does,
-// however many calls from other places have begun in the guest meanwhile.
+// TestReturnStageKept: a return address that the guest keeps remains valid, however
+// many calls from other places begin in the guest in the meantime.
 func TestReturnStageKept(t *testing.T) {
 	s := newStaged(t, true)
-	s.own(0, 20)
-	s.own(1, 21)
-	r := s.on("set_jump", 1, new(int))
+	s.setStack(0, 20)
+	s.setStack(1, 21)
+	r := s.registerOn("set_jump", 1, new(int))
 	s.register(true, r)
 	s.call("co_twice", 1, 0)
 	for range 3 {

@@ -9,19 +9,19 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// DefaultOptimizeDelay is how long sites wait to be optimized, together with
-// what else comes in that time: the kernel's 5 jiffies at 250 Hz.
+// DefaultOptimizeDelay is how long sites wait to be optimized, together with others
+// that become ready in that time: the kernel's 5 jiffies at 250 Hz.
 const DefaultOptimizeDelay = 20 * time.Millisecond
 
-// laterFactor is how many delays it takes until what the guest may change is
-// looked at again.
+// laterFactor is how many delays pass until a site whose obstacle the guest may
+// remove is examined again.
 const laterFactor = 25
 
-// maxRegion is the most bytes that a jump displaces.
+// maxRegion is the largest number of bytes that a jump displaces.
 const maxRegion = x86.JmpLen - 1 + x86.MaxLen
 
-// optimizer replaces int3s by jumps. Everything here is guarded by Engine.mu; what
-// listings read is written with view held as well.
+// optimizer replaces int3s by jumps. Everything here is guarded by Engine.mu; fields
+// that listings read are written with view held too.
 type optimizer struct {
 	*control
 	places *places
@@ -33,7 +33,7 @@ type optimizer struct {
 	slow    bool        // timer is for later only
 	passing bool        // a pass is under way
 	detours map[detourKey]*detour
-	pinned  []*detour      // text that the guest has changed may lead there
+	pinned  []*detour      // changed text of the guest may lead there
 	waiting map[*site]bool // the sites in that state; for listings
 	later   map[*site]bool // likewise
 	stats   OptimizerStats // for listings
@@ -57,79 +57,25 @@ func (o *optimizer) forget() {
 	o.stats.Now = 0
 }
 
-// OptimizerStats tell what the optimizer has done since the engine was made.
+// OptimizerStats says what the optimizer has done since the engine was made.
 type OptimizerStats struct {
 	Passes      uint64        // stops of the world that optimized
 	Optimized   uint64        // sites that got their jump
-	Unoptimized uint64        // sites that lost it again, or went away with it
+	Unoptimized uint64        // sites that lost it again, or were removed with it
 	Now         int           // sites that are optimized
 	Waiting     int           // sites that the next pass will look at
 	Stopped     time.Duration // of all passes: from asking the vCPUs to stop until they ran again
 	LongestStop time.Duration // of these the longest
 }
 
-// OptimizerStats may be called from any goroutine.
-func (e *Engine) OptimizerStats() OptimizerStats {
-	e.view.RLock()
-	defer e.view.RUnlock()
-	s := e.opt.stats
-	s.Waiting = len(e.opt.waiting)
-	return s
-}
-
-// Optimization reports whether sites are optimized at all: what SetOptimization
-// said last, true at first. Any goroutine.
-func (e *Engine) Optimization() bool {
-	e.view.RLock()
-	defer e.view.RUnlock()
-	return !e.opt.off
-}
-
-// SetOptimization is the kernel's sysctl debug.kprobes-optimization. When it
-// returns after switching off, no site has a jump that could be an int3; after
-// switching on, all that may be optimized wait for the next pass. Errors are
-// ErrInHandler, ErrClosed and those of the target.
-func (e *Engine) SetOptimization(on bool) error {
-	if err := e.lock(); err != nil {
-		return err
-	}
-	defer e.mu.Unlock()
-	if e.opt.off == !on {
-		return nil
-	}
-	var lost []error
-	err := e.stop(func(w World) error {
-		e.opt.off = !on
-		for _, st := range e.sites.All() {
-			e.opt.review(w, st, &lost)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return errors.Join(lost...)
-}
-
-// Optimize runs the optimizer now, instead of after the delay, and returns when
-// no site waits: each is optimized or has a reason why not (Info.Unoptimized).
-// Errors are ErrInHandler, ErrClosed and those of the target.
-func (e *Engine) Optimize() error {
-	if err := e.lock(); err != nil {
-		return err
-	}
-	defer e.mu.Unlock()
-	return e.opt.pass()
-}
-
-// kick sees to it that a pass will run. Callers hold mu.
+// kick ensures that a pass will run. Callers hold mu.
 func (o *optimizer) kick() {
 	soon := len(o.waiting) > 0
 	if o.passing || o.delay < 0 || o.closing || !soon && len(o.later) == 0 {
 		return
 	}
 	if o.timer != nil && (!soon || !o.slow || !o.timer.Stop()) {
-		return // it comes early enough, or is about to
+		return // it is early enough, or about to run
 	}
 	delay := o.delay
 	if !soon {
@@ -148,10 +94,9 @@ func (o *optimizer) kick() {
 	})
 }
 
-// review brings the site's jump in line with what is on it now: it goes at once
-// when something stands against it, and the site waits for the next pass when
-// nothing does. The world is stopped. Text that could not be restored is logged
-// and added to lost.
+// review brings the site's jump in line with the probes on it now: it removes the
+// jump if there is an obstacle, and otherwise queues the site for the next pass. The
+// world is stopped. Text that could not be restored is logged and added to lost.
 func (o *optimizer) review(w World, st *site, lost *[]error) {
 	if o.jumpsOnly(st) {
 		if err := o.replaceJump(w, st); err != nil {
@@ -172,7 +117,7 @@ func (o *optimizer) review(w World, st *site, lost *[]error) {
 	}
 }
 
-// reviewAround reviews the sites whose regions st lies in. The world is stopped.
+// reviewAround reviews the sites whose regions contain st. The world is stopped.
 func (o *optimizer) reviewAround(w World, st *site, lost *[]error) {
 	for k := guest.GVA(1); k < maxRegion; k++ {
 		if x := o.sites.Find(st.addr - k); x != nil {
@@ -181,11 +126,11 @@ func (o *optimizer) reviewAround(w World, st *site, lost *[]error) {
 	}
 }
 
-// makeRoom takes away the jumps that stand where st is to get its int3. The world is
+// makeRoom removes the jumps at the place where st is to get its int3. The world is
 // stopped.
 func (o *optimizer) makeRoom(w World, st *site, lost *[]error) {
 	if o.jumpsOnly(st) {
-		return // replaceJump finds out
+		return // replaceJump decides
 	}
 	for k := guest.GVA(1); k < maxRegion; k++ {
 		if x := o.sites.Find(st.addr - k); x != nil && x.detour() != nil && x.region.Len > int(k) {
@@ -194,8 +139,8 @@ func (o *optimizer) makeRoom(w World, st *site, lost *[]error) {
 	}
 }
 
-// obstacle returns what stands against optimizing st now, "" for nothing: the
-// kernel's conditions (kprobes C.2), and ours.
+// obstacle returns why st cannot be optimized now, or "" if it can: the kernel's
+// conditions (kprobes C.2), and ours.
 func (o *optimizer) obstacle(st *site) string {
 	switch {
 	case o.off && !o.jumpsOnly(st):
@@ -216,7 +161,7 @@ func (o *optimizer) obstacle(st *site) string {
 		}
 	}
 	if st.region == nil {
-		return "" // how far it goes the pass will find out
+		return "" // the pass will determine the region
 	}
 	for k := 1; k < st.region.Len; k++ {
 		x := o.sites.Find(st.addr + guest.GVA(k))
@@ -227,8 +172,8 @@ func (o *optimizer) obstacle(st *site) string {
 	return ""
 }
 
-// stages returns the handler stages of the probes on st when all of them can run
-// in the guest, and nil when the host must be asked.
+// stages returns the handler stages of the probes on st if all of them can run in the
+// guest, and nil if the host is needed.
 func (o *optimizer) stages(st *site) []*Stage {
 	if _, ok := st.reportedAddr(); !ok || o.can[guest.Level(st.user)].NoStage != "" {
 		return nil
@@ -238,14 +183,13 @@ func (o *optimizer) stages(st *site) []*Stage {
 		if !r.enabled.Load() {
 			continue
 		}
-		switch t := r.table(); {
-		case t != nil && t.shared() && !r.ret.again.Load():
-			// Behind the others, who shall find the real return address.
-			returns = append(returns, t.entry)
-		case r.stage == nil, r.stage.Stack > MaxStageStack, r.ret != nil, r.jprobe != nil:
+		switch s, last := r.kind.guestStage(r); {
+		case s == nil:
 			return nil
+		case last:
+			returns = append(returns, s)
 		default:
-			out = append(out, r.stage)
+			out = append(out, s)
 		}
 	}
 	out = append(out, returns...)
@@ -255,8 +199,8 @@ func (o *optimizer) stages(st *site) []*Stage {
 	return out
 }
 
-// profile returns how stages at code of that privilege find their vCPU, or why these
-// cannot run.
+// profile returns how stages at code of that privilege determine their vCPU, or why
+// these cannot run.
 func (o *optimizer) profile(user bool, stages ...*Stage) (p guest.Profile, why string) {
 	p, ok := o.placer.Profile(user)
 	switch {
@@ -266,7 +210,7 @@ func (o *optimizer) profile(user bool, stages ...*Stage) (p guest.Profile, why s
 		return p, ""
 	}
 	faults := func(x *Stage) bool { return len(x.Fixups) != 0 }
-	if !p.GS || slices.ContainsFunc(stages, faults) { // the stack that tells may be none
+	if !p.GS || slices.ContainsFunc(stages, faults) { // the stack that identifies the vCPU may not exist
 		return p, o.can[guest.Level(user)].NoFault
 	}
 	return p, ""

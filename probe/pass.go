@@ -15,19 +15,20 @@ import (
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
-// passSites is how many sites one stop of the world optimizes: a stop holds
-// every vCPU, so many short ones are better than a long one.
+// passSites is the number of sites that one stop of the world optimizes: a stop holds
+// every vCPU, so several short stops are better than one long stop.
 const passSites = 128
 
-// planned is what a pass has found out about a site: its detour, or why it has
-// none, or neither when something stands against it at the moment.
+// planned is the result of a pass for a site: its detour, or why it has none, or
+// neither if there is an obstacle at the moment.
 type planned struct {
 	st *site
 	d  *detour
 	no *Unoptimized
 }
 
-// findRegion finds out what a jump at st displaces, or why there can be none.
+// findRegion determines the region that a jump at st displaces, or why there can be
+// no jump.
 func (o *optimizer) findRegion(st *site) *Unoptimized {
 	if o.placer == nil {
 		return &Unoptimized{Reason: notOnThisHost, Detail: "the target cannot place detours"}
@@ -45,7 +46,7 @@ func (o *optimizer) findRegion(st *site) *Unoptimized {
 	if !ok {
 		return &Unoptimized{Reason: notUnknown, Detail: "no function is known there"}
 	}
-	f, why := o.places.functions().Of(sym)
+	f, why := o.places.functions().Analyze(sym)
 	if f == nil {
 		return &Unoptimized{Reason: notUnknown, Detail: why}
 	}
@@ -61,8 +62,8 @@ func (o *optimizer) findRegion(st *site) *Unoptimized {
 	return nil
 }
 
-// planJump finds the detour that st is to have. It makes what is missing, and
-// changes no text.
+// planJump finds the detour that st is to have. It makes the parts that are missing,
+// and changes no text.
 func (o *optimizer) planJump(st *site) planned {
 	if no := o.findRegion(st); no != nil {
 		return planned{st: st, no: no}
@@ -91,7 +92,7 @@ func (o *optimizer) planJump(st *site) planned {
 	return planned{st: st, no: no}
 }
 
-// pass optimizes what waits. Callers hold mu.
+// pass optimizes the waiting sites. Callers hold mu.
 func (o *optimizer) pass() error {
 	o.passing = true
 	defer func() {
@@ -104,7 +105,7 @@ func (o *optimizer) pass() error {
 	}
 	o.view.Unlock()
 	for len(o.waiting) > 0 {
-		// By address, so that where detours are does not depend on chance.
+		// By address, so that the addresses of detours are deterministic.
 		sites := slices.SortedFunc(maps.Keys(o.waiting), func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
 		for sites := range slices.Chunk(sites, passSites) {
 			batch := make([]planned, 0, passSites)
@@ -121,8 +122,8 @@ func (o *optimizer) pass() error {
 	return nil
 }
 
-// swap puts the jumps of batch into the text, in one stop, unless there is
-// none to put.
+// swap puts the jumps of batch into the text in one stop. It does not stop the world
+// for an empty batch.
 func (o *optimizer) swap(batch []planned) error {
 	settled := false
 	settle := func(w World) error {
@@ -164,16 +165,16 @@ func (o *optimizer) swap(batch []planned) error {
 	return nil
 }
 
-// optimize replaces the int3 of st by its jump, or says why it does not. The world
-// is stopped. The whole region is compared with what was analysed before anything
-// changes.
+// optimize replaces the int3 of st by its jump, or says why it does not. The world is
+// stopped. It compares the whole region with the analyzed code before it changes
+// anything.
 func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 	_, kernel := o.target.Symbols().(Kernel)
 	for i := range o.cpus {
 		s := w.CPU(i)
 		root := s.Root
 		if _, ok := o.pages.Translate(root, st.addr); !ok || kernel && s.CPL == 3 && !st.user {
-			continue // the tables of CPL3 under page-table isolation: the text is not run by them
+			continue // tables of CPL3 under page-table isolation: they do not run this text
 		}
 		for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
 			home, _ := o.pages.Translate(0, a)
@@ -197,15 +198,15 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 	return nil
 }
 
-// unoptimize puts the int3 of st back, and the bytes that the jump has overwritten.
-// The world is stopped. What the guest has changed stays, and the site is armed no more
-// if that is its own instruction.
+// unoptimize restores the int3 of st, and the bytes that the jump has overwritten.
+// The world is stopped. The guest's changes stay, and the site is disarmed if its own
+// instruction has changed.
 func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
 	d := st.detour()
 	if d == nil {
 		return
 	}
-	now, before := st.patched()
+	now, before := st.patchedText()
 	o.set(st, noJump)
 	back := append([]byte{x86.Int3}, before[1:x86.JmpLen]...)
 	if err := o.withdraw(w, st, now[:x86.JmpLen], back); err != nil {
@@ -213,7 +214,7 @@ func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
 			o.pinned = append(o.pinned, d)
 		}
 		o.reportChanged(textError(st, err), lost)
-		_ = o.abandon(w, st) // that is the same one
+		_ = o.abandon(w, st) // it is the same error
 	}
 }
 

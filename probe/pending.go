@@ -7,18 +7,20 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// A probe on MODULE:SYMBOL belongs to that module, as a kprobe event of the kernel's does
-// (kernel/trace/trace_kprobe.c, register_trace_kprobe and trace_kprobe_module_callback): it
-// waits while the module is not there, is put on it each time that it comes, and is gone
-// with it. Meanwhile it is on a site of its own that is in no table, like every probe
-// whose code is gone. One that names its symbol alone does not come back.
+// A probe on MODULE:SYMBOL belongs to that module, as a kprobe event of the kernel's
+// does (kernel/trace/trace_kprobe.c, register_trace_kprobe and
+// trace_kprobe_module_callback): it waits until the module is loaded, is attached
+// each time the module is loaded, and is gone when it is unloaded. While it waits it
+// is on a site of its own that is in no table, like every probe whose code is gone. A
+// probe that names its symbol alone does not come back.
 
-// ofModule reports whether w names a module. What begins with a slash is in a file.
+// ofModule reports whether w names a module. A name that begins with a slash is in a
+// file.
 func (w where) ofModule() bool {
 	return strings.Contains(w.symbol, ":") && !strings.HasPrefix(w.symbol, "/")
 }
 
-// absent reports whether w is in a module that is not there.
+// absent reports whether w is in a module that is not loaded.
 func (k *core) absent(w where) bool {
 	if !w.ofModule() {
 		return false
@@ -29,25 +31,25 @@ func (k *core) absent(w where) bool {
 
 // pending reports whether r waits for its module.
 func (k *core) pending(r *registration) bool {
-	return (r.kind == kindKprobe || r.kind == kindKretprobe) && k.absent(r.where)
+	return r.is(returning) && k.absent(r.where)
 }
 
-// moved reports whether the module that st is on has gone and come again with that place
-// elsewhere, before it was known that it had gone: then st is not what it says any more.
-func (e *Engine) moved(st *site) bool {
-	if now, _ := st.patched(); st.armed.Load() && e.holds(st, now) {
+// moved reports whether the module of st was unloaded and loaded again at another
+// address before the engine noticed the unload: then st no longer matches its place.
+func (g *registry) moved(st *site) bool {
+	if now, _ := st.patchedText(); st.armed.Load() && g.holds(st, now) {
 		return false
 	}
 	for _, r := range *st.chain.Load() {
 		if r.where.ofModule() {
-			at, err := e.places.resolve(r.where)
+			at, err := g.places.resolve(r.where)
 			return err == nil && at.addr != st.addr
 		}
 	}
 	return false
 }
 
-// newGoneSite makes the site of a registration that was nowhere yet.
+// newGoneSite makes the site of a registration that never had a place.
 func (r *registration) newGoneSite() *site {
 	st := &site{symbol: r.where.symbol, gone: true}
 	st.orig.Store(&original{})
@@ -56,30 +58,31 @@ func (r *registration) newGoneSite() *site {
 	return st
 }
 
-// readmit puts probes back that are gone, where they can be now: those whose module has
-// come, and all where was had no executable memory and the target has, because a reset may
-// have refused them for that. Those that still cannot be there stay gone, and jprobes,
-// which are not alone. Callers hold mu.
-func (e *Engine) readmit(was [2]Capabilities) error {
+// readmit puts probes that are gone back where possible: those whose module was
+// loaded, and all if the target had no executable memory before and has it now,
+// because a reset may have rejected them for that. Probes that still cannot be placed
+// stay gone, and so do jprobes, which have other probes with them, and the engine's
+// own. Callers hold mu.
+func (g *registry) readmit(was [2]Capabilities) error {
 	var regs []*registration
-	for _, r := range e.orderedRegistrations() {
+	for _, r := range g.orderedRegistrations() {
 		l := guest.Level(r.site.user)
-		if e.gone[r] && r.jprobe == nil && (r.where.ofModule() && !e.pending(r) || was[l].NoExec != "" && e.can[l].NoExec == "") {
+		if g.gone[r] && r.is(returning) && (r.where.ofModule() && !g.pending(r) || was[l].NoExec != "" && g.can[l].NoExec == "") {
 			regs = append(regs, r)
 		}
 	}
-	return e.reattach(regs)
+	return g.reattach(regs)
 }
 
-// reattach is readmit for those that may be back. Callers hold mu.
-func (e *Engine) reattach(regs []*registration) error {
+// reattach is readmit for the probes that may return. Callers hold mu.
+func (g *registry) reattach(regs []*registration) error {
 	b := newBatch(len(regs))
 	for _, r := range regs {
-		if err := e.admit(b, r); err != nil {
+		if err := g.admit(b, r); err != nil {
 			if r.where.ofModule() && r.first(loggedStays) {
-				e.log.Warn("probe is not put on its module", "probe", r.name, "symbol", r.where.symbol, "err", err)
+				g.log.Warn("probe is not put on its module", "probe", r.name, "symbol", r.where.symbol, "err", err)
 			}
-		} else if err := e.prepareReturn(b, r); err != nil {
+		} else if err := g.prepareReturn(b, r); err != nil {
 			b.end()
 			return err
 		}
@@ -87,7 +90,7 @@ func (e *Engine) reattach(regs []*registration) error {
 	if len(b.regs) == 0 {
 		return nil
 	}
-	err := e.install(b)
+	err := g.install(b)
 	if err != nil {
 		b.end()
 		if len(b.regs) == 1 {
@@ -95,14 +98,14 @@ func (e *Engine) reattach(regs []*registration) error {
 		}
 		var errs []error // one of them cannot be armed: the others can
 		for _, r := range b.regs {
-			errs = append(errs, e.reattach([]*registration{r}))
+			errs = append(errs, g.reattach([]*registration{r}))
 		}
 		return errors.Join(errs...)
 	}
 	for _, r := range b.regs {
-		e.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
-		if t := r.table(); t != nil && t.reaped() {
-			e.returns.startReaper()
+		g.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
+		if t := r.kind.table(); t != nil && t.reaped() {
+			g.returns.startReaper()
 		}
 	}
 	return nil

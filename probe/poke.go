@@ -7,14 +7,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// A guest's kernel patches itself in steps (text_poke): with interrupts off it writes some bytes through another
-// mapping, reads them back by their own address, and ends itself (BUG_ON) where they are others. So each write has two
-// parts. First the text becomes exactly what the guest has written, whatever the engine had there, and the vCPU that
-// writes runs until it has read that back, while the others stay stopped: they cannot come past an int3 that is away. Then
-// the engine puts its bytes back over what the guest's text now is.
+// A guest's kernel patches itself in steps (text_poke): with interrupts off it writes
+// some bytes through another mapping, reads them back by their own address, and
+// crashes deliberately (BUG_ON) if they differ. So each write has two parts. First
+// the text becomes exactly what the guest has written, whatever the engine had there,
+// and the vCPU that writes runs until it has read that back, while the others stay
+// stopped: they cannot run past a missing int3. Then the engine puts its bytes back
+// over the guest's new text.
 
-// maxPoke is how many bytes behind its first byte a write may come to have that the guest makes in pieces, and reads back as one: the
-// kernel patches one instruction at a time.
+// maxPoke is how many bytes past its first byte a write may extend that the guest
+// makes in pieces, and reads back as one: the kernel patches one instruction at a
+// time.
 const maxPoke = x86.MaxLen + 1
 
 // TextWrite is a write of the guest's to its own text.
@@ -23,16 +26,19 @@ type TextWrite struct {
 	Bytes []byte
 }
 
-// ReadBack lets the vCPU that has written run until it has read back what it wrote, with all others stopped, and returns
-// what else it has written meanwhile in the MaxPoke bytes from there, in order; that is in the guest's memory then. On an
-// error the vCPU may be anywhere, and no text is changed until the next look at it.
+// ReadBack lets the vCPU that has written run until it has read back what it wrote,
+// with all others stopped. It returns, in order, the vCPU's other writes in that time
+// to the MaxPoke bytes from there; the guest's memory has them by then. On an error
+// the vCPU may be anywhere, and no text is changed until the next look at it.
 type ReadBack func(World) ([]TextWrite, error)
 
-// MaxPoke is the size in bytes of the range from a write's address on of which the writes belong to it: see ReadBack.
+// MaxPoke is the size in bytes of the range, from a write's address on, whose writes
+// belong to it: see ReadBack.
 const MaxPoke = maxPoke
 
 // Probed reports whether a write of n bytes at addr would change the text of a probe,
-// as far as its jump goes or may go, or text where a probe has been: then it belongs to WriteText. Any goroutine.
+// including the current or possible extent of its jump, or text that was once probed:
+// such a write must go to WriteText. Any goroutine.
 func (k *core) Probed(addr guest.GVA, n int) bool {
 	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
 		if k.sites.Find(a) != nil || addr-a < x86.JmpLen && k.shown.Find(a) != nil {
@@ -47,31 +53,36 @@ func (k *core) Probed(addr guest.GVA, n int) bool {
 	return false
 }
 
-// WriteText writes b to the guest's own text at addr, as the guest has asked for: a
-// target calls it that holds back what a guest writes there (a slot that turns writes
-// into exits), while the vCPU that writes waits, and counts as stopped. readBack lets that vCPU
-// read back what it has written; nil: it does not. Then the guest's bytes are below the probes:
+// WriteText writes b to the guest's own text at addr, as the guest has requested. A
+// target calls it that intercepts the guest's writes there (a slot that turns writes
+// into exits), while the vCPU that writes waits, and counts as stopped. readBack lets
+// that vCPU read back its write; nil: it does not. Then the guest's bytes are below
+// the probes:
 //
-//   - a jump that has them in its region goes first;
-//   - bytes of the engine's that come back, because the guest had read and kept them, are taken for those that belong there
-//     (shown.returned), also where there is no probe any more;
-//   - a write that begins at a probed instruction replaces that: it is the new one from
-//     then on. An int3 of the guest's own is hit after the probe's handlers, as the guest's
-//     #BP; what else cannot be probed takes the probe off (Info.Changed) until the old
-//     instruction is back;
-//   - so does a write that begins elsewhere and changes the instruction, unless that is
-//     the rest of one whose first byte the guest has made an int3 (text_poke_bp).
+//   - a jump that has them in its region is removed first;
+//   - bytes of the engine's that return, because the guest had read and kept them,
+//     are replaced by those that belong there (shown.returned), also where there is
+//     no probe any more;
+//   - a write that begins at a probed instruction replaces it: the written one is
+//     probed from then on. An int3 of the guest's own is hit after the probe's
+//     handlers, as the guest's #BP; any other instruction that cannot be probed
+//     detaches the probe (Info.Changed) until the old instruction is back;
+//   - so does a write that begins elsewhere and changes the instruction, unless it is
+//     the rest of an instruction whose first byte the guest has made an int3
+//     (text_poke_bp).
 //
-// Writes are done in the order of the calls. wanted is asked with the world stopped; where it
-// says no (the guest was reset meanwhile) nothing is done. written is false where nothing was written: that was not wanted, or the error is
-// ErrInHandler, ErrClosed or one of the target's, and the guest is as before, or will be
-// when the call is repeated. Other errors are about text that could not be kept in line.
+// Writes are done in the order of the calls. wanted is called with the world stopped;
+// if it returns false (the guest was reset in between) nothing is done. written is
+// false if nothing was written, either because it was not wanted, or because of
+// ErrInHandler, ErrClosed or an error of the target; the guest is then as before, or
+// will be when the call is repeated. Other errors are about text that could not be
+// kept in line.
 func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool, readBack ReadBack) (written bool, err error) {
 	if err := e.lock(); err != nil {
 		return false, err
 	}
 	defer e.mu.Unlock()
-	p := poke{Engine: e, at: addr, n: max(len(b), maxPoke)}
+	p := poke{registry: &e.registry, at: addr, n: max(len(b), maxPoke)}
 	e.places.forgetFunctions(addr, addr+guest.GVA(p.n))
 	err = e.stop(func(w World) error {
 		if !wanted() {
@@ -100,24 +111,24 @@ func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool, readBac
 
 // poke is a write of the guest's that is under way.
 type poke struct {
-	*Engine
+	*registry
 	at     guest.GVA
 	n      int         // bytes from there on may be written
 	before []byte      // the guest's own text, from at-pokeMargin on
-	sites  []*site     // whose text, as far as their jumps go or may go, is in these bytes
-	runs   []TextWrite // what was written
+	sites  []*site     // whose text, including the current or possible extent of their jumps, is in these bytes
+	runs   []TextWrite // the bytes written
 	lost   []error
 }
 
-// pokeMargin is how many bytes around a write are looked at: what a site at its end displaces, and the jump that has
-// its first byte as its last.
+// pokeMargin is how many bytes around a write are examined: the region of a site at
+// its end, and a jump that begins right before it.
 const pokeMargin = x86.JmpLen
 
-// prepare takes the jumps away that the write may reach. The world is stopped.
+// prepare removes the jumps that the write may reach. The world is stopped.
 func (p *poke) prepare(w World) {
 	end := p.at + guest.GVA(p.n)
 	for a := p.at - (maxRegion - 1); a != end; a++ {
-		st := p.Engine.sites.Find(a)
+		st := p.registry.sites.Find(a)
 		if st == nil {
 			continue
 		}
@@ -131,7 +142,7 @@ func (p *poke) prepare(w World) {
 	p.before = p.guestBytes(p.at-pokeMargin, p.n+2*pokeMargin)
 }
 
-// guestBytes returns the guest's own bytes of n at addr: fewer where the text ends.
+// guestBytes returns the guest's own n bytes at addr: fewer where the text ends.
 func (p *poke) guestBytes(addr guest.GVA, n int) []byte {
 	b := make([]byte, n)
 	for len(b) > 0 && p.target.ReadMemory(0, addr, b) != nil {
@@ -141,7 +152,7 @@ func (p *poke) guestBytes(addr guest.GVA, n int) []byte {
 	return b
 }
 
-// write makes the text at addr b, whatever is there. The world is stopped.
+// write makes the text at addr b, whatever was there. The world is stopped.
 func (p *poke) write(w World, addr guest.GVA, b []byte) error {
 	old := make([]byte, len(b))
 	if err := p.target.ReadMemory(0, addr, old); err != nil {
@@ -154,7 +165,8 @@ func (p *poke) write(w World, addr guest.GVA, b []byte) error {
 	return nil
 }
 
-// markOverwritten notes that no int3 of the engine's is in the n bytes at addr any more.
+// markOverwritten records that no int3 of the engine's is in the n bytes at addr any
+// more.
 func (p *poke) markOverwritten(addr guest.GVA, n int) {
 	for _, st := range p.sites {
 		if st.addr-addr < guest.GVA(n) {
@@ -163,7 +175,8 @@ func (p *poke) markOverwritten(addr guest.GVA, n int) {
 	}
 }
 
-// appendWrites joins what the guest has written in pieces, in ascending order as the processor does.
+// appendWrites joins the pieces that the guest has written, in ascending order as the
+// processor does.
 func (p *poke) appendWrites(writes []TextWrite) {
 	for _, t := range writes {
 		p.markOverwritten(t.Addr, len(t.Bytes))
@@ -177,14 +190,16 @@ func (p *poke) appendWrites(writes []TextWrite) {
 	}
 }
 
-// markChanged is for a guest whose vCPU is not to be had: what it has written stays, and the next look at the text finds it.
+// markChanged is for a guest whose vCPU is not available: its writes stay, and the
+// next look at the text finds them.
 func (p *poke) markChanged() {
 	for _, st := range p.sites {
 		st.changed = st.changed || !st.armed.Load()
 	}
 }
 
-// restorePatches puts the engine's bytes back over what the guest has written. The world is stopped.
+// restorePatches puts the engine's bytes back over the guest's new text. The world is
+// stopped.
 func (p *poke) restorePatches(w World) error {
 	for _, run := range p.runs {
 		b := p.intendedBytes(run)
@@ -195,7 +210,7 @@ func (p *poke) restorePatches(w World) error {
 			}
 		}
 		for _, st := range p.sites {
-			if now := p.Engine.originalAfterWrite(st, run.Addr, b); now == nil || !p.setOriginal(st, now) {
+			if now := p.originalAfterWrite(st, run.Addr, b); now == nil || !p.setOriginal(st, now) {
 				p.text.disarm(w, st, &p.lost)
 				st.changed = true
 			}
@@ -208,7 +223,7 @@ func (p *poke) restorePatches(w World) error {
 	return nil
 }
 
-// overlay makes b at addr the guest's own text from before the next write.
+// overlay makes b at addr the guest's own text as of before the next write.
 func (p *poke) overlay(addr guest.GVA, b []byte) {
 	for i := range b {
 		if off := addr + guest.GVA(i) - (p.at - pokeMargin); off < guest.GVA(len(p.before)) {
@@ -217,8 +232,8 @@ func (p *poke) overlay(addr guest.GVA, b []byte) {
 	}
 }
 
-// intendedBytes returns what the guest means by a write: its bytes, with those in their place that were there before the engine's, where it
-// can have those only from reading them.
+// intendedBytes returns the bytes that the guest means by a write: engine bytes that
+// it can have only from reading them are replaced by the guest's own.
 func (p *poke) intendedBytes(run TextWrite) []byte {
 	base := p.at - pokeMargin
 	off := run.Addr - base
@@ -237,7 +252,7 @@ func (p *poke) intendedBytes(run TextWrite) []byte {
 	return out
 }
 
-// tailOf returns the four bytes behind the one at i, nil where b does not have them.
+// tailOf returns the four bytes after the one at i, or nil if b is too short.
 func tailOf(b []byte, i int) []byte {
 	if i < 0 || i+x86.JmpLen > len(b) {
 		return nil

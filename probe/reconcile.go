@@ -10,18 +10,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// The text is the guest's, and it may write there: it patches itself (text_poke,
-// jump labels), loads other code, or is overwritten by mistake. The engine's bytes
-// are compared with what it has put there at every change of a site, every
-// laterFactor delays in between, and when a trap says that something is different.
-// Byte by byte, what is still the engine's is taken back and what the guest has
-// written stays. A jump whose tail has changed becomes an int3 again; a site whose
-// own instruction has changed is not armed (Info.Changed) until the image's bytes
-// are back.
+// The text is the guest's, and it may write there: it patches itself (text_poke, jump
+// labels), loads other code, or is overwritten by mistake. The engine's bytes are
+// compared with what it has put there at every change of a site, every laterFactor
+// delays in between, and when a trap says that something is different. The comparison
+// is by byte: bytes that are still the engine's are removed, and the guest's writes
+// stay. A jump whose tail has changed becomes an int3 again; a site whose own
+// instruction has changed is not armed (Info.Changed) until the image's bytes are
+// back.
 
-// patched returns what the guest's text at st is while st is armed, and what it was
-// before: the region of its jump, or its instruction.
-func (s *site) patched() (now, before []byte) {
+// patchedText returns the expected text at st while st is armed, and the text before:
+// the region of its jump, or its instruction.
+func (s *site) patchedText() (now, before []byte) {
 	if d := s.detour(); d != nil {
 		jump := d.jump()
 		return append(jump[:], s.text[x86.JmpLen:]...), s.text
@@ -29,15 +29,15 @@ func (s *site) patched() (now, before []byte) {
 	return append([]byte{x86.Int3}, s.bytes()[1:]...), s.bytes()
 }
 
-// holds reports whether the guest's text at st is want. What cannot be read is not
-// known to be different.
+// holds reports whether the guest's text at st is want. Text that cannot be read
+// counts as equal.
 func (k *control) holds(st *site, want []byte) bool {
 	got := make([]byte, len(want))
 	return k.target.ReadMemory(0, st.addr, got) != nil || bytes.Equal(got, want)
 }
 
-// freed reports whether the text of st is none any more: the guest has freed it, and what
-// stands there, though it may look like the engine's, is another's.
+// freed reports whether the memory of st is no longer text: the guest has freed it,
+// and bytes there belong to another owner even if they look like the engine's.
 func (k *control) freed(st *site) bool {
 	if kernel, ok := k.target.Symbols().(Kernel); ok && !st.user {
 		return kernel.FreedText(st.addr)
@@ -45,8 +45,8 @@ func (k *control) freed(st *site) bool {
 	return !k.target.Symbols().IsText(st.addr)
 }
 
-// withdraw replaces the engine's bytes at st by others, except where the guest has
-// written something else: that stays, and is reported. The world is stopped.
+// withdraw replaces the engine's bytes at st by others. Where the guest has written
+// something else, that stays, and is reported. The world is stopped.
 func (k *control) withdraw(w World, st *site, ours, instead []byte) error {
 	if k.freed(st) {
 		return nil
@@ -65,7 +65,7 @@ func (k *control) withdraw(w World, st *site, ours, instead []byte) error {
 	return errors.Join(err, w.PatchText(st.addr, m.Got, rest))
 }
 
-// reconcile brings st in line with what the guest has done to its text. The world is
+// reconcile brings st in line with the guest's changes to its text. The world is
 // stopped.
 func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
 	if st.changed {
@@ -74,7 +74,7 @@ func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
 	if !st.armed.Load() {
 		return
 	}
-	if now, _ := st.patched(); !o.holds(st, now) {
+	if now, _ := st.patchedText(); !o.holds(st, now) {
 		o.unoptimize(w, st, lost)
 		if err := o.abandon(w, st); err != nil {
 			o.reportChanged(textError(st, err), lost)
@@ -85,7 +85,7 @@ func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
 // abandon disarms st, which has no jump, if its int3 or its instruction is not there
 // any more. The world is stopped.
 func (o *optimizer) abandon(w World, st *site) error {
-	now, before := st.patched()
+	now, before := st.patchedText()
 	if !st.armed.Load() || o.holds(st, now) {
 		return nil
 	}
@@ -95,23 +95,12 @@ func (o *optimizer) abandon(w World, st *site) error {
 	return err
 }
 
-// Reconcile compares the guest's text with what probes have put there, now instead of
-// at the next time that this is due, and takes back what is the engine's where the
-// guest has changed it: see Info.Changed. Each such place is an error; others are
-// ErrInHandler, ErrClosed and those of the target.
-func (e *Engine) Reconcile() error {
-	if err := e.lock(); err != nil {
-		return err
-	}
-	defer e.mu.Unlock()
-	return e.text.reconcile(e.text.differingSites())
-}
-
-// differingSites returns the sites whose text is not what it should be, or is again.
+// differingSites returns the sites whose text differs from the expected text, and
+// changed ones whose text is back.
 func (t *text) differingSites() []*site {
 	var out []*site
 	for _, st := range t.sites.All() {
-		now, before := st.patched()
+		now, before := st.patchedText()
 		switch armed := st.armed.Load(); {
 		case armed && !t.holds(st, now), st.changed && t.holds(st, before):
 			out = append(out, st)
@@ -122,14 +111,14 @@ func (t *text) differingSites() []*site {
 	return out
 }
 
-// reconcile settles sites, where the guest has changed its text. Callers hold mu.
+// reconcile updates sites whose text the guest has changed. Callers hold mu.
 func (t *text) reconcile(sites []*site) error {
 	if len(sites) == 0 {
 		return nil
 	}
 	var lost []error
 	err := t.stop(func(w World) error {
-		for _, st := range sites { // one that cannot be armed does not keep others from it
+		for _, st := range sites { // one site that cannot be armed must not keep others from being armed
 			if _, err := t.updateArming(w, []*site{st}, &lost); err != nil {
 				lost = append(lost, err)
 			}
@@ -139,8 +128,7 @@ func (t *text) reconcile(sites []*site) error {
 	return errors.Join(append(lost, err)...)
 }
 
-// watchText has the text looked at in a while, and from then on for as long as
-// probes are on it.
+// watchText schedules regular looks at the text, for as long as it has probes.
 func (t *text) watchText() {
 	if t.timer != nil || t.opt.delay < 0 || t.closing {
 		return
@@ -148,9 +136,10 @@ func (t *text) watchText() {
 	t.timer = time.AfterFunc(t.opt.delay*laterFactor, func() { t.checkText(false) })
 }
 
-// checkText reconciles what has changed. A guest that patches an instruction has an int3
-// at its first byte for a moment, which might be taken for the engine's: where there
-// is no jump, and nobody has asked, it is given until the next time.
+// checkText reconciles text that has changed. A guest that patches an instruction has
+// an int3 at its first byte for a moment, which might be mistaken for the engine's:
+// unless there is a jump, or the caller asked for it now, checkText leaves such a
+// place until the next time.
 func (t *text) checkText(now bool) {
 	if t.lock() != nil {
 		return
@@ -170,5 +159,5 @@ func (t *text) checkText(now bool) {
 			t.watchText()
 		}
 	}
-	_ = t.reconcile(due) // it was logged
+	_ = t.reconcile(due) // the error was logged
 }

@@ -2,15 +2,15 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// maxChain bounds how many trampolines are looked through, and maxHops how many of
-// them in memory that the guest shares: what that says could go round in circles.
+// maxChain bounds the trampolines that are followed; maxHops bounds the followed ones
+// in memory that the guest shares, because it could contain a cycle.
 const (
 	maxChain = 1 << 16
 	maxHops  = 1 << 8
 )
 
-// resolveReturn returns what a return to a, of whatever activations there are on the
-// same place of the stack, leads to in the end.
+// resolveReturn returns the final target of a return to a, through all activations on
+// the same place of the stack.
 func (k *core) resolveReturn(a guest.GVA) guest.GVA {
 	for range maxHops {
 		t, i := k.trampoline(a)
@@ -26,9 +26,9 @@ func (k *core) resolveReturn(a guest.GVA) guest.GVA {
 	return a
 }
 
-// leadsTo reports whether a return to word comes to the trampoline at want: it is
-// that, or belongs to activations that end before it on the same place of the stack.
-// Of a chain that is too long to tell it says so, too.
+// leadsTo reports whether a return to word reaches the trampoline at want: it is that
+// trampoline, or belongs to activations that end before it on the same place of the
+// stack. It also returns true for a chain that is too long to follow.
 func (k *core) leadsTo(word, want guest.GVA) bool {
 	hops := 0
 	for range maxChain {
@@ -49,8 +49,8 @@ func (k *core) leadsTo(word, want guest.GVA) bool {
 	return true
 }
 
-// taskOf returns the number + 1 of the task that the vCPU runs, or 0 if that cannot be
-// told, and where its structure is.
+// taskOf returns the number + 1 of the task that the vCPU runs, and where its
+// structure is; 0 if that cannot be determined.
 func (c *cpu) taskOf(s State, prof *guest.Profile) (int64, guest.GVA) {
 	if prof == nil || !c.readTask(prof, &c.task, s) {
 		return 0, 0
@@ -71,30 +71,31 @@ func (t *instances) ownerGone(i int, task int64, root guest.GPA, buf []byte) boo
 		func(addr guest.GVA, p []byte) error { return t.core.target.ReadMemory(root, addr, p) })
 }
 
-// spaceOf returns the page tables by which the stack of record i is to be read, and
-// whether they are known. root is the address space at hand, or 0.
+// spaceOf returns the page tables to read the stack of record i by, and whether they
+// are known. root is the address space at hand, or 0.
 func (t *instances) spaceOf(i int, root guest.GPA) (guest.GPA, bool) {
 	if !t.user && int64(t.word(i, instPlace).Load()) < 0 {
 		return root, true
 	}
-	// What an address space has in its lower half is its own; a kernel whose
-	// stacks are there may have gone to another one since.
+	// An address space's lower half is its own; a kernel whose stacks are there may
+	// have switched to another one since.
 	own := guest.GPA(t.word(i, instRoot).Load())
 	return own, own == 0 || t.user || root == 0 || root == own
 }
 
-// What is known of an activation that is under way.
+// fate is the state, as far as known, of an activation under way.
 type fate uint8
 
 const (
 	fateLive      fate = iota // it may return
-	fateOpen                  // so it may, as far as can be seen while the guest runs
-	fateElsewhere             // its place holds something else, and this guest moves stacks: only a look at all memory tells
+	fateOpen                  // it may return, as far as can be determined while the guest runs
+	fateElsewhere             // its place holds something else, and this guest moves stacks: only a scan of all memory can tell
 	fateLeft                  // its place holds something else: the stack was unwound
 	fateGone                  // its task is gone
 )
 
-// heldBits returns what is to be noted of an activation with that fate when it is given up.
+// heldBits returns the bits to record for an activation with that fate when it is
+// abandoned.
 func (f fate) heldBits() uint64 {
 	if f == fateGone {
 		return 0
@@ -109,20 +110,20 @@ const (
 	selectorRPL = 3
 )
 
-// fate says what has become of the activation of record i, whose state is state.
+// fate determines the fate of the activation of record i, whose state is state.
 //
-// An activation can still return exactly as long as its task is there, and its
-// trampoline is at its place on the stack, or is the RIP of a task that was
-// interrupted between the return and the trampoline's first instruction. User memory
-// that is not mapped decides nothing: it may be swapped out. Anything else there means
-// that the stack was unwound past the place and used again; or, where the guest has been
-// seen to move stacks, that the trampoline may be anywhere.
+// An activation can return only while its task exists, and while its trampoline is at
+// its place on the stack, or is the RIP of a task that was interrupted between the
+// return and the trampoline's first instruction. User memory that is not mapped
+// decides nothing: it may be swapped out. Any other contents mean that the stack was
+// unwound past the place and used again; or, if the guest has been seen to move
+// stacks, that the trampoline may be anywhere.
 //
-// When an interrupt comes between the return and the trampoline, the processor pushes
-// its frame from the place downwards (SDM Vol. 3, 6.14.2): SS, whose
-// RPL is 0 at CPL0 (5.5), RSP, RFLAGS, CS and RIP. Not at CPL3: the stack is
-// another one then. What looks like that SS decides nothing while the guest runs,
-// because the rest of the frame may be on its way; in a stopped world it is there.
+// If an interrupt occurs between the return and the trampoline, the processor pushes
+// its frame from the place downwards (SDM Vol. 3, 6.14.2): SS, whose RPL is 0 at CPL0
+// (5.5), RSP, RFLAGS, CS and RIP. Not at CPL3: there the interrupt uses another
+// stack. A word that looks like that SS decides nothing while the guest runs, because
+// the rest of the frame may not be written yet; in a stopped world it is.
 func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 	root, ok := t.spaceOf(i, root)
 	switch {
@@ -131,10 +132,10 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 	case t.ownerGone(i, t.task(i), root, buf):
 		return fateGone
 	case state&phaseMask != phaseLive:
-		return fateLive // its task is about to make something of it
+		return fateLive // its task is about to proceed
 	}
 	place := guest.GVA(t.word(i, instPlace).Load())
-	if t.left && t.word(i, instStack).Load() != 0 { // the stack may be elsewhere by now
+	if t.left && t.word(i, instStack).Load() != 0 { // the stack may have moved by now
 		if t.core.target.ReadMemory(root, guest.GVA(t.word(i, instStack).Load()+8), buf[:8]) != nil {
 			return fateLive
 		}
@@ -173,8 +174,8 @@ func (t *instances) fateWithoutTramp() fate {
 }
 
 // interrupted reports whether the task of record i, whose fate is open, is in an
-// interrupt that came at the trampoline, or in the guest's handler for the
-// trampoline's int3 (which saves the address behind it). The world is stopped.
+// interrupt that occurred at the trampoline, or in the guest's handler for the
+// trampoline's int3 (which saves the address after it). The world is stopped.
 func (t *instances) interrupted(i int, buf []byte) bool {
 	root, _ := t.spaceOf(i, 0)
 	place := t.word(i, instPlace).Load()
@@ -194,16 +195,17 @@ func (t *instances) interrupted(i int, buf []byte) bool {
 func (t *instances) returning(w World, i int) bool {
 	for k := range t.core.cpus {
 		s := w.CPU(k)
-		if t.core.code.At(guest.GVA(s.Regs.RIP)) == resident(t) && t.word(i, instPlace).Load()-s.Regs.RSP+8 <= 4<<10 {
+		if t.core.code.ResidentAt(guest.GVA(s.Regs.RIP)) == resident(t) && t.word(i, instPlace).Load()-s.Regs.RSP+8 <= 4<<10 {
 			return true
 		}
 	}
 	return false
 }
 
-// abandon ends the activation of record i, whose state is state and which as far as is
-// known can never return, unless somebody else was faster. held are bits of instHeld: whether
-// the trampoline may be elsewhere, and the activation return after all.
+// abandon ends the activation of record i, whose state is state and which, as far as
+// is known, can never return. It reports false if another thread was faster. held are
+// bits of instHeld: whether the trampoline may be elsewhere, and the activation
+// return after all.
 func (t *instances) abandon(i int, state, held uint64) bool {
 	if state&phaseMask == phaseLive {
 		if !t.markLeaving(i, state) {
@@ -223,18 +225,18 @@ func (t *instances) abandon(i int, state, held uint64) bool {
 	return true
 }
 
-// sweepBatch bounds the records that one hit looks at when there is none left.
+// sweepBatch bounds the number of records that one hit looks at when none is free.
 const sweepBatch = 128
 
-// sweep looks at up to n records, going on where the last sweep ended, and recycles
-// those whose activation was abandoned: the function was left by
-// another way than its return (an exit of its task, a long jump). With look it only
-// looks: while the guest runs, a record that is shared may by now be another
-// activation's. root is the address space that kernel stacks are read in, 0 when none is
-// at hand; buf has room for a word. It returns how many there were.
+// sweep looks at up to n records, starting where the last sweep ended, and recycles
+// those whose activation was abandoned: the function was left otherwise than by its
+// return (an exit of its task, a long jump). If look is set it recycles nothing:
+// while the guest runs, a shared record may by now belong to another activation. root
+// is the address space that kernel stacks are read in, 0 when none is at hand; buf
+// has room for a word. It returns the number of such records.
 //
-// Of a function that returns twice the free records are looked at, too: those
-// whose last activation's task is gone may be used for any other.
+// If the function returns twice, the free records are examined too: those whose last
+// activation's task is gone may be used for any other.
 func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
 	freed := 0
 	open := false
@@ -259,7 +261,7 @@ func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
 	return freed
 }
 
-// forget lets record i, which is free, be used for any activation, where it was kept for
+// forget makes record i, which is free, usable for any activation, if it was kept for
 // its last one and that one's task is gone. It returns 1 if it did.
 func (t *instances) forget(i int, state uint64, root guest.GPA, buf []byte) int {
 	if !t.rp.again.Load() || t.word(i, instNext).Load() == 0 || t.word(i, instHeld).Load()&heldElsewhere != 0 {
@@ -301,12 +303,11 @@ func (t *instances) reclaim(w World, buf []byte) {
 // memory.
 const unwindBatch = 64
 
-// unwind recycles records whose activations the vCPU's task has left
-// behind without returning: they are in the stack that the vCPU is on, at CPL0,
-// below RSP. A kernel's stacks are used from their tops down only
-// (guest.Profile), so a place below the stack pointer of the task itself holds
-// nothing, and nobody but the task could say otherwise. The stacks of user code may be
-// parted into several.
+// unwind recycles records whose activations the vCPU's task has unwound without
+// returning: they are in the stack that the vCPU is on, at CPL0, below RSP. A
+// kernel's stacks are used from their tops down only (guest.Profile), so a place
+// below the stack pointer of the task itself holds nothing, and only the task could
+// know better. The stacks of user code may be split into several.
 func (t *instances) unwind(s State) {
 	if t.tasks == nil || s.CPL != 0 || t.words[wordUsed].Load() == 0 {
 		return
@@ -322,7 +323,7 @@ func (t *instances) unwind(s State) {
 		if state&phaseMask != phaseLive || t.task(i) <= 0 || place&t.tasks.StackMask != stack || place >= s.Regs.RSP {
 			continue
 		}
-		// What an address space has in its lower half is its own.
+		// An address space's lower half is its own.
 		if root := t.word(i, instRoot).Load(); int64(stack) >= 0 && root != 0 && guest.GPA(root) != s.Root {
 			continue
 		}
@@ -330,8 +331,8 @@ func (t *instances) unwind(s State) {
 	}
 }
 
-// inUse returns how many activations are under way.
-func (t *instances) inUse() (n int) {
+// activeCount returns how many activations are under way.
+func (t *instances) activeCount() (n int) {
 	for i := range t.n {
 		if t.word(i, instState).Load()&phaseMask != phaseFree {
 			n++

@@ -140,7 +140,7 @@ func TestTargetFailures(t *testing.T) {
 			if n := len(e.List()); n != 0 || p.Addr != 0 {
 				t.Errorf("%d probes listed, address %v", n, p.Addr)
 			}
-			if _, ok := e.Original(symbol(t, f.Fake, "hot")); ok {
+			if _, ok := e.OriginalByte(symbol(t, f.Fake, "hot")); ok {
 				t.Error("a site is left")
 			}
 			for _, name := range []string{"hot", "hot_load"} {
@@ -161,7 +161,7 @@ func TestTargetFailures(t *testing.T) {
 	}
 }
 
-// TestSmallSlab: when a whole slab is not to be had, a page will do.
+// TestSmallSlab: if a whole slab is not available, a page will do.
 func TestSmallSlab(t *testing.T) {
 	f, e := newFaulty(t)
 	f.allocErr = errBroken
@@ -172,7 +172,7 @@ func TestSmallSlab(t *testing.T) {
 	}
 }
 
-// TestChangedText: what is in memory must be what was analysed.
+// TestChangedText: the bytes in memory must be the analyzed ones.
 func TestChangedText(t *testing.T) {
 	f, e := newFaulty(t)
 	at := symbol(t, f.Fake, "hot_load")
@@ -227,8 +227,8 @@ func TestChangedText(t *testing.T) {
 	}
 }
 
-// TestGuestOverwritesProbe: text that the guest has replaced under a probe is
-// the guest's: it stays, is reported, and the probe is gone all the same.
+// TestGuestOverwritesProbe: text that the guest has replaced under a probe is the
+// guest's: it stays and is reported, but the probe is gone.
 func TestGuestOverwritesProbe(t *testing.T) {
 	f, e := newFaulty(t)
 	p, q := &probe.Kprobe{Symbol: "hot"}, &probe.Kprobe{Symbol: "hot_load"}

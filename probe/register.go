@@ -10,13 +10,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// Probe is what can be registered: a *Kprobe, a *Kretprobe or a *Jprobe.
+// Probe is a probe that can be registered: a *Kprobe, a *Kretprobe or a *Jprobe.
 type Probe interface {
 	// registration returns a fresh one, or nil for a nil probe.
-	registration(e *Engine) *registration
+	registration(g *registry) *registration
 }
 
-// Probes turns a slice of one kind into one of any, for Engine.Register.
+// Probes turns a slice of one kind into a slice of any kind, for Engine.Register.
 func Probes[P Probe](ps []P) []Probe {
 	out := make([]Probe, len(ps))
 	for i, p := range ps {
@@ -33,8 +33,8 @@ type batch struct {
 	fresh map[guest.GVA]*site // sites to add
 	order []*site             // all sites of the batch, by first use
 	index map[*site]int       // the first probe of the batch on each
-	short bool                // memory is used up: something could be better
-	anew  bool                // none of the sites that are there is one any more
+	short bool                // memory is exhausted: something could be better
+	anew  bool                // no existing site can be used
 }
 
 func newBatch(n int) *batch {
@@ -47,7 +47,7 @@ func newBatch(n int) *batch {
 	}
 }
 
-// add adds r, which is to be on st.
+// add adds r, on st.
 func (b *batch) add(r *registration, st *site) {
 	if r.probe != nil {
 		b.seen[r.probe] = true
@@ -59,12 +59,12 @@ func (b *batch) add(r *registration, st *site) {
 	}
 }
 
-// Register puts probes of any kinds on the guest, all of them or none: the error is
-// then an *Error whose Index says which one was refused, and why. It returns when
-// every vCPU sees the probes. Several probes may be at one address; the newest is
-// asked first. A kprobe or kretprobe on MODULE:SYMBOL whose module is not there, but may
-// come (guest.ErrModuleNotFound), is registered all the same, and waits for it: see
-// Info.Pending.
+// Register puts probes of any kinds on the guest, all of them or none. On failure the
+// error is an *Error whose Index identifies the rejected probe, with the reason. It
+// returns when every vCPU sees the probes. Several probes may be at one address; the
+// newest is called first. A kprobe or kretprobe on MODULE:SYMBOL whose module is not
+// loaded, but may be later (guest.ErrModuleNotFound), is registered too, and waits
+// for it: see Info.Pending.
 //
 // Other errors: ErrInHandler, ErrClosed.
 func (e *Engine) Register(ps ...Probe) error {
@@ -78,8 +78,8 @@ func (e *Engine) Register(ps ...Probe) error {
 	b := newBatch(len(ps))
 	err := e.admitAll(b, ps)
 	if b.short || errors.Is(err, code.ErrNoMemory) {
-		// Perhaps there is memory that nobody can be in any more. What is there for the
-		// batch so far is part of it.
+		// There may be memory that no context can be in any more. The parts of the
+		// batch made so far are part of it.
 		b.end()
 		switch freed, stopped := e.collector.run(); {
 		case stopped != nil:
@@ -96,13 +96,13 @@ func (e *Engine) Register(ps ...Probe) error {
 		b.end()
 		var no *Error
 		if errors.As(err, &no) && no.Code == CodeTextChanged {
-			_ = e.text.reconcile(e.text.differingSites()) // under probes that are there already, if it was; logged
+			_ = e.text.reconcile(e.text.differingSites()) // under probes that are already there, if they changed; logged
 		}
 		return err
 	}
 	for _, r := range b.regs {
-		if t := r.table(); t != nil {
-			r.ret.probe.MaxActive = r.ret.max
+		if t := r.kind.table(); t != nil {
+			t.rp.probe.MaxActive = t.rp.max
 			if t.reaped() {
 				e.returns.startReaper()
 			}
@@ -113,18 +113,16 @@ func (e *Engine) Register(ps ...Probe) error {
 	return nil
 }
 
-// end gives up what was made for a batch that will not be installed.
+// end discards the parts of a batch that will not be installed.
 func (b *batch) end() {
 	for _, r := range b.regs {
-		if r.ret != nil {
-			r.ret.end()
-		}
+		r.kind.end()
 	}
 }
 
-// admitAll admits what was asked for, and, behind it, the hidden probes at the ends
-// of mirrors; errors about one of those have the index of its jprobe.
-func (e *Engine) admitAll(b *batch, ps []Probe) error {
+// admitAll admits the requested probes, and then the hidden probes that they need: an
+// error about a hidden probe has the index of the probe that needs it.
+func (g *registry) admitAll(b *batch, ps []Probe) error {
 	refused := func(i int, err *Error) error {
 		err.Index = i
 		return err
@@ -132,61 +130,50 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 	for i, p := range ps {
 		var r *registration
 		if p != nil {
-			r = p.registration(e)
+			r = p.registration(g)
 		}
 		if r == nil {
 			return refused(i, newError(CodeBothOrNeither, "no probe", ""))
 		}
-		if err := e.admit(b, r); err != nil {
+		if err := g.admit(b, r); err != nil {
 			return refused(i, err)
 		}
-		if err := e.prepareReturn(b, r); err != nil {
-			return refused(i, err)
-		}
-	}
-	for i := range ps {
-		if err := e.addLeaves(b, b.regs[i]); err != nil {
+		if err := g.prepareReturn(b, r); err != nil {
 			return refused(i, err)
 		}
 	}
 	for i := range ps {
-		if j := b.regs[i].jprobe; j != nil && j.mirror != 0 {
-			j.end = e.endOf(j)
-			if err := e.admit(b, j.end); err != nil {
-				return refused(i, err)
-			}
-			if err := j.checkEnd(&e.places); err != nil {
-				return refused(i, err)
-			}
+		if err := b.regs[i].kind.addCompanions(g, b, b.regs[i]); err != nil {
+			return refused(i, err)
 		}
 	}
 	return nil
 }
 
-// prepareReturn gives r, which the batch has admitted, what calls are followed by, if it is a
-// kretprobe that does not wait for its module.
-func (e *Engine) prepareReturn(b *batch, r *registration) *Error {
-	if r.ret == nil || b.at[r].gone {
+// prepareReturn gives r, which the batch has admitted and which does not wait for its
+// module, its table for calls, if its kind follows calls.
+func (g *registry) prepareReturn(b *batch, r *registration) *Error {
+	if b.at[r].gone {
 		return nil
 	}
-	t, err := e.returns.prepare(r.ret, b.at[r])
-	if err != nil {
+	t, err := r.kind.prepare(&g.returns, b.at[r])
+	if err != nil || t == nil {
 		return err
 	}
-	r.ret.table.Store(t)
+	r.kind.follow(t)
 	b.short = b.short || t.short
 	return nil
 }
 
-// Check does all that Register would do for p, except registering it: the
-// answer is how it would be listed, or the refusal. A probe that is registered
-// is refused as such.
+// Check does everything Register would do for p, except registering it. It returns
+// the Info that p would have, or the rejection. A probe that is registered is
+// rejected as such.
 func (e *Engine) Check(p Probe) (Info, error) {
 	if err := e.lock(); err != nil {
 		return Info{}, err
 	}
 	defer e.mu.Unlock()
-	r := p.registration(e)
+	r := p.registration(&e.registry)
 	if r == nil {
 		return Info{}, newError(CodeBothOrNeither, "no probe", "")
 	}
@@ -196,9 +183,9 @@ func (e *Engine) Check(p Probe) (Info, error) {
 	return e.info(r), nil
 }
 
-// Resolve finds out where p would be registered, and whether that is the entry of its
-// function and code of CPL3. Whether it can be is for Check and Register to say. Of one whose
-// module is not there the address is 0.
+// Resolve determines where p would be registered, and whether that is the entry of
+// its function and code of CPL3. It does not check whether p can be registered: see
+// Check and Register. If the module of p is not loaded the address is 0.
 func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error) {
 	if err := e.lock(); err != nil {
 		return 0, false, false, err
@@ -215,55 +202,53 @@ func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error
 	return at.reportedAddr(), at.sym.User, at.entry, nil
 }
 
-// admit decides whether r can be at the place that it is for, and how, and adds it to
-// the batch: the checks of the kernel in its order (kprobes A.1), and ours, for
-// probes of every kind, at a registration and after a reset alike. A registration that
-// has a site had it before the reset.
-func (e *Engine) admit(b *batch, r *registration) *Error {
-	// Check 5 before 1 to 4, because a registered probe by symbol has an address
-	// as well; the errno is the same.
+// admit decides whether and how r can be at its place, and adds it to the batch: the
+// checks of the kernel in its order (kprobes A.1), and ours, for probes of every
+// kind, at a registration and after a reset alike. A registration that has a site had
+// it before the reset.
+func (g *registry) admit(b *batch, r *registration) *Error {
+	// Check 5 before 1 to 4, because a registered probe by symbol has an address too;
+	// the errno is the same.
 	if p := r.probe; p != nil && (p.reg != nil && p.reg != r || b.seen[p]) {
 		return newError(CodeRegistered, "the probe is registered already", "")
 	}
-	if err := e.checkSpace(r.space); err != nil {
+	if err := g.checkSpace(r.space); err != nil {
 		return err
 	}
-	at, err := e.places.resolve(r.where)
+	at, err := g.places.resolve(r.where)
 	switch {
-	case err != nil && r.site == nil && e.places.pending(r):
+	case err != nil && r.site == nil && g.places.pending(r):
 		b.add(r, r.newGoneSite())
 		return nil
 	case err != nil:
 		return err
 	}
-	if r.check != nil {
-		if err := r.check(r, &e.places, at); err != nil {
-			return err
-		}
-	}
-	if err := e.places.checkAllowed(at); err != nil {
+	if err := r.kind.check(r, &g.places, at); err != nil {
 		return err
 	}
-	st := e.sites.Find(at.addr)
+	if err := g.places.checkAllowed(at); err != nil {
+		return err
+	}
+	st := g.sites.Find(at.addr)
 	if st == nil || b.anew {
 		if st = b.fresh[at.addr]; st == nil {
-			if st, err = e.places.prepare(at); err != nil {
+			if st, err = g.places.prepare(at); err != nil {
 				return err
 			}
 		}
-	} else if err := e.places.checkUnchanged(st); err != nil {
+	} else if err := g.places.checkUnchanged(st); err != nil {
 		return err
 	}
 	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
 		return newError(CodeGone, "another instruction is there now", "")
 	}
-	if err := e.prepareHit(r, st); err != nil {
+	if err := g.prepareHit(r, st); err != nil {
 		return err
 	}
-	if e.sites.Find(at.addr) != st {
+	if g.sites.Find(at.addr) != st {
 		b.fresh[at.addr] = st
 	}
-	if r.kind == kindMirrorEnd {
+	if r.is(mirrorEnds) {
 		st.mirrorEnd.Store(true)
 	}
 	if _, ok := b.index[st]; !ok {
@@ -277,18 +262,19 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	return nil
 }
 
-// prepareHit makes what a hit of r on st needs, or says why there can be none.
-func (e *Engine) prepareHit(r *registration, st *site) *Error {
-	if e.opt.jumpsOnly(st) {
-		return e.opt.admit(r, st)
+// prepareHit makes the slots and other data that a hit of r on st needs, or says why
+// it cannot.
+func (g *registry) prepareHit(r *registration, st *site) *Error {
+	if g.opt.jumpsOnly(st) {
+		return g.opt.admit(r, st)
 	}
 	if r.watched() && st.plan().NoStep {
 		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
 	}
-	return e.places.needSlots(st, r.watched())
+	return g.places.needSlots(st, r.watched())
 }
 
-// checkSpace refuses a Space that cannot be one.
+// checkSpace rejects an invalid Space.
 func (k *core) checkSpace(space guest.GPA) *Error {
 	switch {
 	case space == 0:
@@ -301,10 +287,10 @@ func (k *core) checkSpace(space guest.GPA) *Error {
 	return nil
 }
 
-// install makes the batch what the vCPUs see, in the kernel's order: slots are
+// install makes the batch visible to the vCPUs, in the kernel's order: slots are
 // there already, then the sites, then the int3s. Callers hold mu.
-func (e *Engine) install(b *batch) error {
-	return e.stop(func(w World) error {
+func (g *registry) install(b *batch) error {
+	return g.stop(func(w World) error {
 		old := make([]*chain, len(b.order))
 		added := make(map[*site]chain, len(b.order))
 		for i, st := range b.order {
@@ -322,20 +308,20 @@ func (e *Engine) install(b *batch) error {
 			st.chain.Store(&c)
 		}
 		for _, st := range b.fresh {
-			e.addSite(st)
+			g.addSite(st)
 		}
 		var lost []error
-		if bad, err := e.text.updateArming(w, b.order, &lost); err != nil {
+		if bad, err := g.text.updateArming(w, b.order, &lost); err != nil {
 			for i, st := range b.order {
 				st.chain.Store(old[i])
-				e.opt.review(w, st, &lost)
+				g.opt.review(w, st, &lost)
 			}
 			for _, st := range b.fresh {
-				e.dropSite(st)
+				g.dropSite(st)
 			}
 			for _, r := range b.regs {
-				if e.gone[r] {
-					e.moveToGoneSite(r)
+				if g.gone[r] {
+					g.moveToGoneSite(r)
 				}
 			}
 			err.Index = b.index[bad]
@@ -349,8 +335,8 @@ func (e *Engine) install(b *batch) error {
 					p.Offset = 0
 				}
 			}
-			if delete(e.gone, r); r.site.gone {
-				e.gone[r] = true
+			if delete(g.gone, r); r.site.gone {
+				g.gone[r] = true
 			} else {
 				r.tellPlaced()
 			}
@@ -359,15 +345,14 @@ func (e *Engine) install(b *batch) error {
 	})
 }
 
-// Unregister takes ps off. When it returns, no handler of theirs runs or will
-// run, and text without another enabled probe is what it was; a vCPU that
-// stands in a slot finishes the instruction there.
+// Unregister removes ps. When it returns, no handler of theirs runs or will run, and
+// text without another enabled probe is restored; a vCPU in a slot finishes the
+// instruction there.
 //
-// A probe that is not registered only has its Addr cleared; the others are
-// processed all the same, and the error is an *Error for the first such one.
-// Text that the guest itself has changed is left as it is and reported,
-// too. On ErrInHandler, ErrClosed, and when the guest cannot be stopped,
-// nothing was done.
+// A probe that is not registered only has its Addr cleared; the others are still
+// processed, and the error is an *Error for the first such probe. Text that the guest
+// itself has changed is left as it is, and reported too. On ErrInHandler, ErrClosed,
+// and if the guest cannot be stopped, nothing was done.
 func (e *Engine) Unregister(ps ...*Kprobe) error {
 	if err := e.lock(); err != nil {
 		return err
@@ -377,7 +362,7 @@ func (e *Engine) Unregister(ps ...*Kprobe) error {
 	var unknown *Error
 	seen := map[*registration]bool{}
 	for i, p := range ps {
-		r := e.registered(p)
+		r := e.registrationOf(p)
 		if r != nil && !seen[r] {
 			seen[r] = true
 			regs = append(regs, r)
@@ -402,56 +387,53 @@ func (e *Engine) Unregister(ps ...*Kprobe) error {
 	return nil
 }
 
-// registered returns p's registration with this engine, or nil.
-func (e *Engine) registered(p *Kprobe) *registration {
-	if p == nil || p.reg == nil || p.reg.engine != e {
+// registrationOf returns p's registration with this engine, or nil.
+func (g *registry) registrationOf(p *Kprobe) *registration {
+	if p == nil || p.reg == nil || p.reg.owner != g {
 		return nil
 	}
 	return p.reg
 }
 
-// remove takes regs off in one stop: original bytes, then the sites. The stop
-// is also the grace period: no vCPU is in a handler. The error is about text that
-// was lost, with the work done, or the stop's, with nothing done. Callers hold mu.
-func (e *Engine) remove(regs []*registration) error {
+// remove removes regs in one stop: original bytes, then the sites. The stop is also
+// the grace period: no vCPU is in a handler. The error is about text that was lost,
+// with the work done, or an error of the stop, with nothing done. Callers hold mu.
+func (g *registry) remove(regs []*registration) error {
 	var lost []error
-	err := e.stop(func(w World) error {
+	err := g.stop(func(w World) error {
 		gone := map[*registration]bool{}
-		if e.closing {
-			e.abortMirrors(w)
+		if g.closing {
+			g.abortMirrors(w)
 		}
-		e.dropEnds(regs)
-		regs := e.unawait(append(withLeaves(regs), e.ripeEnds()...))
+		regs := g.unawait(g.withCompanions(regs))
 		for _, r := range regs {
 			gone[r] = true
 			r.enabled.Store(false)
 		}
 		sites := sitesOf(regs)
 		for _, st := range sites {
-			c := st.chain.Load().without(func(r *registration) bool { return gone[r] })
+			c := st.chain.Load().drop(func(r *registration) bool { return gone[r] })
 			st.chain.Store(&c)
 		}
-		if _, err := e.text.updateArming(w, sites, &lost); err != nil {
+		if _, err := g.text.updateArming(w, sites, &lost); err != nil {
 			lost = append(lost, err)
 		}
 		for _, st := range sites {
-			if len(*st.chain.Load()) == 0 && e.sites.Find(st.addr) == st {
-				e.dropSite(st)
+			if len(*st.chain.Load()) == 0 && g.sites.Find(st.addr) == st {
+				g.dropSite(st)
 			}
 		}
 		for _, r := range regs {
 			if p := r.probe; p != nil {
 				p.reg, p.last = nil, r
 			}
-			delete(e.gone, r)
-			if r.ret != nil {
-				r.ret.close(w)
-			}
+			delete(g.gone, r)
+			r.kind.close(w)
 		}
-		e.collector.collectIfDue(w)
+		g.collector.collectIfDue(w)
 		return nil
 	})
-	e.collector.flush()
+	g.collector.flush()
 	if err != nil {
 		return err
 	}

@@ -8,19 +8,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// registration is one probe on its site, from Register to Unregister. It is
-// never used for a second one, so a hit that is under way can tell an old one from
-// a new one.
+// registration is one probe on its site, from Register to Unregister. It is never
+// reused, so a hit that is under way can tell an old one from a new one.
 type registration struct {
 	tally
-	engine *Engine
-	kind   kind
-	where  where // as the user gave it: Reload resolves it anew
-	probe  *Kprobe
-	site   *site // changes only while the world is stopped, by Reload
-	entry  bool  // asked for as the function's entry
+	owner *registry
+	kind  kind
+	where where // as the user gave it: Reload resolves it again
+	probe *Kprobe
+	site  *site // changes only while the world is stopped, by Reload
+	entry bool  // asked for as the function's entry
 
-	// What runs at a hit.
+	// The handlers of a hit.
 	filter func(*Context) bool
 	pre    func(*Context) int
 	post   func(*Context)
@@ -28,34 +27,15 @@ type registration struct {
 	stage  *Stage
 	space  guest.GPA // 0: in all address spaces
 
-	ret    *retprobe // of a kretprobe, else nil
-	leaves *retprobe // of a place where that one's function is left, else nil
-	jprobe *jprobe   // of a jprobe, else nil
-
-	// check makes the checks of the kind, at the place that was found. nil: none.
-	check func(*registration, *places, place) *Error
-
-	// enabled is what the hit path looks at: registered, not disabled, not gone.
+	// enabled is the flag that the hit path checks: registered, not disabled, not
+	// gone.
 	enabled atomic.Bool
 
-	inModule bool // it is counted as one in the text of a module: see awaited
+	inModule bool // it counts as one in the text of a module: see awaited
 
 	// disabled is the user's wish; guarded by Engine.view.
 	disabled bool
 }
-
-// kind says what a registration is of.
-type kind byte
-
-const (
-	kindKprobe    kind = 'k'
-	kindKretprobe kind = 'r'
-	kindJprobe    kind = 'j'
-	kindMirrorEnd kind = 'e' // the engine's own, where mirrors of jprobes end
-	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
-	kindLeave     kind = 'x' // the engine's own, where a function of a file is left
-	kindMilestone kind = 'm' // the engine's own, at a Milestone
-)
 
 // reportedAddr returns the address that hits are reported at.
 func (r *registration) reportedAddr() guest.GVA {
@@ -65,31 +45,21 @@ func (r *registration) reportedAddr() guest.GVA {
 	return r.site.addr
 }
 
-// tellPlaced tells its stages where r is. The world is stopped.
+// tellPlaced gives its stages the address of r. The world is stopped.
 func (r *registration) tellPlaced() {
-	tell := func(s *Stage) {
-		if s != nil && s.Placed != nil {
-			s.Placed(r.reportedAddr())
-		}
-	}
-	tell(r.stage)
-	if r.ret != nil {
-		tell(r.ret.probe.ReturnStage)
+	r.stage.tellPlaced(r.reportedAddr())
+	r.kind.place(r.reportedAddr())
+}
+
+// tellPlaced gives s, unless it is nil, the address of its probe.
+func (s *Stage) tellPlaced(at guest.GVA) {
+	if s != nil && s.Placed != nil {
+		s.Placed(at)
 	}
 }
 
-// table returns that of a kretprobe whose code is there, else nil.
-func (r *registration) table() *instances {
-	if r.ret == nil {
-		return nil
-	}
-	return r.ret.table.Load()
-}
-
-// hidden reports whether the registration is in no listing of probes.
-func (r *registration) hidden() bool {
-	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindLeave || r.kind == kindMilestone
-}
+// hidden reports whether the registration is omitted from listings of probes.
+func (r *registration) hidden() bool { return !r.is(listed) }
 
 // where is a place as users give it.
 type where struct {
@@ -98,24 +68,23 @@ type where struct {
 	addr   guest.GVA
 }
 
-// watched reports whether something must happen behind the instruction, or when it
+// watched reports whether the engine must act after the instruction, or when it
 // faults.
 func (r *registration) watched() bool { return r.post != nil || r.fault != nil }
 
 // registration implements Probe.
-func (p *Kprobe) registration(e *Engine) *registration {
+func (p *Kprobe) registration(g *registry) *registration {
 	if p == nil {
 		return nil
 	}
 	r := &registration{
-		tally: e.newTally(p.Name), engine: e, kind: kindKprobe, where: where{p.Symbol, p.Offset, p.Addr}, probe: p,
+		tally: g.newTally(p.Name), owner: g, kind: ordinary{}, where: where{p.Symbol, p.Offset, p.Addr}, probe: p,
 		filter: p.Filter, pre: p.Pre, post: p.Post, fault: p.Fault, stage: p.Stage, space: p.Space, disabled: p.Disabled,
 	}
 	return r
 }
 
-// tally is what is counted of a probe or a watch, and which of its troubles were
-// logged.
+// tally has the counts of a probe or a watch, and which of its problems were logged.
 type tally struct {
 	name   string
 	cells  []cell // by vCPU
@@ -133,11 +102,12 @@ const (
 	loggedStays
 )
 
-// first reports whether trouble of this kind has not been logged before.
+// first reports whether a problem of this kind has not been logged before.
 func (t *tally) first(kind uint32) bool { return t.logged.Or(kind)&kind == 0 }
 
-// contain is deferred around every handler: a panic ends it, as if it had returned
-// the zero value. which names it, depth is that of guest calls before it.
+// contain is deferred around every handler: after a panic the handler counts as
+// having returned the zero value. which names the handler, depth is the depth of
+// guest calls before it.
 func (c *cpu) contain(t *tally, which string, depth int) {
 	v := recover()
 	if v == nil {

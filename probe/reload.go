@@ -2,18 +2,18 @@ package probe
 
 import "errors"
 
-// Reload resets the guest, and puts every probe back: one by symbol where that
-// symbol is now, one by address where the same instruction is still there. The
-// others are gone: they are listed as such, cannot be enabled, and come back if a
-// later reset brings their code back. Counts go on.
+// Reload resets the guest, and puts every probe back: one by symbol where that symbol
+// is now, one by address where the same instruction is still there. The others are
+// gone: they are listed as gone, cannot be enabled, and come back if a later reset
+// restores their code. Counts continue.
 //
-// The reset itself is the caller's: no vCPU runs any more when it calls save,
-// which takes the counts that stand in the guest's memory. Behind it the memory is
-// what the guest's image (perhaps another one than before) says, memory from
-// AllocExec is forgotten, and no vCPU has run yet; or there is no guest, which it
-// reports by false. Nobody else changes probes, or the guest's text, meanwhile.
+// The caller performs the reset: when it calls save, no vCPU may run any more. save
+// reads the counts from the guest's memory. After the reset the memory holds the
+// guest's image (perhaps another one than before), memory from AllocExec is
+// forgotten, and no vCPU has run yet. If there is no guest any more, reset returns
+// false. Until then no other code changes probes or the guest's text.
 //
-// Errors are those of reset, ErrInHandler, ErrClosed and those of the target.
+// Errors are ErrInHandler, ErrClosed, and any error of reset or of the target.
 func (e *Engine) Reload(reset func(save func()) (bool, error)) error {
 	if err := e.lock(); err != nil {
 		return err
@@ -21,101 +21,99 @@ func (e *Engine) Reload(reset func(save func()) (bool, error)) error {
 	defer e.mu.Unlock()
 	there, err := reset(e.returns.save)
 	if there {
-		err = errors.Join(err, e.reloaded())
+		err = errors.Join(err, e.reloadReset())
 	}
 	return err
 }
 
-// reloaded is what Reload does when the guest was reset. Callers hold mu.
-func (e *Engine) reloaded() error {
-	regs := e.allRegistrations()
-	e.forget()
+// reloadReset is the part of Reload after the guest was reset. Callers hold mu.
+func (g *registry) reloadReset() error {
+	regs := g.listRegistrations()
+	g.forget()
 	b := newBatch(len(regs))
 	b.anew = true
 	lost := map[*registration]*Error{}
 	tables := map[*registration]*instances{}
 	for _, r := range regs {
-		err := e.admit(b, r)
-		if err == nil && r.ret != nil {
-			tables[r], err = e.returns.prepare(r.ret, b.at[r])
+		err := g.admit(b, r)
+		if err == nil {
+			tables[r], err = r.kind.prepare(&g.returns, b.at[r])
 		}
 		if err != nil {
 			lost[r] = err
 		}
 	}
-	err := e.stop(func(w World) error {
-		for i := range e.cpus {
-			e.cpus[i].step, e.cpus[i].under = step{}, step{}
-			e.cpus[i].entered = e.cpus[i].entered[:0]
+	err := g.stop(func(w World) error {
+		for i := range g.cpus {
+			g.cpus[i].step, g.cpus[i].under = step{}, step{}
+			g.cpus[i].entered = g.cpus[i].entered[:0]
 		}
-		e.forgetMirrors()
-		e.sites.Clear()
-		e.phys.Clear()
+		g.forgetMirrors()
+		g.sites.Clear()
+		g.phys.Clear()
 		for _, r := range regs {
-			if r.ret != nil {
-				r.ret.table.Store(tables[r])
-			}
+			r.kind.follow(tables[r])
 			if lost[r] == nil {
-				e.putBack(r, b.at[r])
+				g.putBack(r, b.at[r])
 			}
 		}
-		e.rearm(w, lost)
+		g.rearm(w, lost)
 		return nil
 	})
 	for r, why := range lost {
-		if e.pending(r) || r.kind == kindMilestone || r.kind == kindLeave {
+		if g.pending(r) || r.is(subordinate) {
 			continue
 		}
-		e.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
+		g.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
 	}
-	e.collector.flush()
-	e.awaitMilestones() // what is gone since is not among regs
-	return errors.Join(err, e.watches.restore())
+	g.collector.flush()
+	g.awaitMilestones() // probes that are gone since then are not among regs
+	return errors.Join(err, g.watches.restore())
 }
 
-// allRegistrations returns all registrations, the newest first at each site, as the chains are;
-// sites by address, so that the layout of the engine's memory does not depend on
-// chance. Behind them are those that are gone.
-func (e *Engine) allRegistrations() []*registration {
+// listRegistrations returns all registrations, the newest first at each site, as the
+// chains are; sites by address, so that the layout of the engine's memory does not
+// depend on chance. The probes that are gone come last.
+func (g *registry) listRegistrations() []*registration {
 	var regs []*registration
-	for _, st := range e.sortedSites() {
+	for _, st := range g.sortedSites() {
 		regs = append(regs, *st.chain.Load()...)
 	}
-	for r := range e.gone {
+	for r := range g.gone {
 		regs = append(regs, r)
 	}
 	return regs
 }
 
-// forget drops everything that depends on the guest's memory, its image and what
-// the host can do for that.
-func (e *Engine) forget() {
-	e.view.Lock()
-	defer e.view.Unlock()
-	e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
-	e.readProfile()
-	for i := range e.moves {
-		e.moves[i].Store(false)
+// forget discards everything that depends on the guest's memory, its image and the
+// host's capabilities for it.
+func (g *registry) forget() {
+	g.view.Lock()
+	defer g.view.Unlock()
+	g.can = [2]Capabilities{g.target.Capabilities(false), g.target.Capabilities(true)}
+	g.readProfile()
+	for i := range g.moves {
+		g.moves[i].Store(false)
 	}
-	e.collector.forget()
-	e.places.forget()
-	e.opt.forget()
-	for i := range e.cpus {
-		e.cpus[i].stopping, e.cpus[i].held = false, held{}
+	g.collector.forget()
+	g.places.forget()
+	g.opt.forget()
+	for i := range g.cpus {
+		g.cpus[i].stopping, g.cpus[i].held = false, held{}
 	}
-	e.shown.Clear()
-	for _, st := range e.sites.All() {
+	g.shown.Clear()
+	for _, st := range g.sites.All() {
 		st.armed.Store(false)
 		st.jump.Store(noJump)
 	}
 }
 
-// putBack makes st, which is fresh, the site of r. The world is stopped.
-func (e *Engine) putBack(r *registration, st *site) {
+// putBack makes st, which is new, the site of r. The world is stopped.
+func (g *registry) putBack(r *registration, st *site) {
 	c := append(*st.chain.Load(), r)
 	st.chain.Store(&c)
-	e.addSite(st)
-	delete(e.gone, r)
+	g.addSite(st)
+	delete(g.gone, r)
 	r.site = st
 	if r.probe != nil {
 		r.probe.Addr = r.reportedAddr()
@@ -124,31 +122,31 @@ func (e *Engine) putBack(r *registration, st *site) {
 	r.enabled.Store(!r.disabled)
 }
 
-// rearm arms all sites that are to be, and buries what cannot be there. The world is
-// stopped.
-func (e *Engine) rearm(w World, lost map[*registration]*Error) {
-	for _, st := range e.sortedSites() {
-		if !e.wanted(st) {
+// rearm arms all sites that should be armed, and marks those that cannot be as gone.
+// The world is stopped.
+func (g *registry) rearm(w World, lost map[*registration]*Error) {
+	for _, st := range g.sortedSites() {
+		if !g.wanted(st) {
 			continue
 		}
-		if err := e.text.arm(w, st); err != nil {
+		if err := g.text.arm(w, st); err != nil {
 			for _, r := range *st.chain.Load() {
 				lost[r] = err
 			}
-			e.dropSite(st)
+			g.dropSite(st)
 		}
 	}
 	for r := range lost {
-		e.moveToGoneSite(r)
+		g.moveToGoneSite(r)
 	}
 	var none []error
-	for _, st := range e.sites.All() {
-		e.opt.review(w, st, &none) // changes no text: nothing is optimized yet
+	for _, st := range g.sites.All() {
+		g.opt.review(w, st, &none) // changes no text: nothing is optimized yet
 	}
 }
 
 // moveToGoneSite puts r on a site of its own that is in no table.
-func (e *Engine) moveToGoneSite(r *registration) {
+func (g *registry) moveToGoneSite(r *registration) {
 	old := r.site
 	st := &site{addr: old.addr, user: old.user, symbol: old.symbol, start: old.start, head: old.head, gone: true}
 	st.orig.Store(old.orig.Load())
@@ -156,5 +154,5 @@ func (e *Engine) moveToGoneSite(r *registration) {
 	st.jump.Store(goneJump)
 	r.site = st
 	r.enabled.Store(false)
-	e.gone[r] = true
+	g.gone[r] = true
 }

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"bytes"
 	"errors"
 	"runtime"
 	"strings"
@@ -29,9 +30,9 @@ func build(t *testing.T, funcs ...probetest.Func) *guest.Image {
 	return img
 }
 
-// TestReloadAlone: a probe that is registered while the guest is reset comes
-// behind the reset. In between it would be put into text that the engine takes
-// for untouched.
+// TestReloadAlone: a probe that is registered while the guest is reset is attached
+// after the reset. In between it would be put into text that the engine takes for
+// untouched.
 func TestReloadAlone(t *testing.T) {
 	a, b := probetest.Func{Name: "a", Code: loads}, probetest.Func{Name: "b", Code: moves}
 	f := newFake(t, 1, build(t, a, b))
@@ -64,7 +65,7 @@ func TestReloadAlone(t *testing.T) {
 	}
 }
 
-// looked is a kernel that counts how often somebody asks for the code at an address.
+// looked is a kernel that counts the reads of the code at an address.
 type looked struct {
 	*probetest.Kernel
 	at guest.GVA
@@ -79,16 +80,17 @@ func (l looked) Code(addr guest.GVA, n int) []byte {
 	return b
 }
 
-// TestReloadKnows: what was found out of all of a kernel's code is not looked for again when the guest was reset and the code is the
-// same, and is when it is another.
+// TestReloadKnows: the analysis of a kernel's whole code is reused after a reset if
+// the code is the same, and repeated if it is different.
 func TestReloadKnows(t *testing.T) {
-	traced := []byte("\x0f\x1f\x44\x00\x00\x48\x8b\x07\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc") // a probe on its entry wants to know who jumps behind the nop
+	traced := []byte("\x0f\x1f\x44\x00\x00\x48\x8b\x07\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc") // a probe on its entry needs to know which jumps lead past the nop
 	a, b, c := probetest.Func{Name: "a", Code: traced}, probetest.Func{Name: "b", Code: moves}, probetest.Func{Name: "c", Code: frame}
-	first, second := build(t, a, b, c), build(t, a, b, c, probetest.Func{Name: "d", Code: frame})
+	between := probetest.Func{Name: "between", Code: bytes.Repeat(moves, 30)}
+	first, second := build(t, a, b, between, c), build(t, a, b, between, c, probetest.Func{Name: "d", Code: frame})
 	n := 0
 	f, err := probetest.NewFake(probetest.FakeOptions{Image: first, Probe: probe.Options{OptimizeDelay: -1}, Symbols: func(img *guest.Image) probe.Symbols {
 		rewritten := []probetest.Rewritten{{Range: guest.Range{Start: textBase, End: textBase + 5}, Why: probetest.Ftrace}}
-		return looked{&probetest.Kernel{Image: img, Rewritten: rewritten}, textBase + 32, &n} // of a function that is not probed, nor near it
+		return looked{&probetest.Kernel{Image: img, Rewritten: rewritten}, textBase + 32 + guest.GVA(len(between.Code)), &n} // of a function that is not probed, nor near it
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +225,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestResetWhileDisarmed: a reset does not arm what is disarmed.
+// TestResetWhileDisarmed: a reset does not arm disarmed probes.
 func TestResetWhileDisarmed(t *testing.T) {
 	img := build(t, probetest.Func{Name: "a", Code: loads})
 	f := newFake(t, 1, img)

@@ -35,8 +35,8 @@ func newStaged(t *testing.T, tasks bool) *staged {
 	return &staged{t, f, f.Engine()}
 }
 
-// own makes the stack of task i that of the task with that number.
-func (s *staged) own(i, pid uint64) {
+// setStack makes the stack of task i that of the task with that number.
+func (s *staged) setStack(i, pid uint64) {
 	s.Helper()
 	if _, err := s.f.Call(0, s.addr("co_own"), i, pid); err != nil {
 		s.Fatal(err)
@@ -59,8 +59,8 @@ func newReturnStage(code ...byte) *probe.Stage {
 	return &probe.Stage{Code: append(code, 0xc3), NoStrings: true, Stack: 8}
 }
 
-// on makes a kretprobe; what its host's handlers see goes to returns.
-func (s *staged) on(f string, max int, returns *int) *probe.Kretprobe {
+// registerOn makes a kretprobe; what its host's handlers see goes to returns.
+func (s *staged) registerOn(f string, max int, returns *int) *probe.Kretprobe {
 	return &probe.Kretprobe{Kprobe: probe.Kprobe{Name: f, Symbol: f}, MaxActive: max, ReturnStage: newReturnStage(),
 		Return: func(*probe.Context) { *returns++ }}
 }
@@ -113,8 +113,8 @@ func (s *staged) counts(r *probe.Kretprobe, handled, filtered, missed, returns, 
 	}
 }
 
-// quiet checks that nothing since before has taken an exit.
-func (s *staged) quiet(before probe.EngineStats) {
+// checkQuiet checks that nothing since before has taken an exit.
+func (s *staged) checkQuiet(before probe.EngineStats) {
 	s.Helper()
 	if now := s.e.Totals(-1); now != before {
 		s.Errorf("exits: %+v, before %+v", now, before)
@@ -129,13 +129,13 @@ func TestReturnStageRecursion(t *testing.T) {
 	} {
 		s := newStaged(t, false)
 		returns := 0
-		r := s.on("recurse", int(c.max), &returns)
+		r := s.registerOn("recurse", int(c.max), &returns)
 		s.register(true, r)
 		before := s.e.Totals(-1)
 		for range 3 {
 			s.call("recurse", (c.depth-1)*c.depth/2, c.depth-1)
 		}
-		s.quiet(before)
+		s.checkQuiet(before)
 		s.counts(r, 3*c.handled, 0, 3*(c.depth-c.handled), 3*c.handled, 0, 0)
 		if i, _ := s.e.Info(&r.Kprobe); i.HighWater != int(c.handled) || returns != 0 {
 			t.Errorf("max %d: high water %d, %d returns on the host", c.max, i.HighWater, returns)
@@ -148,7 +148,7 @@ func TestReturnStageRecursion(t *testing.T) {
 func TestReturnStageFilter(t *testing.T) {
 	s := newStaged(t, false)
 	returns := 0
-	r := s.on("recurse", 1, &returns)
+	r := s.registerOn("recurse", 1, &returns)
 	// mov 112(%rdi), %rax; and $1, %eax: odd arguments are not followed.
 	r.Stage = newReturnStage(0x48, 0x8b, 0x47, 112, 0x83, 0xe0, 0x01)
 	r.Stage.Reads = 1 << (112 / 8)
@@ -168,7 +168,7 @@ func TestReturnStageTailCall(t *testing.T) {
 		t.Run(fmt.Sprintf("guest %v %v", tc.first, tc.second), func(t *testing.T) {
 			s := newStaged(t, false)
 			var na, nb int
-			a, b := s.on("tail_call", 2, &na), s.on("tail_end", 2, &nb)
+			a, b := s.registerOn("tail_call", 2, &na), s.registerOn("tail_end", 2, &nb)
 			if !tc.first {
 				a.ReturnStage = nil
 			}
@@ -199,7 +199,7 @@ func TestReturnStageTailCall(t *testing.T) {
 	}
 	s := newStaged(t, false)
 	n := 0
-	l := s.on("tail_loop", 5, &n)
+	l := s.registerOn("tail_loop", 5, &n)
 	s.register(true, l)
 	s.call("tail_loop", 0, 7)
 	s.counts(l, 5, 0, 2, 5, 0, 0)
@@ -210,14 +210,14 @@ func TestReturnStageTailCall(t *testing.T) {
 func TestReturnStageSeveral(t *testing.T) {
 	s := newStaged(t, false)
 	n := 0
-	a, b := s.on("recurse", 20, &n), s.on("recurse", 2, &n)
+	a, b := s.registerOn("recurse", 20, &n), s.registerOn("recurse", 2, &n)
 	s.register(false, a, b)
 	if err := s.e.Optimize(); err != nil {
 		t.Fatal(err)
 	}
 	before := s.e.Totals(-1)
 	s.call("recurse", 10, 4)
-	s.quiet(before)
+	s.checkQuiet(before)
 	s.counts(a, 5, 0, 0, 5, 0, 0)
 	s.counts(b, 2, 0, 3, 2, 0, 0)
 	// A third one that needs the host takes both there.
@@ -227,7 +227,7 @@ func TestReturnStageSeveral(t *testing.T) {
 	s.counts(a, 10, 0, 0, 10, 0, 0)
 	s.counts(b, 4, 0, 6, 4, 0, 0)
 	s.counts(c, 5, 0, 0, 5, 0, 0)
-	// Their entries were there; the returns are where the code stands.
+	// Their entries were at the call; the returns are where the code is now.
 	if n != 0 {
 		t.Errorf("%d return handlers on the host", n)
 	}
@@ -238,7 +238,7 @@ func TestReturnStageSeveral(t *testing.T) {
 func TestReturnStageLongJump(t *testing.T) {
 	s := newStaged(t, false)
 	n := 0
-	deep, over := s.on("jump_deep", 4, &n), s.on("jump_over", 1, &n)
+	deep, over := s.registerOn("jump_deep", 4, &n), s.registerOn("jump_over", 1, &n)
 	s.register(true, deep, over)
 	before := s.e.Totals(-1)
 	s.call("jump_over", 77, 4)
@@ -262,21 +262,21 @@ func TestReturnStageLongJump(t *testing.T) {
 		t.Errorf("%d in use, %+v", i.InUse, x)
 	}
 	s.counts(over, 2, 0, 0, 2, 0, 0)
-	s.quiet(before)
+	s.checkQuiet(before)
 }
 
-// TestReturnStageOutstanding: a call under way returns rightly when meanwhile the site
-// goes to the host, comes back, or the probe is taken off; the limit holds for
-// both together.
+// TestReturnStageOutstanding: a call under way returns correctly if the site moves to
+// the host or back during the call, or the probe is unregistered; the limit is shared
+// by both.
 func TestReturnStageOutstanding(t *testing.T) {
 	for _, change := range []string{"host", "unregister", "disable", "again"} {
 		t.Run(change, func(t *testing.T) {
 			s := newStaged(t, true)
 			for i := range uint64(4) {
-				s.own(i, 100+i)
+				s.setStack(i, 100+i)
 			}
 			n := 0
-			r := s.on("co_body", 2, &n)
+			r := s.registerOn("co_body", 2, &n)
 			s.register(true, r)
 			do := func(err error) {
 				t.Helper()
@@ -302,7 +302,7 @@ func TestReturnStageOutstanding(t *testing.T) {
 				s.counts(r, 2, 0, 2, 1, 0, 1)
 				s.resume(0)
 				s.counts(r, 2, 0, 2, 2, 0, 0)
-				if n != 0 { // whoever began the call
+				if n != 0 { // regardless of where the call began
 					t.Errorf("%d return handlers on the host", n)
 				}
 				s.begin(0)
@@ -324,7 +324,7 @@ func TestReturnStageOutstanding(t *testing.T) {
 				s.counts(r, 1, 0, 0, 1, 0, 0)
 			case "again":
 				do(s.e.Unregister(&r.Kprobe))
-				q := s.on("co_body", 2, &n)
+				q := s.registerOn("co_body", 2, &n)
 				s.register(true, q)
 				s.begin(1)
 				s.counts(q, 1, 0, 0, 0, 0, 1)
@@ -333,7 +333,7 @@ func TestReturnStageOutstanding(t *testing.T) {
 				s.resume(1)
 				s.counts(q, 1, 0, 0, 1, 0, 0)
 			}
-			s.quiet(before)
+			s.checkQuiet(before)
 			if n != 0 {
 				t.Errorf("%d return handlers on the host", n)
 			}
@@ -361,7 +361,7 @@ func TestReturnStageStack(t *testing.T) {
 	}
 	want := walk()
 	n := 0
-	s.register(true, s.on("kprobe_target2", 4, &n))
+	s.register(true, s.registerOn("kprobe_target2", 4, &n))
 	if got := walk(); len(want) < 2 || !slices.Equal(got, want) {
 		t.Errorf("stack %v, want %v", got, want)
 	}
@@ -380,7 +380,7 @@ func TestReturnStageNoCPU(t *testing.T) {
 		return 0
 	}}
 	n := 0
-	r := s.on("kprobe_target2", 4, &n)
+	r := s.registerOn("kprobe_target2", 4, &n)
 	s.register(true, r)
 	if err := s.e.Register(k); err != nil {
 		t.Fatal(err)
@@ -392,11 +392,11 @@ func TestReturnStageNoCPU(t *testing.T) {
 	}
 }
 
-// TestReturnStageReset: counts go on behind a reset, and instances are given back.
+// TestReturnStageReset: counts continue after a reset, and instances are freed.
 func TestReturnStageReset(t *testing.T) {
 	s := newStaged(t, false)
 	n := 0
-	r := s.on("recurse", 20, &n)
+	r := s.registerOn("recurse", 20, &n)
 	s.register(true, r)
 	s.call("recurse", 10, 4)
 	if err := s.f.Reset(probetest.Image()); err != nil {
@@ -408,7 +408,7 @@ func TestReturnStageReset(t *testing.T) {
 	}
 	before := s.e.Totals(-1)
 	s.call("recurse", 10, 4)
-	s.quiet(before)
+	s.checkQuiet(before)
 	s.counts(r, 10, 0, 0, 10, 0, 0)
 }
 
@@ -417,10 +417,10 @@ func TestReturnStageReset(t *testing.T) {
 func TestReturnStageKilled(t *testing.T) {
 	s := newStaged(t, true)
 	n := 0
-	r := s.on("co_body", 2, &n)
+	r := s.registerOn("co_body", 2, &n)
 	s.register(true, r)
 	for i := range uint64(2) {
-		s.own(i, 7+i)
+		s.setStack(i, 7+i)
 		s.begin(i)
 	}
 	reclaim := func() {
@@ -431,7 +431,7 @@ func TestReturnStageKilled(t *testing.T) {
 	}
 	reclaim()
 	s.counts(r, 2, 0, 0, 0, 0, 2)
-	s.own(0, 9) // another task has the stack
+	s.setStack(0, 9) // another task has the stack
 	reclaim()
 	s.counts(r, 2, 0, 0, 0, 1, 1)
 	s.begin(0)
@@ -441,8 +441,8 @@ func TestReturnStageKilled(t *testing.T) {
 	s.counts(r, 3, 0, 0, 2, 1, 0)
 }
 
-// TestReturnStageReaper: instances that nobody will come back to are given back
-// when calls miss for want of them.
+// TestReturnStageReaper: instances that can never return are freed when calls miss
+// for want of them.
 func TestReturnStageReaper(t *testing.T) {
 	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: time.Millisecond}})
 	if err != nil {
@@ -451,11 +451,11 @@ func TestReturnStageReaper(t *testing.T) {
 	defer f.Close()
 	s := &staged{t, f, f.Engine()}
 	n := 0
-	r := s.on("jump_deep", 4, &n)
+	r := s.registerOn("jump_deep", 4, &n)
 	s.register(true, r)
 	s.call("jump_over", 77, 4)
 	s.call("fill_stack", 0, 0)
-	for wait := patience.Of(t); ; {
+	for wait := patience.Context(t); ; {
 		s.call("jump_over", 77, 4)
 		s.call("fill_stack", 0, 0)
 		x, _, _ := s.e.Stats(&r.Kprobe)
@@ -474,7 +474,7 @@ func TestReturnStageHostile(t *testing.T) {
 	const shared = guest.GVA(0x5000_0000) // where the fake has it
 	s := newStaged(t, false)
 	n := 0
-	r := s.on("recurse", 20, &n)
+	r := s.registerOn("recurse", 20, &n)
 	s.register(true, r)
 	s.call("recurse", 10, 4)
 	var b [8]byte
@@ -518,8 +518,8 @@ func TestReturnStageHostile(t *testing.T) {
 	}
 }
 
-// TestReturnStageTwice: the later returns of a function find where to go on, and
-// its kretprobe goes to the host.
+// TestReturnStageTwice: the later returns of a function resume at the right place,
+// and its kretprobe moves to the host.
 func TestReturnStageTwice(t *testing.T) {
 	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: time.Millisecond}})
 	if err != nil {
@@ -528,7 +528,7 @@ func TestReturnStageTwice(t *testing.T) {
 	defer f.Close()
 	s := &staged{t, f, f.Engine()}
 	n := 0
-	r := s.on("set_jump", 1, &n)
+	r := s.registerOn("set_jump", 1, &n)
 	s.register(true, r)
 	before := s.e.Totals(-1)
 	s.call("twice", 12, 12)
@@ -536,7 +536,7 @@ func TestReturnStageTwice(t *testing.T) {
 	if after.Copies-before.Copies != 12 || after.Foreign != before.Foreign {
 		t.Errorf("%+v, before %+v", after, before)
 	}
-	for wait := patience.Of(t); ; {
+	for wait := patience.Context(t); ; {
 		i, _ := s.e.Info(&r.Kprobe)
 		if i.NoStage == "the function returns twice" && i.Optimized && !i.InGuest {
 			break

@@ -1,35 +1,36 @@
 package probe
 
 import (
-	"encoding/binary"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-var le = binary.LittleEndian
-
-// activation is a record that a hit has taken for a call.
-type activation struct {
-	t *instances
-	i int
+// arrive implements kind.
+func (rp *retprobe) arrive(c *cpu, s State, r *registration, k *cell) (taken bool) {
+	c.setProbe(r)
+	if r.filter != nil && !c.runFilter(r) {
+		count(&k.filtered)
+		return false
+	}
+	c.activate(s, r, rp)
+	return false
 }
 
 // activate begins to follow a call of the function of the kretprobe r. The guest's
-// stack is left alone until hookReturn, so that every handler of the site finds the real
-// return address there.
-func (c *cpu) activate(s State, r *registration) {
+// stack is not changed until hookReturn, so that every handler of the site finds the
+// real return address there.
+func (c *cpu) activate(s State, r *registration, rp *retprobe) {
 	k := &r.cells[c.id]
-	t := r.ret.table.Load()
+	t := rp.table()
 	ret, ok := c.returnAddress(s)
-	// Through a mapping of its own user code can run kernel text, and a kernel that of user
-	// code: neither can return to trampolines of the other's.
+	// Through a mapping of its own user code can run kernel text, and a kernel user
+	// code: neither can return to trampolines of the other.
 	ok = ok && t.user == (s.CPL == 3)
-	if ok && t.lent != nil { // what boots may run where the kernel's text is not mapped yet
+	if ok && t.lent != nil { // boot code may run where the kernel's text is not mapped yet
 		_, ok = c.pages.Translate(s.Root, t.lent[0])
 	}
 	i := -1
-	if ok && ret.Canonical() { // or the return is the processor's to refuse
+	if ok && ret.Canonical() { // or the processor will reject the return
 		if t.left {
 			t.abandonDisplaced(c.spot(s))
 		}
@@ -43,9 +44,9 @@ func (c *cpu) activate(s State, r *registration) {
 		count(&k.missed)
 		return
 	}
-	if r.ret.probe.Entry != nil {
+	if rp.probe.Entry != nil {
 		c.ctx.Data, c.ctx.Ret = t.data(i), ret
-		skip := c.runEntry(r)
+		skip := c.runEntry(rp)
 		c.ctx.Data, c.ctx.Ret = nil, 0
 		if skip != 0 {
 			t.recycle(i)
@@ -57,15 +58,15 @@ func (c *cpu) activate(s State, r *registration) {
 	c.entered = append(c.entered, activation{t, i})
 }
 
-func (c *cpu) runEntry(r *registration) (skip int) {
+func (c *cpu) runEntry(rp *retprobe) (skip int) {
 	depth := c.depth
-	defer c.contain(&r.tally, "entry", depth)
-	return r.ret.probe.Entry(&c.ctx)
+	defer c.contain(&rp.reg.tally, "entry", depth)
+	return rp.probe.Entry(&c.ctx)
 }
 
-// returnAddress reads the real return address at a function's entry. There is
-// none where the guest has come to by other ways than a call, and finds what an
-// activation that is over has left behind.
+// returnAddress reads the real return address at a function's entry. It fails if the
+// guest arrived otherwise than by a call, and the stack still holds the trampoline of
+// an activation that is over.
 func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 	w, ok := c.readWord(s, s.Regs.RSP)
 	if !ok {
@@ -77,34 +78,35 @@ func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 	return w, true
 }
 
-// holds reports whether record i is live, and of the place at RSP and the task that
-// the vCPU runs. One whose stack was moved is of that place from now on.
+// holds reports whether record i is live, and belongs to the place at RSP and the
+// task that the vCPU runs. A record whose stack was moved gets that place from now
+// on.
 func (c *cpu) holds(s State, t *instances, i int) bool {
 	return t.word(i, instState).Load()&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.inSpace(i, s) &&
 		c.adopt(s, t, i) && !t.ownerGone(i, t.task(i), s.Root, c.word[:])
 }
 
-// inSpace reports whether record i, of code of CPL3, is of the address space of s, as far as
-// it is known.
+// inSpace reports whether record i, of code of CPL3, belongs to the address space of
+// s, as far as it is known.
 func (t *instances) inSpace(i int, s State) bool {
 	root := t.word(i, instRoot).Load()
 	return !t.user || root == 0 || guest.GPA(root) == s.Root
 }
 
 // hookReturn puts the trampoline of the activations that this hit has begun on the
-// guest's stack. When the stack cannot be written, they have not begun: they
-// count as missed.
+// guest's stack. If the stack cannot be written, they have not begun: they count as
+// missed.
 func (c *cpu) hookReturn(s State) {
 	entered := c.entered
 	c.entered = entered[:0]
 	next, ok := c.readWord(s, s.Regs.RSP)
-	// A trampoline that is there already belongs to a function that has left
-	// with a jump to this one: its activation ends with this one's.
+	// A trampoline that is already there belongs to a function that has left with a
+	// jump to this one: its activation ends with this one's.
 	if t, i := c.trampoline(next); ok && t != nil {
 		ok = c.holds(s, t, i)
 	}
-	// All is in place before the trampoline is, so that whoever looks from another
-	// vCPU finds from it what it leads to.
+	// Everything is in place before the trampoline is, so that a reader on another
+	// vCPU can follow the trampoline.
 	for _, a := range entered {
 		a.t.word(a.i, instPlace).Store(s.Regs.RSP)
 		a.t.setNext(a.i, next)
@@ -136,9 +138,9 @@ func (c *cpu) hookReturn(s State) {
 	}
 }
 
-// endRedirectedEntry ends the entry of a function when a kprobe's pre handler has sent
-// the guest elsewhere, from where its RSP was sp. If the return address is still on
-// the stack, the function's return is yet to come. Otherwise the handler has returned
+// endRedirectedEntry ends the entry of a function when a kprobe's pre handler has
+// sent the guest elsewhere, from where its RSP was sp. If the return address is still
+// on the stack, the function has yet to return. Otherwise the handler has returned
 // itself.
 func (c *cpu) endRedirectedEntry(s State, sp uint64) {
 	switch {
@@ -156,8 +158,8 @@ func (c *cpu) endRedirectedEntry(s State, sp uint64) {
 	}
 }
 
-// maxPopped bounds what a function takes off the stack besides its return
-// address (ret imm16).
+// maxPopped bounds the bytes that a function pops besides its return address (ret
+// imm16).
 const maxPopped = 0xffff
 
 // near reports whether the vCPU could just have returned from the place of record
@@ -166,16 +168,16 @@ func (t *instances) near(i int, s State) bool {
 	return t.user == (s.CPL == 3) && s.Regs.RSP-8-t.word(i, instPlace).Load() <= maxPopped
 }
 
-// fits reports whether the vCPU may come from the activation that is live in record i: it
-// has returned to its trampoline, by the stack that it was called on or by a copy.
-// Int3s of the guest's own are trampolines by the place only.
+// fits reports whether the vCPU may belong to the activation that is live in record
+// i: it has returned to its trampoline, on the stack that it was called on or on a
+// copy. For int3s of the guest's own only the place counts.
 func (t *instances) fits(i int, s State, state uint64) bool {
 	return state&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.inSpace(i, s) && (t.lent == nil || t.near(i, s))
 }
 
 // trap implements resident: at a trampoline, or at the exit for those that the
-// guest's code does not know. RSP's word is then the number of the record, and belongs
-// to nobody.
+// guest's code does not know. RSP's word is then the number of the record, and
+// belongs to no activation.
 func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, ok bool) {
 	rip := guest.GVA(s.Regs.RIP)
 	if !t.shared() {
@@ -200,10 +202,10 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detou
 	return nil, nil, true
 }
 
-// fault implements resident: a trampoline that is not mapped in an address space
-// cannot be fetched there, and the function has returned all the same; the return
-// stage goes on at its fixup; and a single step of the guest's is nobody's concern
-// before the function has returned.
+// fault implements resident. A trampoline that is not mapped in an address space
+// cannot be fetched there, but the function has returned; the return stage resumes at
+// its fixup; and a single step of the guest's is ignored until the function has
+// returned.
 func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != x86.VectorDB || !t.shared()) {
@@ -229,8 +231,8 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	return Verdict{Action: NotOurs}
 }
 
-// home implements resident: of a trampoline where its last activation returns to,
-// else the probed function's entry.
+// home implements resident: for a trampoline, the address that its last activation
+// returns to, else the probed function's entry.
 func (t *instances) home(rip guest.GVA) guest.GVA {
 	if i, ok := t.recordOf(rip); ok {
 		if t.word(i, instNext).Load() == 0 {
@@ -246,9 +248,9 @@ func (t *instances) accessor(_ *cpu, s State) (guest.GVA, bool) {
 	return t.home(guest.GVA(s.Regs.RIP)), false
 }
 
-// handleReturn handles an arrival at a trampoline: the function has returned. The
-// return handlers of its activation and of those of the same place run, those of the
-// newest first, and the guest goes on where it would have gone. False means that no
+// handleReturn handles a vCPU at a trampoline: the function has returned. The return
+// handlers of its activation and of the others of the same place run, the newest
+// first, and the guest resumes where it would have returned to. False means that no
 // activation can have led here.
 func (c *cpu) handleReturn(s State, t *instances, i int) bool {
 	c.abandonStep()
@@ -286,8 +288,8 @@ func (c *cpu) handleReturn(s State, t *instances, i int) bool {
 	}
 	first.unwind(s)
 	if !next.Canonical() {
-		// The guest has written that. With such a RIP a vCPU cannot be entered (SDM
-		// Vol. 3, 26.3.1.4).
+		// The guest has written this address. With such a RIP a vCPU cannot be
+		// entered (SDM Vol. 3, 26.3.1.4).
 		s.Regs.RIP = at
 		return false
 	}
@@ -314,22 +316,23 @@ func (c *cpu) deliverReturn(s State, t *instances, i int, home guest.GVA) {
 	c.enter(s)
 	c.setProbe(r)
 	c.ctx.Data, c.ctx.Ret = data, home
-	c.runReturn(r)
+	c.runReturn(rp)
 	c.ctx.Data, c.ctx.Ret = nil, 0
 	c.leave()
 }
 
-func (c *cpu) runReturn(r *registration) {
+func (c *cpu) runReturn(rp *retprobe) {
 	depth := c.depth
-	defer c.contain(&r.tally, "return", depth)
-	r.ret.probe.Return(&c.ctx)
+	defer c.contain(&rp.reg.tally, "return", depth)
+	rp.probe.Return(&c.ctx)
 }
 
-// handleRepeatedReturn handles an arrival at a trampoline whose activation has ended, or
-// is another one's: a copy of the stack that a fork or a coroutine made returns as well, and
-// so does a function that returns twice. The record says where to, and from now on the
-// table sees to it that it is used for this call only, which is the host's affair alone. Where
-// it says nothing, the guest has jumped to an address of ours.
+// handleRepeatedReturn handles a vCPU at a trampoline whose activation has ended, or
+// belongs to another call: a copy of the stack that a fork or a coroutine made
+// returns too, and so does a function that returns twice. The record has the return
+// address. From now on the table uses the record for this call only, which only the
+// host can ensure. If the record has none, the guest has jumped to an address of
+// ours.
 func (c *cpu) handleRepeatedReturn(s State, t *instances, i int, state uint64) bool {
 	next := guest.GVA(t.word(i, instNext).Load())
 	home := c.resolveReturn(next)
@@ -361,8 +364,8 @@ func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
 	return c.mem.Write(addr, c.word[:]) == nil
 }
 
-// touches reports whether the instruction at rip is one that finds out whether the stack of user code ends: the push of a trampoline, or the one
-// before stages.
+// touches reports whether the instruction at rip is one that checks whether the stack
+// of user code ends: the push of a trampoline, or the one before stages.
 func (t *instances) touches(rip guest.GVA) bool {
 	off := int(rip - t.tramps)
 	return t.shared() && t.user && (t.isPush(off) || off == t.touch.off)
@@ -371,8 +374,8 @@ func (t *instances) touches(rip guest.GVA) bool {
 // isPush reports whether the push of a trampoline is at an offset.
 func (t *instances) isPush(off int) bool { return off < t.n*trampSize && off%trampSize == t.push }
 
-// handleStackEnd serves a return whose code in the guest has found that the stack ends below:
-// as if it had not run.
+// handleStackEnd handles a return whose code in the guest has found that the stack
+// ends below: as if that code had not run.
 func (t *instances) handleStackEnd(c *cpu, s State) bool {
 	off, was := int(s.Regs.RIP-uint64(t.tramps)), *s.Regs
 	switch {

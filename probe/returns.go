@@ -16,8 +16,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// returns makes the tables of kretprobes, and sees to it that records which nobody
-// will come back to are recycled. It is guarded by Engine.mu.
+// returns makes the tables of kretprobes, and recycles records whose activations will
+// never return. It is guarded by Engine.mu.
 type returns struct {
 	*control
 	opt    *optimizer
@@ -26,12 +26,12 @@ type returns struct {
 	missed map[*instances]uint64 // calls, when the reaper last looked
 }
 
-// errNotShared is why a kretprobe stays on the host.
+// errNotShared is the reason why a kretprobe stays on the host.
 var errNotShared = errors.New("this guest has no memory that host and guest share")
 
-// prepare makes a table for rp on st: where the probe's handlers can run in the guest,
-// one that it shares.
-func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
+// prepare implements kind: if the probe's handlers can run in the guest, the guest
+// shares the table.
+func (rp *retprobe) prepare(x *returns, st *site) (*instances, *Error) {
 	var why error
 	if rp.probe.ReturnStage != nil {
 		t := newInstances(&x.core, rp, st)
@@ -87,7 +87,7 @@ func (x *returns) share(t *instances) error {
 		t.tasks = nil // it is about other stacks
 	}
 	t.prof, t.cpus = prof, len(x.cpus)
-	t.n = 1 << bits.Len(uint(t.n-1)) // the guest's code takes it for a mask
+	t.n = 1 << bits.Len(uint(t.n-1)) // the guest's code uses it as a mask
 	if uint64(t.n)*uint64(t.stride) > math.MaxInt32/2 {
 		return errors.New("its instances take too much memory")
 	}
@@ -121,13 +121,14 @@ func (x *returns) put(t *instances) error {
 	return x.code.Put(t.site, t.user, t, func(at guest.GVA) ([]byte, error) { return t.assemble(at, exit.code), nil })
 }
 
-// borrow gives t trampolines before there is memory for any: int3s that the guest's kernel has
-// in its text, behind returns and between functions, where nobody comes by. They stay the
-// guest's own, and are not written. why says why there is no memory.
+// borrow gives t trampolines before there is memory for any: int3s that the guest's
+// kernel has in its text, after returns and between functions, that are never
+// executed. They remain the guest's own, and are not written. why is the reason for
+// the lack of memory.
 func (x *returns) borrow(t *instances, why string) error {
 	var b [1]byte
 	for _, a := range x.padding(t.user) {
-		if x.code.At(a) == nil && x.target.ReadMemory(0, a, b[:]) == nil && b[0] == x86.Int3 {
+		if x.code.ResidentAt(a) == nil && x.target.ReadMemory(0, a, b[:]) == nil && b[0] == x86.Int3 {
 			if t.lent = append(t.lent, a); len(t.lent) == t.n {
 				x.code.Lend(t.lent, t)
 				return nil
@@ -138,7 +139,7 @@ func (x *returns) borrow(t *instances, why string) error {
 	return fmt.Errorf("%w, and not enough int3s of the guest's own that nobody executes: %s", code.ErrNoMemory, why)
 }
 
-// padding returns where borrow looks.
+// padding returns the places that borrow can use.
 func (k *core) padding(user bool) []guest.GVA {
 	if kernel, ok := k.target.Symbols().(Kernel); ok && !user && k.can[0].NoBreakpoint == "" {
 		return kernel.Padding()
@@ -146,30 +147,28 @@ func (k *core) padding(user bool) []guest.GVA {
 	return nil
 }
 
-// tables returns those of all registered kretprobes. Callers hold Engine.view
-// or Engine.mu.
+// tables returns the tables of all registered kretprobes. Callers hold Engine.view or
+// Engine.mu.
 func (k *core) tables() []*instances {
 	var out []*instances
 	for _, st := range k.sites.All() {
 		for _, r := range *st.chain.Load() {
-			if r.ret != nil {
-				out = append(out, r.ret.tables()...)
-			}
+			out = append(out, r.kind.tables()...)
 		}
 	}
 	return out
 }
 
-// move gives kretprobes whose trampolines are borrowed tables of the engine's memory, where
-// there is some by now. Calls that are under way return by the old ones. Callers hold mu.
+// move gives kretprobes with borrowed trampolines tables in the engine's memory, if
+// there is some by now. Calls under way return through the old ones. Callers hold mu.
 func (x *returns) move() error {
 	moved := map[*retprobe]*instances{}
 	var errs []error
 	for _, old := range x.tables() {
-		if old.lent == nil || old.rp.table.Load() != old || x.can[guest.Level(old.user)].NoExec != "" {
+		if old.lent == nil || old.rp.table() != old || x.can[guest.Level(old.user)].NoExec != "" {
 			continue
 		}
-		if t, err := x.prepare(old.rp, old.rp.reg.site); err != nil {
+		if t, err := old.rp.prepare(x, old.rp.reg.site); err != nil {
 			errs = append(errs, err)
 		} else {
 			moved[old.rp] = t
@@ -180,7 +179,7 @@ func (x *returns) move() error {
 	}
 	err := x.stop(func(w World) error {
 		for rp, t := range moved {
-			rp.early.Store(rp.table.Swap(t))
+			rp.early.Store(rp.current.Swap(t))
 			x.opt.review(w, rp.reg.site, &errs)
 		}
 		return nil
@@ -191,57 +190,26 @@ func (x *returns) move() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// returnMemory returns the bounds of what the kretprobes of st use in the guest.
+// returnMemory returns the bounds of the memory that the kretprobes of st use in the
+// guest.
 func (st *site) returnMemory() []guest.GVA {
 	var out []guest.GVA
 	for _, r := range *st.chain.Load() {
-		if t := r.table(); t != nil && t.shared() {
+		if t := r.kind.table(); t != nil && t.shared() {
 			out = append(out, t.tramps, t.end-1, t.base, t.base+guest.GVA(len(t.bytes)-1))
 		}
 	}
 	return out
 }
 
-// save takes the counts of all tables, which go with a guest that does not run any
-// more. Activations that were under way are abandoned.
+// save reads the counts of all tables, which are lost with a guest that no longer
+// runs. Activations that were under way are abandoned.
 func (x *returns) save() {
 	x.view.Lock()
 	defer x.view.Unlock()
 	for _, t := range x.tables() {
 		t.rp.abandon()
 	}
-}
-
-// Undecided reports whether the last look at the kretprobes' activations (Info,
-// List) has met some of which it needs Reclaim to say whether they can return.
-func (e *Engine) Undecided() bool {
-	e.view.RLock()
-	defer e.view.RUnlock()
-	for _, t := range e.tables() {
-		if t.undecided.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// Reclaim stops the world and recycles the instances of all activations that
-// can be seen, then, to have been left in another way than by a return. Info and
-// List do the same as far as it can be done while the guest runs, and hits
-// that find no free instance. Errors: ErrInHandler, ErrClosed, and the stop's.
-func (e *Engine) Reclaim() error {
-	if err := e.lock(); err != nil {
-		return err
-	}
-	defer e.mu.Unlock()
-	if err := e.returns.reclaim(); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(e.tables(), (*instances).wanting) {
-		_, err := e.collector.run()
-		return err
-	}
-	return nil
 }
 
 // reclaim reclaims the records of all tables, with the world stopped. Callers hold mu.
@@ -255,15 +223,17 @@ func (x *returns) reclaim() error {
 	})
 }
 
-// reapDelay is how often it is looked whether kretprobes miss calls for want of records
-// that nobody will come back to, or that are kept for a return address (moved.go).
+// reapDelay is how often the engine checks whether kretprobes miss calls for want of
+// records: records whose activations will never return, or that are kept for a return
+// address (moved.go).
 const reapDelay = 50 * time.Millisecond
 
-// reaped reports whether t is looked at.
+// reaped reports whether the reaper looks at t.
 func (t *instances) reaped() bool { return !t.left && t.lent == nil }
 
-// startReaper sees to it that it is, while there is a kretprobe with trampolines. A hit on the host that
-// finds no record looks for abandoned ones itself, where the guest takes none.
+// startReaper starts the reaper, which runs while there is a kretprobe with
+// trampolines. A hit on the host that finds no free record looks for abandoned ones
+// itself, unless the guest takes records too.
 func (x *returns) startReaper() {
 	if x.reaper != nil || x.opt.delay < 0 {
 		return
@@ -282,9 +252,9 @@ func (x *returns) startReaper() {
 	})
 }
 
-// reap recycles records where calls were missed since it last did, and moves
-// kretprobes whose functions return twice to the host. It reports whether any kretprobe
-// has trampolines. Callers hold mu.
+// reap recycles records where calls were missed since the last time, and moves
+// kretprobes whose functions return twice to the host. It reports whether any
+// kretprobe has trampolines. Callers hold mu.
 func (x *returns) reap() (any bool) {
 	short, want := false, false
 	var twice []*site
@@ -334,7 +304,8 @@ func (x *returns) reap() (any bool) {
 	return any
 }
 
-// moveToHost takes sites from the guest whose kretprobes do not belong there any more. Callers hold mu.
+// moveToHost moves sites whose kretprobes do not belong in the guest any more to the
+// host. Callers hold mu.
 func (x *returns) moveToHost(sites []*site) error {
 	return x.stop(func(w World) error {
 		var lost []error

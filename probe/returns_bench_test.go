@@ -51,7 +51,7 @@ func returnProbe() *probe.Kretprobe {
 // three, with one that has no instance left, with a stack walk and with a
 // jprobe.
 func TestReturnAllocates(t *testing.T) {
-	f := newFake(t, 1, manyImage(t, 1))
+	f := newFake(t, 1, functionsImage(t, 1))
 	e := f.Engine()
 	a := &activation{e: e, f: f, addr: textBase}
 	pcs := make([]guest.GVA, 16)
@@ -111,7 +111,7 @@ func unregisterAll(tb testing.TB, e *probe.Engine) {
 // BenchmarkReturn is the engine's own work for one activation: both traps, and
 // the test's two accesses to the stack.
 func BenchmarkReturn(b *testing.B) {
-	f := newFake(b, 1, manyImage(b, 1))
+	f := newFake(b, 1, functionsImage(b, 1))
 	a := &activation{e: f.Engine(), f: f, addr: textBase}
 	if err := f.Engine().Register(returnProbe()); err != nil {
 		b.Fatal(err)

@@ -24,7 +24,7 @@ func TestSavedFrameWide(t *testing.T) {
 		return x
 	}
 	hot := &probe.Kprobe{Symbol: "hot", Pre: func(*probe.Context) int { return 0 }, Stage: stage()}
-	body := s.on("co_body", 4, new(int))
+	body := s.registerOn("co_body", 4, new(int))
 	body.Stage, body.ReturnStage = stage(), stage()
 	if err := s.e.Register(hot, body); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestSavedFrameWide(t *testing.T) {
 			b = binary.LittleEndian.AppendUint64(b, w)
 		}
 		was := slices.Clone(b)
-		if err := s.e.Apart(false, func(c *probe.Clean) error { return c.Memory(at, b, func(guest.GPA) []byte { return nil }) }); err != nil {
+		if err := s.e.RunUnpatched(false, func(c *probe.Clean) error { return c.Memory(at, b, func(guest.GPA) []byte { return nil }) }); err != nil {
 			return 0, 0
 		}
 		if !slices.Equal(b[8:16], was[8:16]) || !slices.Equal(b[32:], was[32:]) {

@@ -17,7 +17,7 @@ import (
 // the instruction allocates, alone or in a crowd.
 func TestHitAllocatesNothing(t *testing.T) {
 	for _, others := range []int{0, 1000} {
-		f := newFake(t, 1, manyImage(t, others+1))
+		f := newFake(t, 1, functionsImage(t, others+1))
 		e := f.Engine()
 		crowd(t, e, others+1)
 		for _, w := range ways {
@@ -55,7 +55,7 @@ func TestManyProbes(t *testing.T) {
 		maxRatio  = 3 * many / few // more than many and less than many^2 over few^2
 		maxBytes  = 2 << 10
 	)
-	f := newFake(t, 8, manyImage(t, many+1))
+	f := newFake(t, 8, functionsImage(t, many+1))
 	on, off, each := batch(t, f, few)
 	onMany, offMany, eachMany := batch(t, f, many)
 	t.Logf("%d probes: registered in %v, unregistered in %v, %d bytes each; %d: %v, %v, %d bytes", few, on, off, each, many, onMany, offMany, eachMany)
@@ -156,7 +156,7 @@ func TestManyJumps(t *testing.T) {
 			t.Errorf("%d of %d have their jump", now, n)
 		}
 		t.Logf("%d probes: %v, %d bytes each", n, took[n], each)
-		if n == many && each > maxBytes { // of few, what is remembered of functions is most
+		if n == many && each > maxBytes { // with few probes, the cache of functions dominates
 			t.Errorf("%d bytes for each of %d probes on 8 vCPUs, want at most %d", each, n, maxBytes)
 		}
 		if err := e.Unregister(ps...); err != nil {

@@ -5,17 +5,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Stack stores where the interrupted code stands, and where it, and each
-// of its callers in turn, will return to, and returns how many those are. It
-// ends where pcs is full, at the outermost function, and where the stack makes no
-// sense. All addresses are the guest's own: of a trampoline or slot it shows the
-// address that stands for, also in nested activations of kretprobes.
+// Stack stores the address of the interrupted code, and the addresses that it and
+// each of its callers in turn will return to. It returns the number of addresses. It
+// ends when pcs is full, at the outermost function, and where the stack makes no
+// sense. All addresses are the guest's own: for a trampoline or slot it stores the
+// address that this replaces, also in nested activations of kretprobes.
 //
-// A frame is found by the image's call frame information; where there is none,
-// by what a function's first instructions do to the stack, and by the chain of
-// frame pointers (System V ABI, 3.2.2). Code without either is passed over. Where
-// that tells of interrupts and system calls, as a Linux kernel's does, the code that
-// they interrupted follows, in the end that of the user.
+// A frame is found by the image's call frame information or, without that, by the
+// effect of a function's first instructions on the stack, and by the chain of frame
+// pointers (System V ABI, 3.2.2). Code without either is skipped. If the information
+// describes interrupts and system calls, as a Linux kernel's does, the code that they
+// interrupted follows, in the end that of the user.
 //
 // In a pre handler the first address is the probe's, in a return handler the
 // one that the function returns to. It allocates nothing.
@@ -27,7 +27,7 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 // Stacks is Stack, and returns how many of the addresses are the kernel's, which come
 // first, and how many the user's.
 func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
-	f := innermost(State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
+	f := innermostFrame(State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
 	if at := guest.GVA(f.PC) - 1; at == c.Addr || f.User && c.FileCode(at) == c.Addr {
 		f.PC-- // as Kprobe.Pre sees it
 	}
@@ -48,17 +48,18 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	return kernel, user
 }
 
-// innermost returns the frame of the code that runs in the state s.
-func innermost(s State) guest.Frame {
+// innermostFrame returns the frame of the code that runs in the state s.
+func innermostFrame(s State) guest.Frame {
 	r := s.Regs
 	return guest.Frame{PC: r.RIP, Exact: true, User: s.CPL == 3, Known: true, Regs: [...]uint64{guest.FrameRSP: r.RSP, guest.FrameRBP: r.RBP,
 		guest.FrameR10: r.R10, guest.FrameR13: r.R13, guest.FrameRDI: r.RDI, guest.FrameRDX: r.RDX}}
 }
 
-// Unwind returns the frame of the code that runs in the state s, and those of its callers, as
-// Context.Stack goes through them, at most limit; more says that there may be others. The world is stopped.
+// Unwind returns the frame of the code that runs in the state s, and the frames of
+// its callers, as Context.Stack visits them, at most limit; more says that there may
+// be others. The world is stopped.
 func (e *Engine) Unwind(s State, limit int) (frames []guest.Frame, more bool) {
-	return e.UnwindFrom(s.Root, innermost(s), limit)
+	return e.UnwindFrom(s.Root, innermostFrame(s), limit)
 }
 
 // UnwindFrom is Unwind of a stack whose innermost frame is f.
@@ -75,15 +76,16 @@ func (e *Engine) UnwindFrom(root guest.GPA, f guest.Frame, limit int) (frames []
 	return frames, true
 }
 
-// caller goes to the caller of f, and reports whether there is one. For traps see frameRule.
+// caller replaces f by the frame of its caller, and reports whether there is one. For
+// traps see frameRule.
 func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, traps bool) bool {
-	at := f.At()
+	at := f.RuleAddr()
 	if f.User {
 		at = c.fileCode(root, at)
 	}
 	rule := frameRule(at, f.Exact, syms, img, traps)
-	// The interrupted code's stack is read with its own rights. An address that cannot
-	// be read ends a walk, and is nobody's fault.
+	// The interrupted code's stack is read with its own rights. An address that
+	// cannot be read ends a walk, and is not an error.
 	s := State{Root: root}
 	if f.User {
 		s.CPL = 3
@@ -96,7 +98,7 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, tr
 	}
 	f.PC = uint64(c.Home(guest.GVA(f.PC)))
 	if f.User {
-		// Of the user code of a kernel that has any, nothing is known.
+		// Nothing is known of the user code of a kernel.
 		if _, ok := syms.(Kernel); ok {
 			return f.PC != 0 && f.PC>>47 == 0
 		}
@@ -104,17 +106,19 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, tr
 	return syms.IsText(guest.GVA(f.PC))
 }
 
-// frameRule returns the rule at at; exact says that it is the next instruction to run. Without traps the entry of an
-// interrupt has that of a function, but for kernels, whose stacks are told by the host alone: programs in the guest go by
-// frame pointers (Chain), and those of the host have to find the same, so that the function that was interrupted
-// is not among the callers of either.
+// frameRule returns the rule at at; exact says that it is the next instruction to
+// run. If traps is not set, the entry of an interrupt gets the rule of a function.
+// Kernels are an exception, because only the host walks their stacks: programs in the
+// guest follow frame pointers (Chain), and programs on the host must find the same
+// callers, so the function that was interrupted is not among the callers of either.
 func frameRule(at guest.GVA, exact bool, syms Symbols, img Image, traps bool) guest.FrameRule {
 	if img != nil {
 		rule, ok := img.FrameRule(at)
 		if ok && rule.Trap && !traps {
 			if _, kernel := syms.(Kernel); !kernel {
 				ok = false
-				// Behind its first instructions, RSP's word is a register of what was interrupted, or an error code.
+				// After its first instructions, RSP's word is a register of the
+				// interrupted code, or an error code.
 				exact = exact && rule.Base == guest.FrameRSP && rule.CFA+rule.Return == 0
 			}
 		}
@@ -130,8 +134,8 @@ func frameRule(at guest.GVA, exact bool, syms Symbols, img Image, traps bool) gu
 	return ByPointer
 }
 
-// prologue returns the rule for pc when it is at the beginning of a function or
-// directly behind its first push %rbp.
+// prologue returns the rule for pc if it is at the beginning of a function or
+// directly after its first push %rbp.
 func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 	s, ok := syms.Find(pc)
 	if !ok {

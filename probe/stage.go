@@ -2,10 +2,14 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// Stage is a probe's handlers in the form of machine code. On an optimized site
-// it runs in the detour, in guest mode: a hit then takes no exit. On any
-// other arrival, and on a site that cannot be optimized, the probe's Pre runs,
-// which must do the same on the host.
+// MaxStageStack is the maximum of Stage.Stack, in bytes: so both ends of the memory
+// that a stage needs are in neighboring pages.
+const MaxStageStack = 1024
+
+// Stage is a probe's handlers in the form of machine code. On an optimized site it
+// runs in the detour, in guest mode: a hit then takes no exit. On any other hit, and
+// on a site that cannot be optimized, the probe's Pre runs, which must do the same on
+// the host.
 type Stage struct {
 	// Code is a function, the same wherever it is put, for the privilege of the
 	// probed code:
@@ -13,10 +17,10 @@ type Stage struct {
 	//	RDI  address of the context: x86-64 struct pt_regs (168 bytes)
 	//	RSI  address of the vCPU's block
 	//
-	// It returns with all registers as they were but RAX and the arithmetic
-	// flags, expects DF clear, and uses at most Stack bytes below RSP, which may be
-	// MaxStageStack (with more every hit takes an exit). It may run again, on the same
-	// vCPU, before it has returned.
+	// It returns with all registers unchanged except RAX and the arithmetic flags,
+	// expects DF clear, and uses at most Stack bytes below RSP, which may be
+	// MaxStageStack (with more every hit takes an exit). It may run again, on the
+	// same vCPU, before it has returned.
 	Code  []byte
 	Stack int
 
@@ -27,38 +31,38 @@ type Stage struct {
 	// code of CPL3 that has alignment checks on (RFLAGS.AC) takes an exit instead.
 	Aligned bool
 
-	// Reads has bit n set when Code may read the 8 bytes at 8n of the context:
-	// only those are filled in.
+	// Reads has bit n set if Code may read the 8 bytes at 8n of the context: only
+	// those are filled in.
 	Reads uint32
 
-	// Fixups are the instructions of Code that may fault: such a #PF or #GP is
-	// not the guest's, and the vCPU goes on at Resume.
+	// Fixups are the instructions of Code that may fault: the engine handles such a
+	// #PF or #GP, and the vCPU resumes at Resume.
 	Fixups []Fixup
 
-	// Block is the address of vCPU 0's block, that of vCPU i is i times Stride
-	// behind it.
+	// Block is the address of vCPU 0's block; the block of vCPU i is i times Stride
+	// after it.
 	Block  guest.GVA
 	Stride uint64
 
-	// Lost is the address of a word that counts the hits on no vCPU that the
-	// stack's profile shows: no block, so Code did not run. Counts has them as hits
-	// that were missed, on vCPU 0.
+	// Lost is the address of a word that counts the hits whose vCPU the stack's
+	// profile does not identify: no block, so Code did not run. Counts reports them
+	// as missed hits of vCPU 0.
 	Lost guest.GVA
 
-	// Counts returns the hits of vCPU cpu that ran in the guest, by what became of
-	// them. The guest writes the numbers: they are what it says. It is called from
-	// any goroutine.
+	// Counts returns the hits of vCPU cpu that ran in the guest, by outcome. The
+	// guest writes the numbers, so they are only as reliable as the guest. It is
+	// called from any goroutine.
 	Counts func(cpu int) (handled, filtered, missed uint64)
 
-	// Placed, when set, is called with the address that hits of the probe are reported at,
-	// each time that it is put on its site, with the world stopped: a reset, or the module
-	// that it is on, may have moved it.
+	// Placed, if set, is called with the address that hits of the probe are reported
+	// at, each time the probe is put on its site, with the world stopped: a reset, or
+	// a reload of its module, may have moved it.
 	Placed func(addr guest.GVA)
 
-	uses  int        // residents with its code, or that of which it is a part; guarded by Engine.mu
-	table *instances // whose entry it is, of a kretprobe
+	uses  int        // residents that contain its code; guarded by Engine.mu
+	table *instances // of a kretprobe: the table whose entry it is
 }
 
-// Fixup pairs an instruction with where the vCPU goes on when it faults. Both
+// Fixup pairs an instruction with the place where the vCPU resumes if it faults. Both
 // are offsets in Stage.Code.
 type Fixup struct{ Fault, Resume int }

@@ -96,7 +96,7 @@ func TestReturnStageDeep(t *testing.T) {
 	} {
 		s := newStaged(t, false)
 		calls := 0
-		r := s.on("co_body", 4, &calls)
+		r := s.registerOn("co_body", 4, &calls)
 		r.ReturnStage.Stack, r.ReturnStage.Reads = tc.at, tc.reads
 		if tc.entry >= 0 {
 			r.Stage = newReturnStage(0x31, 0xc0) // xor %eax,%eax

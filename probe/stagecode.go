@@ -7,11 +7,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// redZone is what code of CPL3 keeps below RSP (System V ABI, 3.2.2).
+// redZone is the number of bytes that code of CPL3 uses below RSP (System V ABI,
+// 3.2.2).
 const redZone = 128
 
-// exitStage emits the handler stage that is one exit to the host: the registers
-// of the vCPU are then those of the hit.
+// exitStage emits the handler stage that is one exit to the host, with the vCPU's
+// registers as at the hit.
 func (o *optimizer) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
 		var a x86.Asm
@@ -29,7 +30,7 @@ func (o *optimizer) emitExit(a *x86.Asm, user bool) {
 	}
 }
 
-// Behind the context: the flags, or the vCPU's number, while stages run.
+// After the context: the flags, or the vCPU's number, while stages run.
 const (
 	scratchFlags = x86.PtRegsSize
 	scratchCPU   = x86.PtRegsSize + 8
@@ -43,20 +44,20 @@ const (
 //	lea -frame(%rsp), %rsp    with the red zone at CPL3
 //	flags are kept: by lahf and seto at CPL3, by pushfq at CPL0, and there cli,
 //	so that the stage is not preempted
-//	registers that are used or asked for are stored
+//	registers that are used or read are saved
 //	for each stage: vCPU number from the stack's profile, block, call
-//	all is put back
+//	everything is restored
 //
-// The stages' code stands before that. Where the profile shows no vCPU no stage
-// runs, and their Lost are counted. lahf and sahf are there on every processor
-// with hardware virtualization, and take a fifth of the time of popfq.
+// The stages' code precedes it. If the profile does not identify the vCPU no stage
+// runs, and their Lost are counted. Every processor with hardware virtualization has
+// lahf and sahf, and they take a fifth of the time of popfq.
 //
 // At CPL3 the stack may end right below the interrupted RSP, or not be aligned where
-// alignment is checked. So the first thing that is done is to write to the lowest
-// and to the highest word of what will be used, which are in one page or in two
-// neighbours: when one faults nothing has changed but RSP, and the hit takes an exit
-// instead (stack). Afterwards nothing on the stack can fault, unless the guest takes
-// the page away meanwhile.
+// alignment is checked. So the first step is to write to the lowest and to the
+// highest word that will be used, which are in one page or in two neighboring ones:
+// if one faults, only RSP has changed, and the hit takes an exit instead (stack).
+// Afterwards no access to the stack can fault, unless the guest unmaps the page in
+// between.
 func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	const rax, rsi, rdi, rsp = x86.RAX, x86.RSI, x86.RDI, x86.RSP
 	prof, _ := o.placer.Profile(user)
@@ -68,11 +69,11 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		var calls []x86.Label
 		for _, x := range stages {
 			a.Align(detourAlign)
-			calls = append(calls, a.Here())
+			calls = append(calls, a.LabelHere())
 			placed = append(placed, placedStage{x.Code, x.Fixups, guest.GVA(a.PC())})
 			a.Append(x.Code)
 		}
-		lost, done := a.Here(), a.NewLabel()
+		lost, done := a.LabelHere(), a.NewLabel()
 		c.note(a, c.deepestStance(), neither)
 		for _, x := range stages {
 			if x.Lost != 0 {
@@ -83,7 +84,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		a.Jmp(done)
 		a.Align(detourAlign)
 
-		checked := a.Here() // with alignment checks on, out again, and to the host
+		checked := a.LabelHere() // with alignment checks on: undo, and exit to the host
 		exit := 0
 		if c.checks {
 			c.leave(a, again)
@@ -100,7 +101,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		}
 		loads := vcpuNumber(a, &prof, len(o.cpus), lost)
 		if len(stages) > 1 {
-			a.Mov(8, x86.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change
+			a.Mov(8, x86.At(rsp, scratchCPU), rax) // for the next stage: the stack's information may change
 		}
 		for i, x := range stages {
 			if i > 0 {
@@ -123,9 +124,9 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	}
 }
 
-// vcpuNumber emits RAX = number of the vCPU, from the interrupted RSP in RAX or from the
-// kernel's memory of the vCPU, and goes to lost if there is none below cpus. RSI
-// changes. It returns the offsets of the loads that may fault.
+// vcpuNumber emits RAX = number of the vCPU, from the interrupted RSP in RAX or from
+// the kernel's memory of the vCPU, and jumps to lost if the number is not below cpus.
+// RSI changes. It returns the offsets of the loads that may fault.
 func vcpuNumber(a *x86.Asm, p *guest.Profile, cpus int, lost x86.Label) (loads []int) {
 	const rax, rsi = x86.RAX, x86.RSI
 	if p.GS {
@@ -144,7 +145,7 @@ func vcpuNumber(a *x86.Asm, p *guest.Profile, cpus int, lost x86.Label) (loads [
 	return loads
 }
 
-// stageFrame is what a detour's stages have on the interrupted stack.
+// stageFrame describes the data of a detour's stages on the interrupted stack.
 type stageFrame struct {
 	user   bool
 	push   bool   // flags are kept by pushfq
@@ -152,22 +153,22 @@ type stageFrame struct {
 	checks bool   // AC must be clear
 	reads  uint32 // of all stages
 	size   int
-	more   int // bytes that the context has behind struct pt_regs
+	more   int // bytes that the context has after struct pt_regs
 	deep   int // how far below RSP the stages go
 
-	kept    keptRegs // what the context has in the end
+	kept    keptRegs // the final contents of the context
 	pushed  int      // bytes that were on the stack before
 	stances stances
 }
 
-// What a stance may say besides.
+// Additional states of a stance.
 const (
 	neither = iota
 	again   // nothing has been done
-	over    // all has
+	over    // everything has
 )
 
-// note says what the stance is from here on.
+// note records the stance from here on.
 func (c *stageFrame) note(a *x86.Asm, s stance, what int) {
 	s.below += c.pushed
 	s.again, s.done = what == again, what == over
@@ -204,17 +205,17 @@ func newStageFrame(stages []*Stage, user bool) stageFrame {
 // asked reports whether a stage may read the field at off.
 func (c *stageFrame) asked(off int) bool { return c.reads>>(off/8)&1 != 0 }
 
-// touch is an instruction that writes to the interrupted stack before anything but
+// touch is an instruction that writes to the interrupted stack before anything except
 // RSP has changed: at that offset of the code, with RSP that far below.
 type touch struct{ off, below int }
 
-// touch writes to both ends of what the stages need of the stack, at CPL3, and
-// leaves RSP where it was.
+// touch writes, at CPL3, to both ends of the stack memory that the stages need, and
+// leaves RSP unchanged.
 func (c *stageFrame) touch(a *x86.Asm) []touch {
 	const rax, rsp = x86.RAX, x86.RSP
 	c.note(a, stance{}, again)
 	if !c.user {
-		return nil // a kernel's stack has room for an interrupt, anywhere
+		return nil // a kernel's stack has room for an interrupt anywhere
 	}
 	a.Lea(8, rsp, x86.At(rsp, 8-c.deep))
 	c.note(a, stance{below: c.deep - 8}, again)
@@ -228,12 +229,8 @@ func (c *stageFrame) touch(a *x86.Asm) []touch {
 	return []touch{low, high}
 }
 
-// MaxStageStack is the most that Stage.Stack can be, in bytes: so both ends of what
-// a stage needs are in neighbouring pages.
-const MaxStageStack = 1024
-
-// enter makes room, keeps the flags, and fills in the context, as far as the
-// stages read it. RSP is then at the context, and RAX the interrupted RSP.
+// enter makes room, saves the flags, and fills in the parts of the context that the
+// stages read. RSP is then at the context, and RAX the interrupted RSP.
 func (c *stageFrame) enter(a *x86.Asm, ip uint64) {
 	const rax, rsi, rsp = x86.RAX, x86.RSI, x86.RSP
 	now := stance{below: c.size}
@@ -293,7 +290,8 @@ func (c *stageFrame) enter(a *x86.Asm, ip uint64) {
 	}
 }
 
-// leave puts back what enter and the call of a stage have changed. What says what has been done by then.
+// leave restores everything that enter and the call of a stage have changed. what
+// says how much was done by then.
 func (c *stageFrame) leave(a *x86.Asm, what int) {
 	const rax, rsp = x86.RAX, x86.RSP
 	c.note(a, c.deepestStance(), what)

@@ -24,7 +24,7 @@ var (
 	pageFault  = probe.Trap{Kind: probe.TrapFault, Vector: 14, CR2: 0x1234}
 )
 
-// bench is a fake guest whose vCPUs stand still, and registers for each.
+// bench is a fake guest whose vCPUs do not run, and registers for each.
 type bench struct {
 	*testing.T
 	f    *probetest.Fake
@@ -37,8 +37,8 @@ func newBench(t *testing.T) *bench {
 	return &bench{T: t, f: f, e: f.Engine()}
 }
 
-// at has vCPU cpu report a trap at rip.
-func (b *bench) at(cpu int, rip guest.GVA, t probe.Trap) probe.Verdict {
+// trapAt has vCPU cpu report a trap at rip.
+func (b *bench) trapAt(cpu int, rip guest.GVA, t probe.Trap) probe.Verdict {
 	b.regs[cpu].RIP = uint64(rip)
 	return b.e.Hit(cpu, probe.State{Regs: &b.regs[cpu]}, t)
 }
@@ -88,10 +88,10 @@ func (b *bench) action(what string, v probe.Verdict, want probe.Action) {
 	}
 }
 
-// stepping registers a probe with a post handler on hot_load and sends vCPU
+// startStepping registers a probe with a post handler on hot_load and sends vCPU
 // 0 into its slot with the given flags. It returns the probe, the slot's start
 // and end, and a count of post handlers.
-func (b *bench) stepping(flags uint64) (p *probe.Kprobe, start, end guest.GVA, posts *int) {
+func (b *bench) startStepping(flags uint64) (p *probe.Kprobe, start, end guest.GVA, posts *int) {
 	b.Helper()
 	posts = new(int)
 	p = &probe.Kprobe{Symbol: "hot_load", Post: func(*probe.Context) { *posts++ }}
@@ -105,7 +105,7 @@ func (b *bench) stepping(flags uint64) (p *probe.Kprobe, start, end guest.GVA, p
 func (b *bench) enter(p *probe.Kprobe, flags uint64) {
 	b.Helper()
 	b.regs[0].RFLAGS = flags
-	b.action("hit", b.at(0, p.Addr, breakpoint), probe.Resume)
+	b.action("hit", b.trapAt(0, p.Addr, breakpoint), probe.Resume)
 	b.flags(0, flags&^(flagIF|flagTF))
 	if rip := guest.GVA(b.regs[0].RIP); !b.e.InSlot(rip) || !b.e.Stepping(0) {
 		b.Errorf("RIP %v: in slot %v, stepping %v", rip, b.e.InSlot(rip), b.e.Stepping(0))
@@ -125,9 +125,9 @@ func TestStepRestoresFlags(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)
-			p, _, end, posts := b.stepping(c.before)
+			p, _, end, posts := b.startStepping(c.before)
 			b.regs[0].RFLAGS = c.after
-			b.action("end of the slot", b.at(0, end, breakpoint), probe.Resume)
+			b.action("end of the slot", b.trapAt(0, end, breakpoint), probe.Resume)
 			b.flags(0, c.want)
 			b.rip(0, p.Addr+7)
 			if *posts != 1 || b.e.Stepping(0) {
@@ -137,13 +137,13 @@ func TestStepRestoresFlags(t *testing.T) {
 	}
 }
 
-// TestTrapFlag: a guest that single-steps itself gets its trap behind the
-// probed instruction, not inside the slot.
+// TestTrapFlag: a guest that single-steps itself gets its trap after the probed
+// instruction, not inside the slot.
 func TestTrapFlag(t *testing.T) {
 	want := probe.Trap{Kind: probe.TrapFault, Vector: 1, DR6: 0xffff4ff0}
 	b := newBench(t)
-	p, _, end, posts := b.stepping(2 | flagTF | flagIF)
-	v := b.at(0, end, breakpoint)
+	p, _, end, posts := b.startStepping(2 | flagTF | flagIF)
+	v := b.trapAt(0, end, breakpoint)
 	if v.Action != probe.Inject || v.Fault != want {
 		t.Errorf("stepped: got %+v, want injection of %+v", v, want)
 	}
@@ -156,7 +156,7 @@ func TestTrapFlag(t *testing.T) {
 	q := &probe.Kprobe{Symbol: "hot"}
 	b.register(q)
 	b.regs[0].RFLAGS = 2 | flagTF
-	if v := b.at(0, q.Addr, breakpoint); v.Action != probe.Inject || v.Fault != want {
+	if v := b.trapAt(0, q.Addr, breakpoint); v.Action != probe.Inject || v.Fault != want {
 		t.Errorf("emulated: got %+v, want injection of %+v", v, want)
 	}
 	b.rip(0, q.Addr+4)
@@ -181,7 +181,7 @@ func TestUnregisterInSlot(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)
-			p, start, end, posts := b.stepping(2 | flagIF)
+			p, start, end, posts := b.startStepping(2 | flagIF)
 			addr := p.Addr
 			if err := c.end(b, p); err != nil {
 				t.Fatal(err)
@@ -189,7 +189,7 @@ func TestUnregisterInSlot(t *testing.T) {
 			if !b.e.InSlot(start) || b.e.Home(start) != addr || b.e.Home(end) != addr+7 {
 				t.Errorf("slot forgotten: %v stands for %v, its end for %v", start, b.e.Home(start), b.e.Home(end))
 			}
-			b.action("end of the slot", b.at(0, end, breakpoint), probe.Resume)
+			b.action("end of the slot", b.trapAt(0, end, breakpoint), probe.Resume)
 			b.rip(0, addr+7)
 			b.flags(0, 2|flagIF)
 			if *posts != 0 {
@@ -207,20 +207,20 @@ func TestUnregisterInSlot(t *testing.T) {
 func TestStrayStep(t *testing.T) {
 	for _, flags := range []uint64{2, 2 | flagIF} {
 		b := newBench(t)
-		p, _, end, posts := b.stepping(flags)
+		p, _, end, posts := b.startStepping(flags)
 		b.regs[1].RFLAGS = 2
-		b.action("on another vCPU", b.at(1, end, breakpoint), probe.Resume)
+		b.action("on another vCPU", b.trapAt(1, end, breakpoint), probe.Resume)
 		b.rip(1, p.Addr+7)
 		b.flags(1, flags)
 		if s := b.e.Totals(1); s.Strays != 1 || s.Stepped != 0 {
 			t.Errorf("vCPU 1: got %+v, want one stray", s)
 		}
-		// The first vCPU goes on elsewhere: its step is given up at the next hit,
+		// The first vCPU continues elsewhere: its step is abandoned at the next hit,
 		// which is an ordinary one.
 		q := &probe.Kprobe{Symbol: "hot"}
 		b.register(q)
 		b.regs[0].RFLAGS = 2
-		b.action("emulated", b.at(0, q.Addr, breakpoint), probe.Resume)
+		b.action("emulated", b.trapAt(0, q.Addr, breakpoint), probe.Resume)
 		if b.e.Stepping(0) {
 			t.Error("vCPU 0 still counts as stepping")
 		}
@@ -228,7 +228,7 @@ func TestStrayStep(t *testing.T) {
 		if s := b.e.Totals(0); s.Abandoned != 1 {
 			t.Errorf("vCPU 0: got %+v, want one abandoned", s)
 		}
-		b.at(0, end, breakpoint)
+		b.trapAt(0, end, breakpoint)
 		if *posts != 1 {
 			t.Errorf("posts: got %d, want 1", *posts)
 		}
@@ -238,8 +238,8 @@ func TestStrayStep(t *testing.T) {
 	}
 }
 
-// TestHitsClose: the counts of a probe close while its handlers run, too: what is
-// shown of a guest that runs is such a moment.
+// TestHitsClose: the sum of a probe's counts is right even while its handlers run, as
+// in a listing of a running guest.
 func TestHitsClose(t *testing.T) {
 	f := newFake(t, 1, probetest.Image())
 	e := f.Engine()
@@ -286,11 +286,11 @@ func TestStaleTrap(t *testing.T) {
 	p := &probe.Kprobe{Symbol: "hot"}
 	b.register(p)
 	b.unregister(p)
-	b.action("stale", b.at(0, p.Addr, breakpoint), probe.Resume)
+	b.action("stale", b.trapAt(0, p.Addr, breakpoint), probe.Resume)
 	b.rip(0, p.Addr)
 	q := &probe.Kprobe{Symbol: "hot", Disabled: true}
 	b.register(q)
-	b.action("disabled", b.at(0, p.Addr, breakpoint), probe.Resume)
+	b.action("disabled", b.trapAt(0, p.Addr, breakpoint), probe.Resume)
 	b.rip(0, p.Addr)
 	if s := b.e.Totals(-1); s.Stale != 2 || s.Breakpoints != 0 {
 		t.Errorf("got %+v, want two stale traps", s)
@@ -304,14 +304,14 @@ func TestStaleTrap(t *testing.T) {
 func TestForeignTrap(t *testing.T) {
 	b := newBench(t)
 	rip := b.symbol("r_int3")
-	b.action("the guest's int3", b.at(0, rip, breakpoint), probe.NotOurs)
+	b.action("the guest's int3", b.trapAt(0, rip, breakpoint), probe.NotOurs)
 	b.rip(0, rip)
-	b.action("nothing there", b.at(0, 0x1000, breakpoint), probe.NotOurs)
-	b.action("no such kind", b.at(0, rip, probe.Trap{}), probe.NotOurs)
-	b.action("a step", b.at(0, rip, probe.Trap{Kind: probe.TrapStep}), probe.NotOurs)
-	b.action("a watchpoint", b.at(0, rip, probe.Trap{Kind: probe.TrapWatch}), probe.NotOurs)
-	b.action("a fault", b.at(0, rip, pageFault), probe.NotOurs)
-	b.action("end of a step that never was", b.e.Stepped(0, probe.State{Regs: &b.regs[0]}), probe.Resume)
+	b.action("nothing there", b.trapAt(0, 0x1000, breakpoint), probe.NotOurs)
+	b.action("no such kind", b.trapAt(0, rip, probe.Trap{}), probe.NotOurs)
+	b.action("a step", b.trapAt(0, rip, probe.Trap{Kind: probe.TrapStep}), probe.NotOurs)
+	b.action("a watchpoint", b.trapAt(0, rip, probe.Trap{Kind: probe.TrapWatch}), probe.NotOurs)
+	b.action("a fault", b.trapAt(0, rip, pageFault), probe.NotOurs)
+	b.action("end of a step that never was", b.e.NoteStep(0, probe.State{Regs: &b.regs[0]}), probe.Resume)
 	b.rip(0, rip)
 	// The guest has put an int3 where a disabled probe is.
 	p := &probe.Kprobe{Symbol: "hot", Disabled: true}
@@ -319,7 +319,7 @@ func TestForeignTrap(t *testing.T) {
 	if err := b.f.Poke(p.Addr, []byte{0xcc}); err != nil {
 		t.Fatal(err)
 	}
-	b.action("the guest's int3 at a disabled probe", b.at(0, p.Addr, breakpoint), probe.NotOurs)
+	b.action("the guest's int3 at a disabled probe", b.trapAt(0, p.Addr, breakpoint), probe.NotOurs)
 	if s := b.e.Totals(0); s.Foreign != 3 {
 		t.Errorf("got %+v, want three foreign", s)
 	}
@@ -327,8 +327,8 @@ func TestForeignTrap(t *testing.T) {
 
 func TestFaultInSlot(t *testing.T) {
 	b := newBench(t)
-	p, start, end, posts := b.stepping(2 | flagIF)
-	b.action("fault", b.at(0, start, pageFault), probe.NotOurs)
+	p, start, end, posts := b.startStepping(2 | flagIF)
+	b.action("fault", b.trapAt(0, start, pageFault), probe.NotOurs)
 	b.rip(0, p.Addr)
 	b.flags(0, 2|flagIF)
 	if b.e.Stepping(0) || *posts != 0 {
@@ -338,11 +338,11 @@ func TestFaultInSlot(t *testing.T) {
 		t.Errorf("counts: got %+v, want one fault and no second exit", s)
 	}
 
-	// A trap that is reported behind the instruction: it was executed.
+	// A trap that is reported after the instruction: it was executed.
 	for _, tr := range []probe.Trap{{Kind: probe.TrapFault, Vector: 1}, {Kind: probe.TrapStep}, {Kind: probe.TrapWatch, DR6: 1}} {
 		*posts = 0
 		b.enter(p, 2|flagIF)
-		b.action("trap", b.at(0, end, tr), probe.NotOurs)
+		b.action("trap", b.trapAt(0, end, tr), probe.NotOurs)
 		b.rip(0, p.Addr+7)
 		b.flags(0, 2|flagIF)
 		if *posts != 1 || b.e.Stepping(0) {
@@ -353,7 +353,7 @@ func TestFaultInSlot(t *testing.T) {
 	// The guest returned to the slot by itself, on a host that did not show the fault.
 	b.enter(p, 2|flagIF)
 	b.regs[1].RFLAGS = 2
-	b.action("fault in somebody's slot", b.at(1, start, pageFault), probe.NotOurs)
+	b.action("fault in somebody's slot", b.trapAt(1, start, pageFault), probe.NotOurs)
 	b.rip(1, p.Addr)
 	b.flags(1, 2|flagIF)
 }
@@ -369,13 +369,13 @@ func TestFaultHandlerGone(t *testing.T) {
 	if err := b.e.Disable(p); err != nil {
 		t.Fatal(err)
 	}
-	b.action("fault", b.at(0, guest.GVA(b.regs[0].RIP), pageFault), probe.NotOurs)
+	b.action("fault", b.trapAt(0, guest.GVA(b.regs[0].RIP), pageFault), probe.NotOurs)
 	b.rip(0, p.Addr)
 	if err := b.e.Enable(p); err != nil {
 		t.Fatal(err)
 	}
 	b.enter(p, 2)
-	b.action("fault", b.at(0, guest.GVA(b.regs[0].RIP), pageFault), probe.Resume)
+	b.action("fault", b.trapAt(0, guest.GVA(b.regs[0].RIP), pageFault), probe.Resume)
 	if asked != 1 {
 		t.Errorf("asked %d times, want once", asked)
 	}
@@ -386,7 +386,7 @@ func TestFaultInBoostedSlot(t *testing.T) {
 	p := &probe.Kprobe{Symbol: "hot_load"}
 	b.register(p)
 	b.regs[0].RFLAGS = 2 | flagIF
-	b.action("hit", b.at(0, p.Addr, breakpoint), probe.Resume)
+	b.action("hit", b.trapAt(0, p.Addr, breakpoint), probe.Resume)
 	b.flags(0, 2|flagIF) // a boosted slot may be interrupted
 	if b.e.Stepping(0) {
 		t.Error("a boosted slot counts as stepping")
@@ -394,7 +394,7 @@ func TestFaultInBoostedSlot(t *testing.T) {
 	start := guest.GVA(b.regs[0].RIP)
 	b.regs[1].RFLAGS = 2
 	for _, c := range []struct{ rip, want guest.GVA }{{start, p.Addr}, {start + 7, p.Addr + 7}, {start + 8, start + 8}} {
-		b.action("fault", b.at(1, c.rip, pageFault), probe.NotOurs)
+		b.action("fault", b.trapAt(1, c.rip, pageFault), probe.NotOurs)
 		b.rip(1, c.want)
 		b.flags(1, 2)
 	}
@@ -416,7 +416,7 @@ func TestShadow(t *testing.T) {
 		{cli, 2 | flagIF, 2, false},
 	} {
 		b.regs[0].RFLAGS = c.before
-		if v := b.at(0, c.p.Addr, breakpoint); v.Action != probe.Resume || v.Shadow != c.shadow {
+		if v := b.trapAt(0, c.p.Addr, breakpoint); v.Action != probe.Resume || v.Shadow != c.shadow {
 			t.Errorf("%+d from %#x: got %+v, want shadow %v", c.p.Offset, c.before, v, c.shadow)
 		}
 		b.flags(0, c.want)
@@ -430,7 +430,7 @@ func TestHaltIsBoosted(t *testing.T) {
 	p := &probe.Kprobe{Symbol: "r_hlt", Pre: emptyHandler}
 	b.register(p)
 	b.regs[0].RFLAGS = 2 | flagIF
-	b.action("hit", b.at(0, p.Addr, breakpoint), probe.Resume)
+	b.action("hit", b.trapAt(0, p.Addr, breakpoint), probe.Resume)
 	b.flags(0, 2|flagIF)
 	if b.e.Stepping(0) || !b.e.InSlot(guest.GVA(b.regs[0].RIP)) {
 		t.Errorf("stepping %v, in slot %v", b.e.Stepping(0), b.e.InSlot(guest.GVA(b.regs[0].RIP)))
@@ -445,27 +445,27 @@ func TestInPlaceStep(t *testing.T) {
 	b.register(p)
 	state := probe.State{Regs: &b.regs[0]}
 
-	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
+	b.action("hit", b.trapAt(0, far, breakpoint), probe.StepInPlace)
 	b.rip(0, far)
-	if o, ok := b.e.Original(far); !ok || o != 0x48 {
+	if o, ok := b.e.OriginalByte(far); !ok || o != 0x48 {
 		t.Errorf("original byte: got %#x, %v, want 0x48", o, ok)
 	}
 	b.regs[0].RIP = uint64(far) + 2
-	b.action("done", b.e.Stepped(0, state), probe.Resume)
+	b.action("done", b.e.NoteStep(0, state), probe.Resume)
 
-	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
+	b.action("hit", b.trapAt(0, far, breakpoint), probe.StepInPlace)
 	b.regs[0].RIP = uint64(far) + 2
 	b.action("done, reported as a step", b.e.Hit(0, state, probe.Trap{Kind: probe.TrapStep}), probe.Resume)
 
 	// The guest's own single step, which comes while the host waits for the instruction's end.
 	b.regs[0].RFLAGS |= flagTF
-	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
+	b.action("hit", b.trapAt(0, far, breakpoint), probe.StepInPlace)
 	b.regs[0].RIP = uint64(far) + 2
 	b.action("done, and the guest's trap", b.e.Hit(0, state, probe.Trap{Kind: probe.TrapStep}), probe.NotOurs)
 	b.regs[0].RFLAGS &^= flagTF
 
-	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
-	b.action("fault", b.at(0, far, pageFault), probe.NotOurs)
+	b.action("hit", b.trapAt(0, far, breakpoint), probe.StepInPlace)
+	b.action("fault", b.trapAt(0, far, pageFault), probe.NotOurs)
 	b.rip(0, far)
 	if posts != 3 || faults != 1 {
 		t.Errorf("posts %d, faults %d, want 3, 1", posts, faults)
@@ -473,7 +473,7 @@ func TestInPlaceStep(t *testing.T) {
 	if s := b.e.Totals(0); s.InPlace != 3 || s.Faults != 1 {
 		t.Errorf("got %+v, want three in-place steps and one fault", s)
 	}
-	if _, ok := b.e.Original(far + 1); ok {
+	if _, ok := b.e.OriginalByte(far + 1); ok {
 		t.Error("an original byte where no site is")
 	}
 }

@@ -5,37 +5,31 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// held is a hit whose handlers have run, and whose instruction has not: its vCPU is stopped there,
-// with the registers of the guest.
-type held struct {
-	site  *site // nil: none
-	at    guest.GVA
-	chain chain
-	seq   uint32
-	watch bool
-}
-
-// Stop has the target stop the vCPU (Verdict.Stop). In a pre handler it then stands at the
-// probed instruction, which it executes when it goes on, by Engine.GoOn or Engine.Advance; in
-// others behind it, or where the function returns to.
+// Stop has the target stop the vCPU (Verdict.Stop). A vCPU stopped in a pre handler
+// is at the probed instruction, which it executes when it resumes, by Engine.GoOn or
+// Engine.Advance; in other handlers it is after the instruction, or where the
+// function returns to.
 func (c *Context) Stop() { c.StopBy(nil) }
 
-// StopBy is Stop for who is to be told as the cause (Engine.StoppedBy). Of several in one hit it is the first.
+// StopBy is Stop with who as the reported cause (Engine.TakeStopper). Of several in
+// one hit it is the first.
 func (c *Context) StopBy(who any) {
 	if !c.cpu.stopping {
 		c.cpu.stopping, c.cpu.stoppedBy = true, who
 	}
 }
 
-// StoppedBy returns who has stopped a vCPU, once; nil where nobody is to be told. It is called on the vCPU's thread.
-func (e *Engine) StoppedBy(cpu int) any {
+// TakeStopper returns the cause of a vCPU's stop, once; nil if the stop has no cause
+// to report. It is called on the vCPU's thread.
+func (e *Engine) TakeStopper(cpu int) any {
 	c := &e.cpus[cpu]
 	by := c.stoppedBy
 	c.stoppedBy = nil
 	return by
 }
 
-// addStop moves what handlers have asked for into a verdict, at the end of the outermost hit.
+// addStop moves the handlers' stop requests into a verdict, at the end of the
+// outermost hit.
 func (c *cpu) addStop(v Verdict) Verdict {
 	if c.stopping && c.depth == 0 {
 		c.stopping, v.Stop = false, true
@@ -50,19 +44,20 @@ func (c *cpu) hold(s State, st *site, chain chain, watch bool, at guest.GVA) Ver
 	return Verdict{Action: Resume}
 }
 
-// takeHeld returns the hit that the vCPU is held at, if it is still there and so is the site.
+// takeHeld returns the hit that the vCPU is held at, if it and the site are still
+// there.
 func (c *cpu) takeHeld(s State) (held, bool) {
 	h := c.held
 	c.held = held{}
-	if h.site == nil || h.at != guest.GVA(s.Regs.RIP) || c.armedAt(s) != h.site {
+	if h.site == nil || h.at != guest.GVA(s.Regs.RIP) || c.armedSite(s) != h.site {
 		return held{}, false
 	}
 	c.seq = h.seq
 	return h, true
 }
 
-// armedAt returns the site whose int3 or jump is at RIP, or nil.
-func (c *cpu) armedAt(s State) *site {
+// armedSite returns the site whose int3 or jump is at RIP, or nil.
+func (c *cpu) armedSite(s State) *site {
 	rip := guest.GVA(s.Regs.RIP)
 	st := c.sites.Find(rip)
 	if st == nil || !c.sameCode(s, st, rip) {
@@ -74,28 +69,30 @@ func (c *cpu) armedAt(s State) *site {
 	return st
 }
 
-// GoOn lets a vCPU go on that was stopped: it executes the instruction whose handlers have run,
-// and is where it was if there is none, because the probe was taken off or somebody has changed RIP. From the
-// middle of what a jump displaces, where steps have led it, it goes on in the copy: the guest would come to
-// an int3 there. It is called as Hit is.
+// GoOn resumes a vCPU that was stopped: it executes the instruction whose handlers
+// have run. If the probe was removed or RIP was changed, there is no such
+// instruction, and the vCPU resumes where it is. If steps have led it into the middle
+// of what a jump displaces, it resumes in the copy: the guest would hit an int3
+// there. It is called as Hit is.
 func (e *Engine) GoOn(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
 	if h, ok := c.takeHeld(s); ok {
 		return c.addStop(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
 	}
-	if c.armedAt(s) == nil {
+	if c.armedSite(s) == nil {
 		c.resumePunned(s, guest.GVA(s.Regs.RIP))
 	}
 	return Verdict{Action: Resume}
 }
 
-// Advance executes the one instruction at RIP of a vCPU that rests between two, as GoOn does, but never in a
-// slot: it is emulated, or the verdict is StepInPlace. Where a probe is there whose handlers have not run, they
-// run first. It is called as Hit is. code is what the guest has at RIP.
+// Advance executes the one instruction at RIP of a vCPU that rests between two, as
+// GoOn does, but never in a slot: it is emulated, or the verdict is StepInPlace. If
+// there is a probe whose handlers have not run, they run first. It is called as Hit
+// is. code is the guest's bytes at RIP.
 func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	c := &e.cpus[cpu]
 	h, ok := c.takeHeld(s)
-	if st := c.armedAt(s); !ok && st != nil {
+	if st := c.armedSite(s); !ok && st != nil {
 		count(&c.counts.breakpoints)
 		c.stopping = true
 		v := c.handleArrival(s, st, nil)
@@ -128,12 +125,13 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	return Verdict{Action: StepInPlace}
 }
 
-// Emulate does what Advance does where that needs neither the vCPU nor a handler, and reports whether it has; else
-// nothing has changed. Any thread may call it while the world is stopped.
+// Emulate does what Advance does if that needs neither the vCPU nor a handler, and
+// reports whether it did; otherwise nothing has changed. Any thread may call it while
+// the world is stopped.
 func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
 	c := &e.cpus[cpu]
 	at := guest.GVA(s.Regs.RIP)
-	st, h := c.armedAt(s), c.held
+	st, h := c.armedSite(s), c.held
 	switch {
 	case s.Regs.RFLAGS&x86.FlagTF != 0:
 		return false
@@ -175,9 +173,9 @@ func newProbelessSite(at guest.GVA, cpl uint8, code []byte) *site {
 	return st
 }
 
-// Unstepped says that the instruction that Advance wanted to be stepped in its place was not executed: the vCPU is
-// held at it as before.
-func (e *Engine) Unstepped(cpu int) {
+// CancelStep says that the instruction that Advance wanted to be stepped in place was
+// not executed: the vCPU is held at it as before.
+func (e *Engine) CancelStep(cpu int) {
 	c := &e.cpus[cpu]
 	if st := c.step; st.active && st.inPlace {
 		c.endStep()
@@ -187,8 +185,8 @@ func (e *Engine) Unstepped(cpu int) {
 	}
 }
 
-// Return lets a vCPU that has come to a trampoline by a step go on to where the function returns to,
-// and reports whether it was at one. It is called as Hit is.
+// Return resumes a vCPU that has reached a trampoline by a step where the function
+// returns to, and reports whether it was at one. It is called as Hit is.
 func (e *Engine) Return(cpu int, s State) bool {
 	c := &e.cpus[cpu]
 	x, i := c.trampoline(guest.GVA(s.Regs.RIP))
@@ -196,7 +194,3 @@ func (e *Engine) Return(cpu int, s State) bool {
 	c.stopping = false
 	return back
 }
-
-// Held reports whether a vCPU is stopped at a hit whose instruction has not been executed. The world is stopped, or
-// it is the vCPU's thread that asks.
-func (e *Engine) Held(cpu int) bool { return e.cpus[cpu].held.site != nil }

@@ -104,8 +104,8 @@ func (u *userCall) wantInUse(t *testing.T, when string, want int) {
 }
 
 // TestForkedStack: a copy of the stack of a probed call, in another address space,
-// returns to the right place without a handler, before the call itself and behind
-// it; only the call's own return counts.
+// returns to the right place without a handler, before and after the call itself
+// returns; only the call's own return counts.
 func TestForkedStack(t *testing.T) {
 	for _, childFirst := range []bool{false, true} {
 		u := enterUser(t)
@@ -184,7 +184,7 @@ func TestReturnStageNoStack(t *testing.T) {
 			if err := u.Read(tramp+6, num[:]); err != nil {
 				t.Fatal(err)
 			}
-			if err := u.e.Apart(false, func(c *probe.Clean) error { // an exception there is not the guest's in a snapshot, either
+			if err := u.e.RunUnpatched(false, func(c *probe.Clean) error { // an exception there is not the guest's in a snapshot, either
 				for _, rip := range []guest.GVA{tramp, tramp + 5, tramp + 10, common, common + 8, common + 9} {
 					if got, want := c.Touches(rip), rip == tramp+5 || rip == common+8; got != want {
 						t.Errorf("trampoline%+d is an access of the stack: %v, want %v", int64(rip-tramp), got, want)
@@ -242,7 +242,7 @@ func TestReturnNowhere(t *testing.T) {
 		}
 		b.regs[0].RSP = uint64(stack)
 		put(stack, nowhere)
-		b.action("entry", b.at(0, r.Addr, breakpoint), probe.Resume)
+		b.action("entry", b.trapAt(0, r.Addr, breakpoint), probe.Resume)
 		if s, _, _ := b.e.Stats(&r.Kprobe); s.Missed != 1 || s.Handled != 0 || get(stack) != nowhere {
 			t.Errorf("%+v, %#x on the stack", s, get(stack))
 		}
@@ -251,7 +251,7 @@ func TestReturnNowhere(t *testing.T) {
 		}
 		home := uint64(b.symbol("hot"))
 		put(stack, home)
-		b.action("entry", b.at(0, r.Addr, breakpoint), probe.Resume)
+		b.action("entry", b.trapAt(0, r.Addr, breakpoint), probe.Resume)
 		tramp := guest.GVA(get(stack))
 		wrote := false
 		for at := guest.GVA(0x5000_0000); at < 0x5000_4000 && !wrote; at += 8 { // where the fake has its shared memory
@@ -260,7 +260,7 @@ func TestReturnNowhere(t *testing.T) {
 			}
 		}
 		b.regs[0].RSP += 8
-		b.action("return", b.at(0, tramp, pageFault), probe.NotOurs)
+		b.action("return", b.trapAt(0, tramp, pageFault), probe.NotOurs)
 		b.rip(0, tramp)
 		if s, _, _ := b.e.Stats(&r.Kprobe); !wrote || s.Handled != 1 || s.Returns != 1 {
 			t.Errorf("wrote %v, %+v", wrote, s)
@@ -275,7 +275,7 @@ func TestReturnNowhere(t *testing.T) {
 func TestReturnStageFaults(t *testing.T) {
 	s := newStaged(t, true)
 	n := 0
-	s.register(true, s.on("co_body", 2, &n))
+	s.register(true, s.registerOn("co_body", 2, &n))
 	prof, err := probetest.Image().Profile()
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestReturnStageFaults(t *testing.T) {
 		}
 		entry += guest.GVA(x86.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 	}
-	code := make([]byte, 2048) // more than a kretprobe's entry, which stands before the detour's
+	code := make([]byte, 2048) // larger than a kretprobe's entry, which precedes the detour's
 	for len(code) > 0 && s.f.Read(entry-guest.GVA(len(code)), code) != nil {
 		code = code[64:]
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// watchFake is a fake that can be told to watch: the test makes the traps.
+// watchFake is a fake with a Watcher: the test makes the traps.
 type watchFake struct {
 	*probetest.Fake
 	cannot string // why the debug registers are of no use
@@ -24,7 +24,7 @@ type watchFake struct {
 	own    map[guest.GPA]string // what the processor accesses by itself
 }
 
-func (f *watchFake) Implicit(pages []probe.WatchedPage) []string {
+func (f *watchFake) ImplicitAccesses(pages []probe.WatchedPage) []string {
 	var whys []string
 	for _, p := range pages {
 		whys = append(whys, f.own[p.PA])
@@ -32,7 +32,7 @@ func (f *watchFake) Implicit(pages []probe.WatchedPage) []string {
 	return whys
 }
 
-func (f *watchFake) CannotWatch(_ probe.Access, _, emulate bool) string {
+func (f *watchFake) NoWatchReason(_ probe.Access, _, emulate bool) string {
 	if emulate {
 		return ""
 	}
@@ -73,7 +73,21 @@ func newWatchFake(t *testing.T) (*watchFake, *probe.Engine, guest.GVA) {
 
 func TestWatchRefusals(t *testing.T) {
 	f, e, at := newWatchFake(t)
-	w := func(w probe.Watch) error { return e.Watch(&w) }
+	w := func(w probe.Watch) error {
+		t.Helper()
+		check := e.CheckWatch(&w)
+		err := e.Watch(&w)
+		var a, b *probe.Error
+		if !errors.As(check, &a) || !errors.As(err, &b) || a.Code != b.Code || a.Text != b.Text || a.Detail != b.Detail {
+			if f.fail == nil { // which only who sets registers can find out
+				t.Errorf("%+v: checked with %v, watched with %v", w, check, err)
+			}
+		}
+		return err
+	}
+	if err := e.CheckWatch(&probe.Watch{Addr: at, Len: 8, Access: probe.AccessWrite}); err != nil || f.dr.Enabled() || len(e.Watches()) != 0 {
+		t.Errorf("a sound watch: %v, DR7 %#x, %d watches", err, f.dr.DR7, len(e.Watches()))
+	}
 	for _, q := range []struct {
 		name  string
 		err   error
@@ -245,8 +259,8 @@ func TestWatchAllocs(t *testing.T) {
 	}
 }
 
-// TestWatchExecuteByBreakpoint: an emulated execute watch is a breakpoint that
-// no list of probes shows, and its counts go on while it is switched off and on.
+// TestWatchExecuteByBreakpoint: an emulated execute watch is a breakpoint that is not
+// in the list of probes, and its counts continue while it is disabled and enabled.
 func TestWatchExecuteByBreakpoint(t *testing.T) {
 	_, e, _ := newWatchFake(t)
 	seen := 0

@@ -45,16 +45,16 @@ func (c *cpu) readWatched(s State, wp *watchpoint, b *[8]byte) bool {
 	return true
 }
 
-// Accessed tells the engine of an access to a page that it asked SetWatches for.
-// It is called on the vCPU's own thread, with its registers in s: behind the
-// instruction for a write, at it for a read.
+// Accessed tells the engine of an access to a page that it asked SetWatches for. It
+// is called on the vCPU's own thread, with its registers in s: after the instruction
+// for a write, at it for a read.
 func (e *Engine) Accessed(cpu int, s State, a PageAccess) (stop bool) {
 	c := &e.cpus[cpu]
 	for _, wp := range c.watched.Load().pages {
 		if wp.pa >= a.PA+guest.GPA(a.Len) || a.PA >= wp.pa+guest.GPA(wp.n) {
 			continue
 		}
-		// The watched bytes, with those of the access in between.
+		// The watched bytes, with the accessed ones replaced.
 		old := wp.value.Load()
 		now := old
 		for i := range a.Len {
@@ -96,8 +96,8 @@ func (c *cpu) access(s State, wp *watchpoint, at guest.GVA, w Watched) {
 	c.leave()
 }
 
-// executed is the pre handler of the breakpoint of an execute watch.
-func (wp *watchpoint) executed(c *Context) int {
+// handleExecute is the pre handler of the breakpoint of an execute watch.
+func (wp *watchpoint) handleExecute(c *Context) int {
 	if wp.watch.Handler != nil {
 		regs := *c.Regs
 		c.Regs.RIP = uint64(wp.addr)
@@ -114,12 +114,12 @@ func (c *cpu) runWatch(wp *watchpoint) {
 	wp.watch.Handler(&c.ctx)
 }
 
-// accessor returns the instruction that has just accessed memory: the one that
-// ends at RIP, or a repeated one at RIP that is not done. exact is false, and the
-// address RIP, where the vCPU came there in another way.
+// accessor returns the instruction that has just accessed memory: the one that ends
+// at RIP, or a repeated one at RIP that is not done. exact is false, and the address
+// is RIP, if the vCPU got there in another way.
 func (c *cpu) accessor(s State) (at guest.GVA, exact bool) {
 	rip := guest.GVA(s.Regs.RIP)
-	if r := c.code.At(rip); r != nil {
+	if r := c.code.ResidentAt(rip); r != nil {
 		return r.accessor(c, s)
 	}
 	if c.repeats(s, rip) {
@@ -147,8 +147,8 @@ func (c *cpu) accessor(s State) (at guest.GVA, exact bool) {
 	return rip, false
 }
 
-// repeats reports whether the instruction at a is a repeated one that has
-// accessed memory and is not done.
+// repeats reports whether the instruction at a is a repeated one that has accessed
+// memory and is not done.
 func (c *cpu) repeats(s State, a guest.GVA) bool {
 	in, err := x86.Decode(c.target.Symbols().Code(a, x86.MaxLen))
 	return err == nil && in.Prefix&(x86.PrefixRep|x86.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, a, s)
@@ -157,6 +157,6 @@ func (c *cpu) repeats(s State, a guest.GVA) bool {
 // accesses reports whether an instruction transfers memory at all.
 func accesses(in *x86.Inst, at guest.GVA, s State) bool {
 	var room [3]x86.Touch
-	t, ok := in.Touches(room[:0], uint64(at), s.Regs)
+	t, ok := in.AppendTouches(room[:0], uint64(at), s.Regs)
 	return len(t) != 0 || !ok
 }

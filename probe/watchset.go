@@ -8,19 +8,16 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// pageMask selects the offset in a 4 KiB page.
-const pageMask = 4096 - 1
-
-// watches are the registered watchpoints, and what serves those without a
+// watches are the registered watchpoints, and the resources of those without a
 // breakpoint: debug registers and protected pages. It is guarded by Engine.mu.
 type watches struct {
 	*control
 	places  *places
 	watcher Watcher       // nil: nothing can be watched
-	list    []*watchpoint // in the order in which they came; written with view held as well
+	list    []*watchpoint // in the order of registration; written with view held too
 }
 
-// locate finds out where wp is, and whether it can be watched there.
+// locate determines the address of wp, and whether it can be watched there.
 func (ws *watches) locate(wp *watchpoint) *Error {
 	w := wp.watch
 	addr := wp.where.addr + guest.GVA(wp.where.offset)
@@ -73,8 +70,8 @@ func (ws *watches) locate(wp *watchpoint) *Error {
 	return nil
 }
 
-// checkServed refuses what neither the debug registers nor, with Emulate, other means of
-// this host can watch.
+// checkServed rejects watches that neither the debug registers nor, with Emulate,
+// other means of this host can serve.
 func (ws *watches) checkServed(wp *watchpoint) *Error {
 	w := wp.watch
 	if w.Access == AccessRead && !w.Emulate {
@@ -85,7 +82,7 @@ func (ws *watches) checkServed(wp *watchpoint) *Error {
 	case w.Access == AccessExec && w.Emulate:
 		why = ws.can[guest.Level(wp.user)].NoBreakpoint
 	case ws.watcher != nil:
-		why = ws.watcher.CannotWatch(w.Access, wp.user, w.Emulate)
+		why = ws.watcher.NoWatchReason(w.Access, wp.user, w.Emulate)
 	}
 	if why == "" {
 		return nil
@@ -97,40 +94,57 @@ func (ws *watches) checkServed(wp *watchpoint) *Error {
 	return x
 }
 
-// live reports whether wp is to be watched.
-func (wp *watchpoint) live() bool { return !wp.disabled() && !wp.gone() && !wp.engine.disarmed }
+// check rejects list as apply does, and changes nothing. Callers hold mu.
+func (ws *watches) check(list []*watchpoint) error {
+	return ws.stop(func(World) error {
+		_, _, _, err := ws.fit(list)
+		return err
+	})
+}
 
-// apply makes list the registered watchpoints, or fails and leaves all as it was. Callers hold mu.
-func (ws *watches) apply(list []*watchpoint) error {
-	known := len(ws.list)
-	dr, table, pages, refused := assign(list, known)
+// fit distributes the debug registers and the pages to the existing watchpoints, and
+// to the new ones after them in list. The world is stopped.
+func (ws *watches) fit(list []*watchpoint) (dr DebugRegisters, t *watchTable, pages []WatchedPage, err error) {
+	known, old := len(ws.list), ws.watched.Load()
+	dr, t, pages, refused := assign(list, known)
 	if refused != nil {
-		return refused
+		return dr, nil, nil, refused
 	}
+	// Leave a guest that debugs itself alone, except that a watch that is already set
+	// stays.
+	if dr.Enabled() && old.dr == [numDebugRegisters]*watchpoint{} {
+		for i := range ws.cpus {
+			busy, err := ws.watcher.GuestDebugs(i)
+			if err != nil {
+				return dr, nil, nil, err
+			}
+			if busy {
+				return dr, nil, nil, newError(CodeDebugRegsInUse, "the guest uses its own debug registers", fmt.Sprintf("on vCPU %d", i))
+			}
+		}
+	}
+	if len(pages) == 0 {
+		return dr, t, pages, nil
+	}
+	if err := ws.endImplicit(list, pages, old, known); err != nil {
+		return dr, nil, nil, err
+	}
+	if dr, t, pages, refused = assign(list, known); refused != nil {
+		return dr, nil, nil, refused
+	}
+	return dr, t, pages, nil
+}
+
+// apply makes list the registered watchpoints, or fails and changes nothing. Callers
+// hold mu.
+func (ws *watches) apply(list []*watchpoint) error {
 	return ws.stop(func(World) error {
 		old := ws.watched.Load()
-		// A guest that debugs itself is left alone, except that what is watched
-		// already stays watched.
-		if dr.Enabled() && old.dr == [NumDebugRegisters]*watchpoint{} {
-			for i := range ws.cpus {
-				busy, err := ws.watcher.GuestDebugs(i)
-				if err != nil {
-					return err
-				}
-				if busy {
-					return newError(CodeDebugRegsInUse, "the guest uses its own debug registers", fmt.Sprintf("on vCPU %d", i))
-				}
-			}
+		dr, table, pages, err := ws.fit(list)
+		if err != nil {
+			return err
 		}
-		if len(pages) != 0 {
-			if refused := ws.endImplicit(list, pages, old, known); refused != nil {
-				return refused
-			}
-			if dr, table, pages, refused = assign(list, known); refused != nil {
-				return refused
-			}
-		}
-		ws.watched.Store(table) // before the first trap can come
+		ws.watched.Store(table) // before the first trap can occur
 		if ws.watcher != nil {
 			if err := ws.watcher.SetWatches(dr, pages); err != nil {
 				ws.watched.Store(old)
@@ -147,19 +161,20 @@ func (ws *watches) apply(list []*watchpoint) error {
 	})
 }
 
-// endImplicit refuses the watches of pages that are accessed without an instruction of the guest's naming them, and ends those that
-// were watched already. The world is stopped.
+// endImplicit rejects watches of pages that are accessed without an instruction of
+// the guest's naming them, and ends those that were already watched. The world is
+// stopped.
 func (ws *watches) endImplicit(list []*watchpoint, pages []WatchedPage, old *watchTable, known int) error {
-	whys := ws.watcher.Implicit(pages)
+	whys := ws.watcher.ImplicitAccesses(pages)
 	for i, wp := range list {
-		if wp.brk != nil || !wp.watch.Emulate || !wp.live() {
+		if !wp.by.implicit() || !wp.live() {
 			continue
 		}
 		why := whys[slices.IndexFunc(pages, func(p WatchedPage) bool { return p.PA == wp.pa&^pageMask })]
 		switch {
 		case why == "":
 		case old.has(wp):
-			wp.engine.WatchEnded(wp.pa&^pageMask, why)
+			wp.owner.endWatch(wp.pa&^pageMask, why)
 		default:
 			x := newError(CodeImplicit, fmt.Sprintf("%v is in a page that must not be protected: %s", wp.addr, why),
 				"leave out emulate, where the debug registers can watch; else probe the code that accesses it")
@@ -178,42 +193,51 @@ func (ws *watches) readValue(wp *watchpoint) {
 	}
 }
 
-// assign distributes the debug registers and the pages. The index of a refusal is
+// assign distributes the debug registers and the pages. The index of a rejection is
 // counted from the first of list that is new.
 func assign(list []*watchpoint, known int) (dr DebugRegisters, t *watchTable, pages []WatchedPage, refused *Error) {
-	t = &watchTable{}
-	next := 0
+	a := assignment{table: &watchTable{}}
 	for i, wp := range list {
-		switch {
-		case wp.brk != nil || !wp.live():
+		if !wp.live() {
 			continue
-		case wp.watch.Emulate:
-			t.pages = append(t.pages, wp)
-			page := WatchedPage{PA: wp.pa &^ pageMask, Read: wp.watch.Access&AccessRead != 0}
-			j := slices.IndexFunc(pages, func(p WatchedPage) bool { return p.PA == page.PA })
-			if j < 0 {
-				pages = append(pages, page)
-			} else {
-				pages[j].Read = pages[j].Read || page.Read
-			}
-		case next == NumDebugRegisters:
-			x := newError(CodeWatchRegisters, "all four debug registers are in use", "emulate, or unwatch one")
+		}
+		if x := wp.by.assign(&a, wp); x != nil {
 			x.Index = max(0, i-known)
-			return dr, nil, nil, x
-		default:
-			if !dr.Set(next, wp.addr, wp.n, wp.watch.Access) {
-				panic(fmt.Sprintf("BUG: probe: watch %v:%d %v was admitted", wp.addr, wp.n, wp.watch.Access))
-			}
-			t.dr[next] = wp
-			next++
+			return a.dr, nil, nil, x
 		}
 	}
-	if len(t.pages) > maxWatches {
-		return dr, nil, nil, newError(CodeWatchRegisters, fmt.Sprintf("%d watches of pages are in use", maxWatches), "unwatch one")
+	if len(a.table.pages) > maxWatches {
+		return a.dr, nil, nil, newError(CodeWatchRegisters, fmt.Sprintf("%d watches of pages are in use", maxWatches), "unwatch one")
 	}
-	slices.SortFunc(pages, func(a, b WatchedPage) int { return cmp.Compare(a.PA, b.PA) })
-	return dr, t, pages, nil
+	slices.SortFunc(a.pages, func(a, b WatchedPage) int { return cmp.Compare(a.PA, b.PA) })
+	return a.dr, a.table, a.pages, nil
 }
+
+func (byRegister) assign(a *assignment, wp *watchpoint) *Error {
+	if a.used == numDebugRegisters {
+		return newError(CodeWatchRegisters, "all four debug registers are in use", "emulate, or unwatch one")
+	}
+	if !a.dr.Set(a.used, wp.addr, wp.n, wp.watch.Access) {
+		panic(fmt.Sprintf("BUG: probe: watch %v:%d %v was admitted", wp.addr, wp.n, wp.watch.Access))
+	}
+	a.table.dr[a.used] = wp
+	a.used++
+	return nil
+}
+
+func (byPage) assign(a *assignment, wp *watchpoint) *Error {
+	a.table.pages = append(a.table.pages, wp)
+	page := WatchedPage{PA: wp.pa &^ pageMask, Read: wp.watch.Access&AccessRead != 0}
+	j := slices.IndexFunc(a.pages, func(p WatchedPage) bool { return p.PA == page.PA })
+	if j < 0 {
+		a.pages = append(a.pages, page)
+	} else {
+		a.pages[j].Read = a.pages[j].Read || page.Read
+	}
+	return nil
+}
+
+func (byProbe) assign(*assignment, *watchpoint) *Error { return nil }
 
 // restore puts the watches back after the guest was reset. A variable that is no
 // longer there is gone. Callers hold mu.
@@ -223,16 +247,7 @@ func (ws *watches) restore() error {
 	}
 	ws.watched.Store(&watchTable{})
 	for _, wp := range ws.list {
-		if wp.brk != nil {
-			wp.addr = wp.brk.reportedAddr()
-			continue
-		}
-		err := ws.locate(wp)
-		wp.watch.Addr = wp.addr
-		wp.lost = err != nil
-		if err != nil {
-			ws.log.Warn("watch is gone after the guest was reset", "watch", wp.watch.Name, "symbol", wp.symbol, "err", err)
-		}
+		wp.by.restore(wp.owner, wp)
 	}
 	return ws.apply(ws.list)
 }

@@ -6,35 +6,43 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Memory is what a World adds that has all of the guest's memory, and all registers of its vCPUs, at hand.
+// Memory is an optional interface of a World with access to all of the guest's
+// memory, and all registers of its vCPUs.
 type Memory interface {
-	// Pieces calls f with each piece of what the guest can write, other than AllocShared's, which f may change. More returns 8 bytes at an
-	// address, which may be in another piece, or nil.
+	// Pieces calls f with each piece of the memory that the guest can write, except
+	// AllocShared's; f may change it. More returns 8 bytes at an address, which may
+	// be in another piece, or nil.
 	Pieces(f func(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error) error
-	// Registers calls f with the bytes of each register of each vCPU that the guest's code can keep an address in, but for the general ones:
-	// x87, MMX, vector and mask registers, FS.base and GS.base, CR2, debug registers and MSRs that are for addresses. f may change them. Ip says that it has the
-	// address of an instruction, the last one of the x87 unit.
+	// Registers calls f with the bytes of each register of each vCPU that the guest's
+	// code can keep an address in, except the general ones: x87, MMX, vector and mask
+	// registers, FS.base and GS.base, CR2, debug registers and MSRs that are for
+	// addresses. f may change them. ip says that it has the address of an
+	// instruction, the last one of the x87 unit.
 	Registers(f func(reg []byte, ip bool)) error
 }
 
-// Withdraw takes out of the guest what the engine has put there: text is the guest's own
-// again, and so are the return addresses on its stacks, whose calls count as abandoned. Registers of vCPUs and contexts in memory that
-// were in the engine's code are where they would be without it, those in memory if the World is a Memory. It is for a
-// guest that puts its memory aside, to be there again where no engine serves what is in it, or that
-// gets such memory in place of its own. The probes are gone until a reset brings their code back
-// (Reload). gone is called with the world still stopped, when everything is out; it is the target's
-// to have no text from then on.
+// Withdraw removes everything the engine has put into the guest: text is the guest's
+// own again, and so are the return addresses on its stacks, whose calls count as
+// abandoned. Registers of vCPUs and contexts in memory that were in the engine's code
+// are moved to where they would be without it, the contexts in memory only if the
+// World is a Memory. It is for a guest that saves its memory, to be restored where no
+// engine handles the probes in it, or that gets such memory in place of its own. The
+// probes are gone until a reset restores their code (Reload). gone is called with the
+// world still stopped, when everything is out; from then on it is up to the target to
+// have no text.
 //
-// Where the registers of a vCPU or a task that is inside a probe's handlers cannot be told, the error is an *InsideError, and
-// nothing has happened: it will be out of there soon, if it runs. With anyway all else is taken out, and it stays where it is. Other
-// errors are ErrInHandler, ErrClosed, those of the target, and about text that was lost.
+// If the registers of a vCPU or a task inside a probe's handlers cannot be
+// determined, the error is an *InsideError, and nothing has changed: it will leave
+// the handlers soon, if it runs. With anyway, everything else is removed, and that
+// context stays where it is. Other errors are ErrInHandler, ErrClosed, any error of
+// the target, and errors about text that was lost.
 func (e *Engine) Withdraw(anyway bool, gone func()) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
 	defer e.mu.Unlock()
 	var lost []error
-	var inside error // as it is: that of a stop says that the guest could not be changed
+	var inside error // returned as it is: an error of stop would say that the guest could not be changed
 	err := e.stop(func(w World) error {
 		if !anyway {
 			if inside = e.leaveContexts(w, true); inside != nil {
@@ -67,16 +75,18 @@ func (e *Engine) Withdraw(anyway bool, gone func()) error {
 	return errors.Join(append(lost, inside, err)...)
 }
 
-// leaveContexts makes all contexts of the guest its own. What is inside handlers stays as it is: the error is about all of it. With try it
-// is about the first, nothing is changed, and mirrors that vCPUs run do not count: they are ended before. The world is stopped.
-func (e *Engine) leaveContexts(w World, try bool) error {
-	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, live: changeContexts, bounds: e.code.Bounds()}
+// leaveContexts makes all contexts of the guest its own. Contexts inside handlers
+// stay as they are: the error lists all of them. If try is set, the error is about
+// the first one, nothing is changed, and mirrors that vCPUs run do not count: they
+// are ended before. The world is stopped.
+func (g *registry) leaveContexts(w World, try bool) error {
+	clean := &Clean{Regs: make([]Regs, len(g.cpus)), g: g, w: w, live: changeContexts, bounds: g.code.Bounds()}
 	if try {
 		clean.live = changeNothing
 	}
-	left := make([]bool, len(e.cpus))
-	for i := range e.cpus {
-		c, s := &e.cpus[i], w.CPU(i)
+	left := make([]bool, len(g.cpus))
+	for i := range g.cpus {
+		c, s := &g.cpus[i], w.CPU(i)
 		if clean.Regs[i], left[i] = c.guestRegs(s); left[i] || try && c.depth == 0 && c.inMirror(s) {
 			continue
 		}
@@ -84,7 +94,7 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 			return err
 		}
 	}
-	if st := e.siteOfSleeper(w); st != nil {
+	if st := g.siteOfSleeper(w); st != nil {
 		if err := clean.noteInside(-1, st.addr); err != nil {
 			return err
 		}
@@ -98,13 +108,13 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 	if try {
 		return nil
 	}
-	if clean.live = changeReturns; ok { // contexts in the code of returns are told by them
+	if clean.live = changeReturns; ok { // needed to recognize contexts in the code of returns
 		if err := errors.Join(memory.Pieces(clean.Memory), memory.Registers(clean.Register)); err != nil {
 			return err
 		}
 	}
-	for i := range e.cpus {
-		if c := &e.cpus[i]; left[i] {
+	for i := range g.cpus {
+		if c := &g.cpus[i]; left[i] {
 			*w.CPU(i).Regs = clean.Regs[i]
 			if c.step.active && !c.step.inPlace {
 				c.step = step{}
@@ -118,8 +128,8 @@ func (e *Engine) leaveContexts(w World, try bool) error {
 	return errors.Join(inside...)
 }
 
-// unhook puts the return addresses of all activations back, which are over then. The world
-// is stopped.
+// unhook restores the return addresses of all activations, which are over then. The
+// world is stopped.
 func (t *instances) unhook(buf []byte) {
 	for i := range t.n {
 		state := t.word(i, instState).Load()

@@ -13,9 +13,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestWithdraw: when the guest says that its memory leaves, which a hidden probe hears while there
-// is any other, nothing of the engine's is left in its text or on its stacks; calls that were under
-// way return as if nobody had followed them, and sums close. A reset brings the probes back.
+// TestWithdraw: when the guest is about to save its memory, which a hidden probe
+// notices while there is any other, nothing of the engine's is left in its text or on
+// its stacks; calls under way return as if they had not been followed, and the sums
+// are right. A reset brings the probes back.
 func TestWithdraw(t *testing.T) {
 	for _, jumps := range []bool{false, true} {
 		t.Run(fmt.Sprintf("jumps=%v", jumps), func(t *testing.T) { withdraw(t, jumps) })
@@ -147,8 +148,9 @@ func withdraw(t *testing.T, jumps bool) {
 	}
 }
 
-// TestWithdrawInside: while a vCPU is inside a stage nothing is taken out, and nothing has changed, saved contexts neither. When it has come
-// out everything is; or all but what is inside, if that is asked for.
+// TestWithdrawInside: while a vCPU is inside a stage nothing is removed, and nothing
+// has changed, including saved contexts. When it has left, everything is removed; or
+// everything except the inside context, if requested.
 func TestWithdrawInside(t *testing.T) {
 	for _, anyway := range []bool{false, true} {
 		t.Run(fmt.Sprintf("anyway=%v", anyway), func(t *testing.T) { withdrawInside(t, anyway) })
@@ -225,7 +227,7 @@ func withdrawInside(t *testing.T, anyway bool) {
 	// seen is what a snapshot says of the words at the frame's place.
 	seen := func() error {
 		b := make([]byte, 40)
-		return e.Apart(false, func(c *probe.Clean) error {
+		return e.RunUnpatched(false, func(c *probe.Clean) error {
 			if err := f.Read(frameAt, b); err != nil {
 				return err
 			}
@@ -277,7 +279,7 @@ func withdrawInside(t *testing.T, anyway bool) {
 			t.Errorf("a frame: %v", err)
 		}
 		same()
-		// What was left of calls in the built-in guest, and has refused its saves.
+		// These were remains of calls in the built-in guest, and prevented its saves.
 		for _, w := range [][4]uint64{
 			{4, 3, 0x404150, 7}, {4, 2, 0x3f3ef0, 8}, {0x3f5e60, 2, 2, 0x3f5f40}, {176, 134, 0x415df0, 0x415de8},
 			{8, 2, frameAt + 24, 0x10}, {0x10008, 2, frameAt + 40, 0x10}, {8, 2, frameAt + 40, 0x13}, {9, 2, frameAt + 40, 0x10}, {8, 0x20002, frameAt + 40, 0x10},

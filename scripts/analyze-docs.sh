@@ -23,7 +23,7 @@ doc=docs/optimization.md
 	sed '/^<!-- analyze:begin -->$/q' "$doc"
 	printf '\nWritten by `scripts/analyze-docs.sh` on %s. The code is taken as it is in the file: what a kernel rewrites at boot\n' "$(date -u +%F)"
 	printf '(alternatives, return thunks) is not rewritten. A kernel'"'"'s functions that are gone after the boot, or that may not be probed, are left out.\n'
-	printf 'In a kernel with ftrace nearly every function begins with a call that the kernel rewrites; *behind an ftrace call* is the place right after it,\n'
+	printf 'In a kernel with ftrace nearly every function begins with a call that the kernel rewrites; *after an ftrace call* is the place right after it,\n'
 	printf 'where the arguments are still untouched.\n\n'
 	counted "The built-in guest" guest/builtin/builtin.elf
 	for k in "${kernels[@]}"; do

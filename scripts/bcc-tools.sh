@@ -18,9 +18,10 @@ groups=(
 	'kprobe,kretprobe,kprobe/*,kretprobe/*,kprobe.multi/*,kretprobe.multi/*,ksyscall/*,kretsyscall/*'
 	'fentry/*,fexit/*,fentry.s/*,fexit.s/*'
 	'tracepoint/syscalls/*,tp/syscalls/*'
+	'raw_tp/*,raw_tracepoint/*,tp_btf/*,tracepoint/[^s]*/*,tp/[^s]*/*,tracepoint/s[^y]*/*,tp/s[^y]*/*'
 	'uprobe,uretprobe,uprobe/*,uretprobe/*,uprobe/*/*,uretprobe/*/*'
 )
-served='^(kprobe|kretprobe|kprobe\.multi|kretprobe\.multi|ksyscall|kretsyscall|fentry|fexit|fentry\.s|fexit\.s|uprobe|uretprobe)(/|$)|^(tracepoint|tp)/syscalls/'
+served='^(kprobe|kretprobe|kprobe\.multi|kretprobe\.multi|ksyscall|kretsyscall|fentry|fexit|fentry\.s|fexit\.s|uprobe|uretprobe|raw_tp|raw_tracepoint|tp_btf|tracepoint|tp)(/|$)'
 
 # What the tools themselves set when they start, as users do here with --at.
 file=generic_file
@@ -53,8 +54,8 @@ cell() {
 	echo "$all ($guest)$( ((left == 0)) || echo ", $left left out")"
 }
 
-echo "| tool | kprobe, ksyscall | fentry, fexit | system calls | uprobe | refused sections |"
-echo "|---|---|---|---|---|---|"
+echo "| tool | kprobe, ksyscall | fentry, fexit | system calls | tracepoints, events | uprobe | refused sections |"
+echo "|---|---|---|---|---|---|---|"
 tools=0 loading=0
 for file in "$folder"/*.bpf.o; do
 	name=$(basename "$file" .bpf.o)

@@ -5,6 +5,8 @@ cd "$(dirname "$0")/.."
 bad=$(git ls-files '*.go' | xargs gofmt -l)
 [[ -z $bad ]] || { printf 'not gofmt-clean:\n%s\n' "$bad" >&2; exit 1; }
 go vet ./...
+go vet -tags linuxrules ./internal/analyze # what scripts/linux-rules.sh runs
+go vet -tags slowguest ./kvm
 # Pinned here, and not in go.mod: nothing but this script needs it.
 go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 go mod tidy -diff

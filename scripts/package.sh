@@ -14,9 +14,24 @@ MTIME=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 export VERSION TREE MTIME
 rm -rf "$TREE"
 make install DESTDIR="$TREE" PREFIX=/usr VERSION="$VERSION" >/dev/null
+# What Debian's policy wants of each package (12.5, 12.7): nfpm.yaml puts it into the package of Debian alone.
+DEBIAN=build/package/debian
+rm -rf "$DEBIAN"
+install -D -m 644 -t "$DEBIAN" packaging/copyright packaging/lintian-overrides
+{
+	printf 'guestprobe (%s) unstable; urgency=medium\n\n' "$VERSION"
+	printf '  * Changes are in CHANGELOG.md, in this folder.\n\n'
+	printf ' -- The guestprobe authors <guestprobe@users.noreply.github.com>  %s\n' "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+} | gzip -9n >"$DEBIAN/changelog.gz"
 find "$TREE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-envsubst() { sed -e "s|\${VERSION}|$VERSION|g" -e "s|\${TREE}|$TREE|g" -e "s|\${MTIME}|$MTIME|g"; }
-envsubst <packaging/nfpm.yaml >build/package/nfpm.yaml
+envsubst() { sed -e "s|\${VERSION}|$VERSION|g" -e "s|\${TREE}|$TREE|g" -e "s|\${DEBIAN}|$DEBIAN|g" -e "s|\${MTIME}|$MTIME|g"; }
+# Whole files only: an interrupted build leaves no part of one.
+new=$(mktemp -d build/package/new.XXXXXX)
+trap 'rm -rf "$new"' EXIT
 for kind; do
-	GOFLAGS=-mod=mod go run "$nfpm" package --config build/package/nfpm.yaml --packager "$kind" --target build/package/
+	envsubst <packaging/nfpm.yaml >build/package/nfpm.yaml
+	# Debian's control file has no field for the license, which is in the file copyright.
+	if [[ $kind == deb ]]; then sed -i '/^license:/d' build/package/nfpm.yaml; fi
+	GOFLAGS=-mod=mod go run "$nfpm" package --config build/package/nfpm.yaml --packager "$kind" --target "$new/"
+	mv -f "$new"/*."$kind" build/package/
 done

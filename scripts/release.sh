@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes all that a release has, in build/release: packages, an archive, a bill of materials, checksums; and the container's image
+# Makes all that a release has, in build/release: packages, an archive, a bill of materials, its notes, checksums; and the container's image
 # where podman, docker or buildah can build one (IMAGE=no: not even then).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,6 +8,9 @@ export VERSION=$version SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --fo
 out=build/release
 rm -rf "$out"
 mkdir -p "$out"
+# What users are told of the release: the newest section of the changelog, which must say something.
+awk '/^## / { if (n++) exit; next } n { print }' CHANGELOG.md | sed -e '/./,$!d' >"$out/NOTES.md"
+grep -q '^- ' "$out/NOTES.md" || { echo "release: the first section of CHANGELOG.md has no entry" >&2; exit 1; }
 rm -rf build/package
 scripts/package.sh deb rpm
 mv build/package/*.deb build/package/*.rpm "$out/"

@@ -70,9 +70,9 @@ const (
 	StackInfoComm = 32 // 16 bytes, padded with NULs
 )
 
-// NoteName and NoteSources identify the ELF note that holds the hash of the
+// noteName and noteSources identify the ELF note that holds the hash of the
 // sources, 64 hexadecimal digits.
 const (
-	NoteName    = "guestprobe"
-	NoteSources = 1
+	noteName    = "guestprobe"
+	noteSources = 1
 )

@@ -68,8 +68,8 @@ func open(t *testing.T) *elf.File {
 
 func TestELFBelongsToSources(t *testing.T) {
 	name, typ, desc := note(t, open(t), ".note.guestprobe")
-	if name != NoteName || typ != NoteSources {
-		t.Errorf("note is %q type %d, want %q type %d", name, typ, NoteName, NoteSources)
+	if name != noteName || typ != noteSources {
+		t.Errorf("note is %q type %d, want %q type %d", name, typ, noteName, noteSources)
 	}
 	if got, want := string(desc), sourceHash(t); got != want {
 		t.Errorf("builtin.elf was built from other sources (hash %s, these are %s): run build.sh", got, want)

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Entries of calls, and their attributes, that GNU had before DWARF 5 (3.4).
+// Entries of calls, and their attributes, in GNU's version before DWARF 5 (3.4).
 const (
 	tagGNUCallSite, tagGNUCallSiteParameter          = dwarf.Tag(0x4109), dwarf.Tag(0x410a)
 	attrGNUCallValue, attrGNUCallTarget, attrGNUTail = dwarf.Attr(0x2111), dwarf.Attr(0x2113), dwarf.Attr(0x2115)
 )
 
-// Limits of what is read of calls.
+// Limits on reading calls.
 const (
 	maxCallEntries   = 1 << 15 // of one function
-	maxTailFunctions = 16      // that one may lead to by tail calls
+	maxTailFunctions = 16      // that one may reach by tail calls
 	maxTailCalls     = 32      // of all of these
 	maxCopies        = 16      // functions of one name in a unit
 	maxArguments     = 16      // of one call
 )
 
-// Why what a call has passed is not known.
+// Why the values passed by a call are not known.
 var (
 	errNoCall      = errors.New("debug information does not know the call")
 	errNotPassed   = errors.New("the caller does not say what it has passed")
@@ -29,44 +29,47 @@ var (
 	errTailCalls   = errors.New("the function may have come to itself by tail calls")
 )
 
-// Call is a call of a function, as the function that makes it knows it.
+// Call is a call of a function, as described in its caller.
 type Call struct {
-	// Target is where the call leads, by the registers that the caller has at it, if that is through a pointer: what was
-	// passed is known only where it is Function, where the function begins that was asked for.
+	// Target is the address that the call goes to, in terms of the caller's registers
+	// at the call, if the call is through a pointer. The passed values are known only
+	// if it is Function, the beginning of the callee in question.
 	Target   *Location
 	Function uint64
 
 	passed [regIP]passed
 }
 
-// passed is what was passed in a register.
+// passed is a value passed in a register.
 type passed struct {
 	value Location
 	err   error
 }
 
-// Passed returns what was passed in a register, by its number (Location.Reg): a value, by the registers that the caller has at the call.
-func (c *Call) Passed(reg int) (Location, error) {
+// PassedValue returns the value passed in a register, by its number (Location.Reg),
+// in terms of the caller's registers at the call.
+func (c *Call) PassedValue(reg int) (Location, error) {
 	if reg < 0 || reg >= len(c.passed) {
 		return Location{}, errNotPassed
 	}
 	return c.passed[reg].value, c.passed[reg].err
 }
 
-// callSite is a call, as the function that makes it knows it.
+// callSite is a call, as described in its caller.
 type callSite struct {
 	*dwarf.Entry
 	passed []*dwarf.Entry
 }
 
-// function is code of a function of its own.
+// function is a function with code of its own.
 type function struct {
 	unit int
 	*instance
 }
 
-// Call returns what is known of the call that returns to ret, of the function around callee. Where that was come to
-// by another function's tail call, or by one of its own, nothing is known of what it was passed, which is an error.
+// Call returns the description of the call that returns to ret, of the function
+// around callee. It fails if the function was reached by another function's tail
+// call, or by one of its own, because the passed values are then not known.
 func (i *Info) Call(ret, callee uint64) (c Call, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -83,7 +86,7 @@ func (i *Info) Call(ret, callee uint64) (c Call, err error) {
 	if err != nil {
 		return c, err
 	}
-	k := slices.IndexFunc(sites, func(s callSite) bool { return s.returns() == ret && !s.tail() })
+	k := slices.IndexFunc(sites, func(s callSite) bool { return s.returnAddr() == ret && !s.tail() })
 	if k < 0 {
 		return c, errNoCall
 	}
@@ -145,7 +148,8 @@ func (i *Info) functionAt(addr uint64) (function, error) {
 	return function{n, around[len(around)-1]}, nil
 }
 
-// calls returns the calls that a function makes, by what is inlined in it, too.
+// calls returns the calls made by a function, including those made by functions
+// inlined in it.
 func (i *Info) calls(f function) (out []callSite, err error) {
 	r := i.data.Reader()
 	r.Seek(f.at)
@@ -184,8 +188,8 @@ func (i *Info) calls(f function) (out []callSite, err error) {
 	return out, nil
 }
 
-// returns is where a call returns to.
-func (c callSite) returns() uint64 {
+// returnAddr is the address that a call returns to.
+func (c callSite) returnAddr() uint64 {
 	attr := dwarf.AttrCallReturnPC
 	if c.Tag == tagGNUCallSite {
 		attr = dwarf.AttrLowpc
@@ -194,7 +198,7 @@ func (c callSite) returns() uint64 {
 	return pc
 }
 
-// origin is the entry of the function that is called.
+// origin is the entry of the called function.
 func (c callSite) origin() (dwarf.Offset, bool) {
 	attr := dwarf.AttrCallOrigin
 	if c.Tag == tagGNUCallSite {
@@ -204,7 +208,7 @@ func (c callSite) origin() (dwarf.Offset, bool) {
 	return at, ok
 }
 
-// tail reports whether the call is a jump, behind which the function's frame is gone.
+// tail reports whether the call is a jump, after which the function's frame is gone.
 func (c callSite) tail() bool {
 	f := field(c.Entry, dwarf.AttrCallTailCall, attrGNUTail)
 	return f != nil && f.Val == true
@@ -220,7 +224,7 @@ func field(e *dwarf.Entry, attrs ...dwarf.Attr) *dwarf.Field {
 	return nil
 }
 
-// originsOf are an entry and those that it is a copy of, or completes.
+// originsOf returns an entry and the entries that it is a copy of, or completes.
 func (i *Info) originsOf(at dwarf.Offset) (out []dwarf.Offset) {
 	for range maxLinks {
 		out = append(out, at)
@@ -237,7 +241,8 @@ func (i *Info) originsOf(at dwarf.Offset) (out []dwarf.Offset) {
 	return out
 }
 
-// belongsTo reports whether an entry is of the function, and of no other copy of it.
+// belongsTo reports whether an entry belongs to the function, and not to another copy
+// of it.
 func (i *Info) belongsTo(at dwarf.Offset, f function) bool {
 	if at == f.at {
 		return true
@@ -249,13 +254,13 @@ func (i *Info) belongsTo(at dwarf.Offset, f function) bool {
 	return a != nil && b != nil && i.name(a, nil) == f.name && i.external(a) && i.external(b)
 }
 
-// external reports whether a function is known to other units by its name.
+// external reports whether other units know a function by its name.
 func (i *Info) external(e *dwarf.Entry) bool {
 	f := i.attribute(e, dwarf.AttrExternal)
 	return f != nil && f.Val == true
 }
 
-// instancesOf are the functions of a unit with code of their own that an entry is of.
+// instancesOf returns the functions of a unit with code of their own for an entry.
 func (i *Info) instancesOf(n int, at dwarf.Offset) (out []*instance) {
 	c, err := i.contents(n)
 	if err != nil {
@@ -273,15 +278,16 @@ func (i *Info) instancesOf(n int, at dwarf.Offset) (out []*instance) {
 		}
 	}
 	if len(out) > maxCopies {
-		return out // too many to look at: any of them
+		return out // too many to examine: any of them
 	}
 	return slices.DeleteFunc(out, func(x *instance) bool {
 		return !slices.ContainsFunc(i.originsOf(x.at), func(of dwarf.Offset) bool { return slices.Contains(own, of) })
 	})
 }
 
-// checkTailCalls returns an error where a function may come to itself by tail calls, its own or those of whom it leads to: what it was
-// entered with then is not what its caller has passed. GDB asks the same (func_verify_no_selftailcall).
+// checkTailCalls returns an error if a function may reach itself by tail calls, its
+// own or by functions it reaches: then its arguments may not be the ones passed by
+// its caller. GDB makes the same check (func_verify_no_selftailcall).
 func (i *Info) checkTailCalls(f function) error {
 	todo, asked := []function{f}, 0
 	for k := 0; k < len(todo); k++ {
@@ -299,7 +305,7 @@ func (i *Info) checkTailCalls(f function) error {
 			}
 			all := i.instancesOf(todo[k].unit, at)
 			if len(all) == 0 || len(todo)+len(all) > maxTailFunctions {
-				return errTailCalls // of another unit: who knows
+				return errTailCalls // of another unit: unknown
 			}
 			for _, x := range all {
 				if x.at == f.at {
@@ -314,7 +320,8 @@ func (i *Info) checkTailCalls(f function) error {
 	return nil
 }
 
-// registerOf returns the register that a location description names and nothing else.
+// registerOf returns the register, if a location description consists of nothing
+// else.
 func registerOf(code []byte) (int, bool) {
 	x := expression{code: code}
 	switch {
@@ -328,8 +335,9 @@ func registerOf(code []byte) (int, bool) {
 	return 0, false
 }
 
-// With is where a value is whose function was entered with v in l.Reg (BaseEntry).
-func (l Location) With(v uint64) Location {
+// WithEntryValue is the location of a value whose function was entered with v in
+// l.Reg (BaseEntry).
+func (l Location) WithEntryValue(v uint64) Location {
 	l.Offsets = slices.Clone(l.Offsets)
 	l.Base, l.Reg = BaseNone, 0
 	l.Offsets[0] += int64(v)

@@ -32,7 +32,7 @@ func TestCalls(t *testing.T) {
 					continue
 				}
 				for _, callee := range i.instancesOf(n, at) {
-					call, err := i.Call(s.returns(), callee.entry)
+					call, err := i.Call(s.returnAddr(), callee.entry)
 					if errors.Is(err, errTailCalls) {
 						tails++
 						continue
@@ -41,7 +41,7 @@ func TestCalls(t *testing.T) {
 						t.Fatalf("%s calls %s: %+v, %v", f.name, callee.name, call, err)
 					}
 					for reg := -1; reg <= regIP; reg++ {
-						where, err := call.Passed(reg)
+						where, err := call.PassedValue(reg)
 						switch {
 						case err == nil && reg != 5 && reg != 4 && reg != 1 && reg != 2 && reg != 8 && reg != 9:
 							t.Errorf("%s calls %s with register %d: %+v", f.name, callee.name, reg, where)
@@ -54,15 +54,15 @@ func TestCalls(t *testing.T) {
 				}
 				for m := range c.instances {
 					if o := &c.instances[m]; !o.inlined && i.name(i.entryAt(at), nil) != o.name {
-						if _, err := i.Call(s.returns(), o.entry); !errors.Is(err, errOtherCalled) {
-							t.Errorf("%s at %#x is taken for a call of %s: %v", f.name, s.returns(), o.name, err)
+						if _, err := i.Call(s.returnAddr(), o.entry); !errors.Is(err, errOtherCalled) {
+							t.Errorf("%s at %#x is taken for a call of %s: %v", f.name, s.returnAddr(), o.name, err)
 						}
 						others++
 						break
 					}
 				}
-				if _, err := i.Call(s.returns()+1, f.entry); err == nil {
-					t.Errorf("%s has a call that returns to %#x", f.name, s.returns()+1)
+				if _, err := i.Call(s.returnAddr()+1, f.entry); err == nil {
+					t.Errorf("%s has a call that returns to %#x", f.name, s.returnAddr()+1)
 				}
 			}
 		}
@@ -92,7 +92,7 @@ func TestRegisterOf(t *testing.T) {
 // TestCallsOfGNU: before DWARF 5 calls are entries of GNU's.
 func TestCallsOfGNU(t *testing.T) {
 	s := callSite{Entry: &dwarf.Entry{Tag: tagGNUCallSite, Field: []dwarf.Field{{Attr: dwarf.AttrLowpc, Val: uint64(7)}, {Attr: dwarf.AttrAbstractOrigin, Val: dwarf.Offset(9)}, {Attr: attrGNUTail, Val: true}}}}
-	if at, ok := s.origin(); s.returns() != 7 || at != 9 || !ok || !s.tail() {
-		t.Errorf("%d, %d, %v, %v", s.returns(), at, ok, s.tail())
+	if at, ok := s.origin(); s.returnAddr() != 7 || at != 9 || !ok || !s.tail() {
+		t.Errorf("%d, %d, %v, %v", s.returnAddr(), at, ok, s.tail())
 	}
 }

@@ -73,7 +73,8 @@ func open(t testing.TB, path string) *Info {
 	return i
 }
 
-// account is all that is known of a program: its types and functions, and what is said of each address of its code.
+// account is everything that is known about a program: its types and functions, and
+// the result for each address of its code.
 func account(i *Info) (known, code string) {
 	var b strings.Builder
 	for _, tag := range []types.Tag{types.TagStruct, types.TagUnion, types.TagEnum, types.TagNone} {
@@ -81,7 +82,7 @@ func account(i *Info) (known, code string) {
 			if strings.HasPrefix(name, "DW_ATE_") || strings.HasPrefix(name, "__ARRAY") {
 				continue // of the compiler's own
 			}
-			t := i.Named(tag, name)
+			t := i.TypeByName(tag, name)
 			size, _ := types.Size(t)
 			fmt.Fprintf(&b, "%s %s: %s, %d bytes\n", tag, name, types.Text(t), size)
 			members, _ := types.Members(t)
@@ -101,7 +102,7 @@ func account(i *Info) (known, code string) {
 	}
 	known = b.String()
 	b.Reset()
-	inlined, err := i.Inlined("heavy")
+	inlined, err := i.InlinedCopies("heavy")
 	fmt.Fprintf(&b, "heavy is inlined at %x %v\n", inlined, err)
 	for line := 1; line < 30; line++ {
 		for _, file := range []string{"a.c", "b.c", "shared.h"} {
@@ -133,7 +134,8 @@ func account(i *Info) (known, code string) {
 	return known, strings.ReplaceAll(b.String(), "computed at this place (DW_OP 0xa8)", "in pieces at this place (DW_OP_piece)")
 }
 
-// twins are the forms that must say what the plain one says, by that; all but those of link-time optimization have its code.
+// twins are the forms that must give the same result as the plain one, by that; all
+// but those of link-time optimization have its code.
 var twins = map[string][]string{
 	"gcc4":   {"dwz4", "multi4", "types4", "split4", "splittypes4", "package4", "packagetypes4", "zdebug4"},
 	"gcc5":   {"gcc3", "dwz5", "multi5", "sup5", "types5", "split5", "splittypes5", "zdebug5", "zlib5", "zstd5", "wide5"},
@@ -141,8 +143,8 @@ var twins = map[string][]string{
 	"clang5": {"clangtypes5", "clangsplit5", "clangpackage5"},
 }
 
-// first returns the first lines in which two texts differ.
-func first(a, b string) string {
+// firstDifference returns the first lines in which two texts differ.
+func firstDifference(a, b string) string {
 	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for n := range min(len(x), len(y)) {
 		if x[n] != y[n] {
@@ -166,18 +168,19 @@ func TestForms(t *testing.T) {
 				i := open(t, filepath.Join(dir, form, "prog"))
 				k, c := account(i)
 				if k != known {
-					t.Error(first(k, known))
+					t.Error(firstDifference(k, known))
 				}
 				if c != code {
-					t.Error(first(c, code))
+					t.Error(firstDifference(c, code))
 				}
 			})
 		}
 	}
 }
 
-// TestOptimizedForms: of what was optimized at link time, whose code is other, types, functions, copies of inlined functions and the
-// variables of each file are known as well.
+// TestOptimizedForms: after link-time optimization, which changes the code, types,
+// functions, copies of inlined functions and the variables of each file are still
+// known.
 func TestOptimizedForms(t *testing.T) {
 	dir := forms(t)
 	for form, plain := range map[string]string{"lto4": "gcc4", "lto5": "gcc5", "clanglto5": "clang5", "gcc2": "gcc5"} {
@@ -186,9 +189,9 @@ func TestOptimizedForms(t *testing.T) {
 			i := open(t, filepath.Join(dir, form, "prog"))
 			known, code := account(i)
 			if known != want {
-				t.Error(first(known, want))
+				t.Error(firstDifference(known, want))
 			}
-			if inlined, err := i.Inlined("heavy"); err != nil || len(inlined) < 2 {
+			if inlined, err := i.InlinedCopies("heavy"); err != nil || len(inlined) < 2 {
 				t.Errorf("heavy is inlined at %x, %v", inlined, err)
 			}
 			if strings.Contains(code, "damaged") {
@@ -298,7 +301,7 @@ func TestMissingFiles(t *testing.T) {
 	refused("gnupackage5", "read debug information of DIR/gnupackage5/prog: read debug information: a unit is in a.dwo, which is not found at /build/a.dwo, DIR/gnupackage5/a.dwo, and the package DIR/gnupackage5/prog.dwp does not have it: put it beside the program's file, or make the package prog.dwp there (llvm-dwp -e prog, where the objects are)")
 	copyTo("sup5/prog", "multi5/common")
 	refused("multi5", "read debug information of DIR/multi5/prog: read debug information: a part of it that programs share (dwz -m) is in common, which is not found: DIR/multi5/common is of another build: put the file of build ID ID there")
-	// What is not read from a file has none beside it.
+	// Debug information that was not read from a file has no files next to it.
 	f, err := os.ReadFile(filepath.Join(dir, "clangsplit5", "prog"))
 	if err != nil {
 		t.Fatal(err)
@@ -328,7 +331,7 @@ func TestSharedFileByBuildID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if i := open(t, prog); !slices.Equal(i.Paths(), []string{common}) {
-		t.Errorf("read %q", i.Paths())
+	if i := open(t, prog); !slices.Equal(i.paths(), []string{common}) {
+		t.Errorf("read %q", i.paths())
 	}
 }

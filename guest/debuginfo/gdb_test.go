@@ -31,7 +31,7 @@ type told struct {
 	length uint64
 }
 
-// gaveUp is told of a variable when gdb itself failed.
+// gaveUp is the result for a variable when gdb itself failed.
 const gaveUp = "gave up"
 
 // scopes asks gdb for the variables of the innermost function at each address.
@@ -49,7 +49,7 @@ func scopes(t *testing.T, path string, addrs []uint64) map[uint64]map[string]tol
 	var addr uint64
 	var name string
 	var now told
-	in := true // what is told now is of the address
+	in := true // the following output is about the address
 	put := func() {
 		if _, had := all[addr][name]; name != "" && !had {
 			all[addr][name] = now
@@ -83,7 +83,7 @@ func scopes(t *testing.T, path string, addrs []uint64) map[uint64]map[string]tol
 			now.ops = append(now.ops, strings.TrimRight(strings.Join(m[1:], " "), " "))
 		}
 		if strings.Contains(l, "No function found for block") {
-			now.what, now.ops = gaveUp, nil // in code that stands apart from its function
+			now.what, now.ops = gaveUp, nil // in code that is separate from its function
 		}
 		if m := gdbLength.FindStringSubmatch(l); m != nil {
 			now.length, _ = strconv.ParseUint(m[1], 10, 64)
@@ -93,8 +93,8 @@ func scopes(t *testing.T, path string, addrs []uint64) map[uint64]map[string]tol
 	return all
 }
 
-// like says in gdb's words what a Variable is, as far as there are any for it.
-func like(v Variable) string {
+// gdbText says in gdb's words what a Variable is, as far as there are any for it.
+func gdbText(v Variable) string {
 	l := v.Where
 	reg := ""
 	if l.Base == BaseRegister {
@@ -240,9 +240,9 @@ func variablesByGDB(t *testing.T, path string, i *Info, addrs []uint64) bool {
 					}
 					continue
 				}
-				want, got := g.meaning(), like(have[n])
+				want, got := g.meaning(), gdbText(have[n])
 				if errors.Is(have[n].Why, ErrElsewhere) && strings.HasPrefix(want, "at ") && slices.Contains(at[name], want[3:]) {
-					got = want // a symbol has its name, by which gdb finds it, and who asks for it here, too
+					got = want // a symbol has its name, by which gdb finds it, and a caller can do the same
 				}
 				checked++
 				kinds[strings.Fields(got + " ?")[0]]++

@@ -13,29 +13,29 @@ import (
 // ErrNone is returned for a file without debug information.
 var ErrNone = dies.ErrNone
 
-// Limits of what is read.
+// Limits on reading.
 const (
 	MaxSection = 1 << 30 // bytes
-	maxPlaces  = 1 << 16 // found for one question
+	maxPlaces  = 1 << 16 // results of one query
 )
 
-// Info is the debug information of one program. Little of it is read before it is asked
-// for. Methods may be called from any goroutine; addresses are those of the file.
+// Info is the debug information of one program. It is read lazily. Methods may be
+// called from any goroutine; addresses are the file's.
 type Info struct {
 	mu   sync.Mutex
 	data *dies.Data
 
 	units  []*dies.Unit
-	anchor uint64 // address of that symbol; 0: there is none
+	anchor uint64 // address of that symbol; 0: not in the file
 	spans  []span // ascending; of all units
 
-	read  map[int]*contents // of units that were asked for
+	read  map[int]*contents // units read so far
 	parts int               // of all of these
 
-	named *names // nil: nobody has asked
+	named *names // nil: not read yet
 }
 
-// contents are what was read of a unit.
+// contents is the part of a unit that was read.
 type contents struct {
 	rows      []row
 	files     []*dwarf.LineFile
@@ -72,8 +72,9 @@ type span struct {
 	unit   int
 }
 
-// New reads the outlines of a program's debug information; open opens the files that it is in beside the program's, and may be nil.
-// Errors are ErrNone, *dies.MissingError, those of f.Section, and what is wrong with the format.
+// New reads the outlines of a program's debug information; open opens the other files
+// that contain parts of it, and may be nil. Errors are ErrNone, *dies.MissingError,
+// any error of f.Section, and errors in the format.
 func New(f *dies.File, open dies.Opener) (*Info, error) {
 	d, err := dies.New(f, open)
 	if err != nil {
@@ -87,10 +88,11 @@ func New(f *dies.File, open dies.Opener) (*Info, error) {
 	return i, nil
 }
 
-// Paths are the files that the debug information is in beside the program's.
-func (i *Info) Paths() []string { return i.data.Paths }
+// paths are the other files that contain parts of the debug information.
+func (i *Info) paths() []string { return i.data.Paths }
 
-// addSpans notes the code of a unit. One whose code is not known is found by nothing.
+// addSpans records the code of a unit. A unit whose code is not known cannot be found
+// by address.
 func (i *Info) addSpans(n int, u *dies.Unit) {
 	if u.Kind != dies.Compile {
 		return
@@ -100,13 +102,13 @@ func (i *Info) addSpans(n int, u *dies.Unit) {
 		return
 	}
 	for _, r := range ranges {
-		if r[0] < r[1] && r[0] != 0 { // what the linker has dropped is at 0
+		if r[0] < r[1] && r[0] != 0 { // code that the linker has dropped is at 0
 			i.spans = append(i.spans, span{r[0], r[1], n})
 		}
 	}
 }
 
-// unitAt returns the unit that addr is in the code of.
+// unitAt returns the unit whose code contains addr.
 func (i *Info) unitAt(addr uint64) (int, bool) {
 	n := sort.Search(len(i.spans), func(n int) bool { return i.spans[n].lo > addr }) - 1
 	if n < 0 || addr >= i.spans[n].hi {

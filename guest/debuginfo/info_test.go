@@ -32,7 +32,7 @@ func guest(t testing.TB) (*Info, *elf.File) {
 	return i, f
 }
 
-// lines are those of a source file of the built-in guest, from 1.
+// lines are the lines of a source file of the built-in guest, from 1.
 func lines(t *testing.T, file string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../builtin", file))
@@ -85,7 +85,7 @@ func TestInlined(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"irq_save", "stack_info", "outb", "atomic_add_return"} {
-		copies, err := i.Inlined(name)
+		copies, err := i.InlinedCopies(name)
 		if err != nil || len(copies) == 0 {
 			t.Errorf("%s: %x, %v", name, copies, err)
 		}
@@ -110,7 +110,7 @@ func TestInlined(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"vfs_read", "rq_save", "nothing", ""} {
-		if copies, err := i.Inlined(name); err != nil || len(copies) > 0 {
+		if copies, err := i.InlinedCopies(name); err != nil || len(copies) > 0 {
 			t.Errorf("%q is inlined at %x, %v", name, copies, err)
 		}
 	}
@@ -126,7 +126,7 @@ func TestMissing(t *testing.T) {
 		{"fs.c", 61, "no code is of fs.c:61: the next line that has some is 64"},
 		{"kernel/fs.c", 62, "no code is of kernel/fs.c:62: the next line that has some is 64"},
 		{"fs.c", 100000, "no code is of fs.c:100000"},
-		{"s.c", 64, "no code is of s.c:64"},
+		{"s.c", 64, "no code is of s.c:64: the debug information has no file of this name"},
 	} {
 		_, err := i.Places(tt.file, tt.line)
 		var none *NoLineError
@@ -185,14 +185,14 @@ func FuzzInfo(f *testing.F) {
 		_, _ = i.Places("fs.c", 64)
 		for _, tag := range []types.Tag{types.TagStruct, types.TagUnion, types.TagEnum, types.TagNone} {
 			for _, name := range i.Names(tag) {
-				if x := i.Named(tag, name); x != nil {
+				if x := i.TypeByName(tag, name); x != nil {
 					types.Text(x)
 				}
 			}
 		}
 		i.Func("vfs_read")
 		i.Enumerator("none")
-		_, _ = i.Inlined("irq_save")
+		_, _ = i.InlinedCopies("irq_save")
 		for _, at := range []uint64{0xffffffff802013b0, 0xffffffff802013c6, 0xffffffff802028af} {
 			i.Line(at)
 			i.Frames(at)
@@ -200,7 +200,7 @@ func FuzzInfo(f *testing.F) {
 			_, _ = i.Variable(at, "", "f", []string{"data", "x"})
 			_, _ = i.Variable(at, "", "vfs_lock", []string{"x"})
 			if c, err := i.Call(0xffffffff802028b4, at); err == nil {
-				_, _ = c.Passed(5)
+				_, _ = c.PassedValue(5)
 			}
 		}
 	})
@@ -222,7 +222,7 @@ func TestCut(t *testing.T) {
 	const at = 0xffffffff802013c6
 	for range 2 {
 		_, err1 := i.Places("fs.c", 71)
-		_, err2 := i.Inlined("irq_save")
+		_, err2 := i.InlinedCopies("irq_save")
 		_, err3 := i.Variables(at, "")
 		_, err4 := i.Variable(at, "", "fd", nil)
 		for _, err := range []error{err1, err2, err3, err4} {
@@ -230,7 +230,7 @@ func TestCut(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if i.Named(types.TagStruct, "file") != nil || i.Names(types.TagStruct) != nil || i.Func("vfs_read") != nil {
+		if i.TypeByName(types.TagStruct, "file") != nil || i.Names(types.TagStruct) != nil || i.Func("vfs_read") != nil {
 			t.Error("types are known that cannot be read")
 		}
 		if _, _, ok := i.Line(at); ok || i.Frames(at) != nil {

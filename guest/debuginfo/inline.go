@@ -19,11 +19,11 @@ type instance struct {
 	depth   int
 	at      dwarf.Offset
 
-	calledFile, calledLine int64 // of a copy: where the function around it calls it; a number of contents.files
+	calledFile, calledLine int64 // of a copy: file and line of its call in the enclosing function; the file is an index in contents.files
 }
 
-// maxDepth is how deeply blocks are read, and maxInstances how many, with their ranges, of
-// one unit.
+// maxDepth is the nesting depth up to which blocks are read, and maxInstances is the
+// number of instances and their ranges that are read of one unit.
 const (
 	maxDepth     = 1024
 	maxInstances = 1 << 20
@@ -78,7 +78,8 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 	}
 }
 
-// hasNone reports whether no function is in an entry, of which most of a unit are.
+// hasNone reports whether entries with this tag, which most entries of a unit have,
+// contain no functions.
 func hasNone(u *dies.Unit, t dwarf.Tag) bool {
 	switch t {
 	case dwarf.TagEnumerationType, dwarf.TagArrayType, dwarf.TagSubroutineType, dwarf.TagCallSite:
@@ -93,8 +94,8 @@ func hasNone(u *dies.Unit, t dwarf.Tag) bool {
 // languagesC are the numbers of C (DWARF 5, 7.12; C17 of DWARF 6).
 var languagesC = []int64{0x01, 0x02, 0x0c, 0x1d, 0x2c}
 
-// entry returns where an instance begins: by DW_AT_entry_pc, an address or from DWARF 5 on
-// an offset from the lowest one, or where its first range does.
+// entry returns the beginning of an instance: DW_AT_entry_pc, an address or from
+// DWARF 5 on an offset from the lowest one, or the beginning of its first range.
 func entry(e *dwarf.Entry, ranges [][2]uint64) uint64 {
 	base := ranges[0][0]
 	if low, ok := e.Val(dwarf.AttrLowpc).(uint64); ok {
@@ -109,8 +110,8 @@ func entry(e *dwarf.Entry, ranges [][2]uint64) uint64 {
 	return base
 }
 
-// name returns the name of a function or a variable, which may stand where it is declared;
-// names are of such, and may be nil.
+// name returns the name of a function or a variable, which may be in its declaration;
+// names has known names by offset, and may be nil.
 func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string) string {
 	if name, ok := e.Val(dwarf.AttrName).(string); ok {
 		return name
@@ -129,7 +130,7 @@ func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string) string {
 	return name
 }
 
-// origin returns what e is a copy of, or completes.
+// origin returns the entry that e is a copy of, or completes.
 func origin(e *dwarf.Entry) (at dwarf.Offset, ok bool) {
 	if at, ok = e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
 		return at, true
@@ -138,16 +139,17 @@ func origin(e *dwarf.Entry) (at dwarf.Offset, ok bool) {
 	return at, ok
 }
 
-// maxLinks bounds the way from an entry to what it is a copy of.
+// maxLinks bounds the chain from an entry to the one that it is a copy of.
 const maxLinks = 8
 
-// attribute returns an attribute of e, or of what e is a copy of.
+// attribute returns an attribute of e, or of the entry that e is a copy of.
 func (i *Info) attribute(e *dwarf.Entry, attr dwarf.Attr) *dwarf.Field {
 	f, _ := i.attributeOwner(e, attr)
 	return f
 }
 
-// attributeOwner returns the entry with the attribute, too, which may be of another unit.
+// attributeOwner also returns the entry with the attribute, which may be in another
+// unit.
 func (i *Info) attributeOwner(e *dwarf.Entry, attr dwarf.Attr) (*dwarf.Field, *dwarf.Entry) {
 	for range maxLinks {
 		if f := e.AttrField(attr); f != nil {
@@ -179,9 +181,9 @@ func within(ranges [][2]uint64, addr uint64) bool {
 	return slices.ContainsFunc(ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
 }
 
-// Inlined returns the addresses where the copies of a function begin that are inlined in
-// others, ascending; none for a function that is not, or not known.
-func (i *Info) Inlined(function string) (out []uint64, err error) {
+// InlinedCopies returns the start addresses of the inlined copies of a function,
+// ascending; none if it has no copies, or is not known.
+func (i *Info) InlinedCopies(function string) (out []uint64, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
@@ -207,9 +209,10 @@ func (i *Info) Inlined(function string) (out []uint64, err error) {
 	return slices.Compact(out), nil
 }
 
-// mentions returns a function that reports whether a unit may have that name: of hundreds of megabytes
-// only those are walked. A name is in the unit itself, or in .debug_str, where it may be the
-// end of a longer one, and the unit has its offset there. Of units whose names may be elsewhere nothing is known.
+// mentions returns a function that reports whether a unit may contain that name: only
+// those units, of hundreds of megabytes, are walked. A name is either in the unit
+// itself, or in .debug_str, possibly as the end of a longer one, with its offset in
+// the unit. For units whose names may be elsewhere it returns true.
 func (i *Info) mentions(name string) func(*dies.Unit) bool {
 	own := append([]byte(name), 0)
 	known := map[*byte][][]byte{} // by the strings of a file
@@ -242,5 +245,5 @@ func (i *Info) mentions(name string) func(*dies.Unit) bool {
 	}
 }
 
-// maxOffsets is how many offsets of a name are looked for.
+// maxOffsets bounds the offsets of a name that are looked for.
 const maxOffsets = 64

@@ -13,9 +13,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// passedAs says where a variable is at its function's entry, as registers of integer arguments and words of the stack are numbered by
+// placesAtEntry says where a variable is at its function's entry, as registers of integer arguments and words of the stack are numbered by
 // types.Arguments, by debug information alone; ok is false where that has no such place.
-func passedAs(v Variable) (words []int, ok bool) {
+func placesAtEntry(v Variable) (words []int, ok bool) {
 	number := func(l Location) int {
 		if l.Base == BaseRegister {
 			return slices.Index(argumentRegs[:], l.Reg) + 1
@@ -65,7 +65,7 @@ func checkConvention(t *testing.T, i *Info, path string) (compared int) {
 				continue
 			}
 			seen[p.Name] = true
-			want, ok := passedAs(v)
+			want, ok := placesAtEntry(v)
 			if !ok {
 				continue
 			}
@@ -84,7 +84,8 @@ func checkConvention(t *testing.T, i *Info, path string) (compared int) {
 	return compared
 }
 
-// TestConvention: parameters are where compilers pass them, also those of types that C does not have.
+// TestConvention: parameters are where compilers pass them, including types that C
+// does not have.
 func TestConvention(t *testing.T) {
 	dir := unpack(t, "testdata/languages.tar.gz")
 	for name, least := range map[string]int{"gcc5": 45, "gcctypes4": 45, "clang5": 30, "clangtypes4": 30, "rust2": 5, "rust0": 8} {
@@ -97,7 +98,7 @@ func TestConvention(t *testing.T) {
 
 // membersOf is a type's members as text.
 func membersOf(i *Info, tag types.Tag, name string) string {
-	t := i.Named(tag, name)
+	t := i.TypeByName(tag, name)
 	if t == nil {
 		return "unknown"
 	}
@@ -113,7 +114,8 @@ func membersOf(i *Info, tag types.Tag, name string) string {
 	return b.String()
 }
 
-// TestClasses: members of base classes are members, static ones are none, and a type of a type unit has the name of its namespace.
+// TestClasses: members of base classes are members, static ones are not, and a type
+// of a type unit has the name of its namespace.
 func TestClasses(t *testing.T) {
 	dir := unpack(t, "testdata/languages.tar.gz")
 	for _, form := range []string{"gcc5", "gcctypes4", "clang5", "clangtypes4"} {
@@ -144,7 +146,7 @@ func TestClasses(t *testing.T) {
 			at            uint64
 			found         bool
 		}{{"shapes::circle", "tag", 128, true}, {"shapes::circle", "id", 64, true}, {"shapes::circle", "count", 0, false}, {"shapes::hiding", "tag", 128, true}, {"shapes::far", "tag", 0, false}} {
-			f, found, ok := types.Member(i.Named(types.TagStruct, x.class), x.member)
+			f, found, ok := types.Member(i.TypeByName(types.TagStruct, x.class), x.member)
 			if found != x.found || !ok || f.Offset != x.at {
 				t.Errorf("%s: %s.%s is at %d, %v, want %d", form, x.class, x.member, f.Offset, found, x.at)
 			}
@@ -152,7 +154,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestVariants: the variants of Rust's enumerations are members, as those of a union, beside what says which one it is.
+// TestVariants: the variants of Rust's enumerations are members, like those of a
+// union, in addition to the discriminant.
 func TestVariants(t *testing.T) {
 	dir := unpack(t, "testdata/languages.tar.gz")
 	for _, form := range []string{"rust0", "rust2"} {
@@ -201,8 +204,9 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// TestForeignEntry: where code that is not optimized has not yet put its parameters into its frame, those of Rust that are numbers and pointers
-// are in C's registers, and of a function with others none is said to be.
+// TestForeignEntry: before unoptimized code has put its parameters into its frame,
+// Rust's parameters that are numbers and pointers are in C's registers; for a
+// function with other parameters no place is reported.
 func TestForeignEntry(t *testing.T) {
 	path := filepath.Join(unpack(t, "testdata/languages.tar.gz"), "rust0")
 	i := open(t, path)
@@ -215,7 +219,7 @@ func TestForeignEntry(t *testing.T) {
 			t.Fatal(vars, err)
 		}
 		for k, v := range vars {
-			words, known := passedAs(v)
+			words, known := placesAtEntry(v)
 			switch {
 			case s.Name == "structures" && (!errors.Is(v.Why, errNotYet) || known):
 				t.Errorf("%s.%s: %+v, %v", s.Name, v.Name, v.Where, v.Why)

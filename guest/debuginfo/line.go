@@ -13,21 +13,21 @@ import (
 	"github.com/guestprobe/guestprobe/guest/dies"
 )
 
-// row says where the code of a line begins.
+// row is the beginning of the code of a line.
 type row struct {
 	addr uint64
 	file string
 	line int
-	stmt bool // a place to stop at
+	stmt bool // a place for breakpoints
 	end  bool // the code ends here
 
-	prologue bool // the function's first instructions end here
+	prologue bool // the function's prologue ends here
 }
 
 // maxRows bounds the lines of one unit.
 const maxRows = 1 << 22
 
-// readRows returns the rows of a unit, ascending by address, and the files that it names.
+// readRows returns the rows of a unit, ascending by address, and its files.
 func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 	r, err := i.units[n].LineReader()
 	if err != nil {
@@ -67,7 +67,7 @@ func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 	return out, r.Files(), nil
 }
 
-// Line returns the line of source that the code at addr is of.
+// Line returns the source line of the code at addr.
 func (i *Info) Line(addr uint64) (file string, line int, ok bool) {
 	var err error
 	i.mu.Lock()
@@ -84,7 +84,7 @@ func (i *Info) Line(addr uint64) (file string, line int, ok bool) {
 	return c.line(addr)
 }
 
-// line is Line, of a unit.
+// line is Line, for one unit.
 func (c *contents) line(addr uint64) (file string, line int, ok bool) {
 	at, _ := slices.BinarySearchFunc(c.rows, addr+1, func(r row, addr uint64) int {
 		if r.addr < addr {
@@ -98,45 +98,51 @@ func (c *contents) line(addr uint64) (file string, line int, ok bool) {
 	return c.rows[at-1].file, c.rows[at-1].line, true
 }
 
-// NoLineError is returned for a line that has no code.
+// NoLineError is returned for a line without code.
 type NoLineError struct {
-	File string // as it was asked for
+	File string // as in the query
 	Line int
-	Next int // the next line that has code; 0: none has, or there is no such file
+	Next int // the next line with code; 0: no later line has code, or there is no such file
+
+	NoFile bool // no file of the debug information has this name
 }
 
-// Error says which lines there are.
+// Error says which lines have code.
 func (e *NoLineError) Error() string {
+	if e.NoFile {
+		return fmt.Sprintf("no code is of %s:%d: the debug information has no file of this name", e.File, e.Line)
+	}
 	if e.Next == 0 {
 		return fmt.Sprintf("no code is of %s:%d", e.File, e.Line)
 	}
 	return fmt.Sprintf("no code is of %s:%d: the next line that has some is %d", e.File, e.Line, e.Next)
 }
 
-// isFile reports whether name ends in the path that was asked for.
+// isFile reports whether name ends in the path asked.
 func isFile(name, asked string) bool {
 	name, asked = path.Clean(name), path.Clean(asked)
 	return name == asked || strings.HasSuffix(name, "/"+asked)
 }
 
-// Place is where a line begins.
+// Place is the beginning of a line.
 type Place struct {
 	Addr     uint64
-	Function string // that the line is of, as far as is known; others may begin there, too
+	Function string // the function of the line, if known; others may also begin there
 }
 
-// Places returns where a line of a file begins, ascending: once in each function, and in
-// each copy of one that is inlined. The file is the end of a path. Errors are
-// *NoLineError, and what is wrong with the format.
+// Places returns the addresses where a line of a file begins, ascending: one in each
+// function, and in each inlined copy of one. The file is the end of a path. Errors
+// are *NoLineError, and errors in the format.
 func (i *Info) Places(file string, line int) (out []Place, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
-	next := 0
+	next, hasFile := 0, false
 	for n := range i.units {
 		if !i.hasFile(n, file) {
 			continue
 		}
+		hasFile = true
 		c, err := i.contents(n)
 		if err != nil {
 			return nil, err
@@ -166,14 +172,14 @@ func (i *Info) Places(file string, line int) (out []Place, err error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &NoLineError{file, line, next}
+		return nil, &NoLineError{File: file, Line: line, Next: next, NoFile: !hasFile}
 	}
 	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Addr, b.Addr) })
 	return slices.CompactFunc(out, func(a, b Place) bool { return a.Addr == b.Addr }), nil
 }
 
-// functionOf returns which of the functions around an address a line is of: of those that
-// its file has before it the last. Functions of C are not in one another.
+// functionOf returns which of the functions around an address a line belongs to: the
+// one that begins last before the line in its file. Functions of C are not nested.
 func (i *Info) functionOf(c *contents, around []*instance, file string, line int) (name string) {
 	last := int64(0)
 	for _, x := range around {
@@ -198,15 +204,15 @@ func (i *Info) functionOf(c *contents, around []*instance, file string, line int
 	return name
 }
 
-// hasFile reports whether the lines of a unit are of such a file, among others.
+// hasFile reports whether a unit has lines of such a file.
 func (i *Info) hasFile(n int, file string) bool {
 	if i.units[n].Kind != dies.Compile {
-		return false // its lines are those of the units that import it
+		return false // its lines are in the units that import it
 	}
 	return slices.ContainsFunc(filesOf(i.units[n]), func(f *dwarf.LineFile) bool { return f != nil && isFile(f.Name, file) })
 }
 
-// filesOf returns the files that a unit names.
+// filesOf returns the files of a unit.
 func filesOf(u *dies.Unit) []*dwarf.LineFile {
 	r, err := u.LineReader()
 	if err != nil || r == nil {

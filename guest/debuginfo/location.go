@@ -7,23 +7,25 @@ import (
 	"slices"
 )
 
-// Location says what a value is, or where, by the registers at an address of the code.
+// Location describes a value, or its address, in terms of the registers at an address
+// of the code.
 type Location struct {
 	Base Base
 	Reg  int // of BaseRegister and BaseEntry: its number (System V ABI for AMD64, figure 3.36), 0 to 15
 
-	// Offsets lead on from the base: it and the first give a number, the word in memory at
-	// that and the second another one, and so on. There is at least one.
+	// Offsets are applied from the base on: the base plus the first offset is a
+	// number, the word in memory at it plus the second offset is the next one, and so
+	// on. There is at least one.
 	Offsets []int64
 
-	Memory bool // the value is in memory at the last number, which it is otherwise
+	Memory bool // the value is in memory at the last number; otherwise it is that number
 }
 
 // Piece is a part of a value.
 type Piece struct {
 	Size  uint64 // bytes
 	Where Location
-	Why   error // why it is not known; nil: Where has it
+	Why   error // why it is not known; nil: see Where
 }
 
 // Limits of the pieces of one value.
@@ -32,16 +34,16 @@ const (
 	maxPieceSize = 256 // bytes
 )
 
-// Base is what a Location begins with.
+// Base is the beginning of a Location.
 type Base uint8
 
 // The bases.
 const (
 	BaseNone     Base = iota // 0
-	BaseRegister             // what a register holds
+	BaseRegister             // the contents of a register
 	BaseCFA                  // the canonical frame address
-	BaseProgram              // where the program is, from where the file has it
-	BaseEntry                // what a register held where the function was entered (Info.Call)
+	BaseProgram              // the difference between the program's addresses and the file's
+	BaseEntry                // the contents of a register when the function was entered (Info.Call)
 )
 
 // Limits of an expression.
@@ -51,10 +53,11 @@ const (
 	maxSteps      = 8 // words in memory on the way to a value
 )
 
-// Why a value is not to be had.
+// Why a value is not available.
 var (
 	errOptimizedOut = errors.New("optimized out at this place")
-	// ErrEntryValue is Variable.Why of what callers alone can know: with a Location from BaseEntry, Info.Call may know it.
+	// ErrEntryValue is Variable.Why of a value that only callers can know: with a
+	// Location from BaseEntry, Info.Call may know it.
 	ErrEntryValue = errors.New("known at this place only by what was passed at the function's entry (DW_OP_entry_value)")
 	errPieces     = errors.New("in pieces at this place (DW_OP_piece)")
 	errImplicit   = errors.New("a pointer to something that is optimized out at this place (DW_OP_implicit_pointer)")
@@ -62,7 +65,8 @@ var (
 	errDamaged    = errors.New("damaged debug information")
 )
 
-// arithmetic are the names of operations from DW_OP_abs on, which no Location has.
+// arithmetic are the names of operations from DW_OP_abs on, which a Location cannot
+// represent.
 var arithmetic = [...]string{
 	"abs", "and", "div", "minus", "mod", "mul", "neg", "not", "or", "plus", "plus_uconst", "shl", "shr", "shra", "xor", "bra", "eq", "ge", "gt", "le", "lt", "ne", "skip",
 }
@@ -74,7 +78,7 @@ func computedError(op byte) error {
 	return fmt.Errorf("computed at this place (DW_OP %#02x)", op)
 }
 
-// Operations of expressions (DWARF 5, 7.7.1), and those that GNU had before.
+// Operations of expressions (DWARF 5, 7.7.1), and GNU's earlier versions.
 const (
 	opAddr, opDeref, opConst1u, opConsts                   = 0x03, 0x06, 0x08, 0x11
 	opAbs, opMinus, opPlus, opPlusUconst                   = 0x19, 0x1c, 0x22, 0x23
@@ -86,7 +90,8 @@ const (
 	opGNUAddrIndex, opGNUConstIndex                        = 0xfb, 0xfc
 )
 
-// number is what stands on the stack of an expression: as a Location that is not in memory.
+// number is an element of the stack of an expression: a Location that is not in
+// memory.
 type number struct {
 	base Base
 	reg  int
@@ -105,17 +110,17 @@ func (n number) plus(v int64) number {
 // isConstant reports whether n is a number without registers and memory.
 func (n number) isConstant() bool { return n.base == BaseNone && len(n.off) == 1 }
 
-// expression is what evaluating one needs.
+// expression is the state of evaluating an expression.
 type expression struct {
 	code    []byte
-	frame   func() (number, error)       // what DW_OP_fbreg counts from
-	address func(uint64) (uint64, error) // of .debug_addr
+	frame   func() (number, error)       // base of DW_OP_fbreg
+	address func(uint64) (uint64, error) // entry of .debug_addr
 	err     error
 
 	pieces []Piece
 	stack  []number
-	value  bool // what is on top is the value itself
-	entry  bool // it asks what the function was entered with
+	value  bool // the top of the stack is the value itself
+	entry  bool // it uses values at the function's entry
 }
 
 // location evaluates a location description (DWARF 5, 2.6).
@@ -158,7 +163,8 @@ func (x *expression) location() (Location, error) {
 	return Location{Base: n.base, Reg: n.reg, Offsets: n.off, Memory: !x.value}, nil
 }
 
-// endPiece ends one part of a value, and begins the next (DWARF 5, 2.6.1.2). Nothing before it: that part is optimized out.
+// endPiece ends one part of a value, and begins the next (DWARF 5, 2.6.1.2). An empty
+// part is optimized out.
 func (x *expression) endPiece() {
 	p := Piece{Size: x.uleb(), Why: errOptimizedOut}
 	if x.err != nil {
@@ -181,7 +187,7 @@ func (x *expression) endPiece() {
 
 func (x *expression) push(n number) { x.stack = append(x.stack, n) }
 
-// pop takes a number from the stack.
+// pop removes a number from the stack.
 func (x *expression) pop() number {
 	if len(x.stack) == 0 {
 		x.err = errDamaged
@@ -192,7 +198,7 @@ func (x *expression) pop() number {
 	return n
 }
 
-// register pushes what a register holds, and an offset.
+// register pushes the contents of a register plus an offset.
 func (x *expression) register(reg uint64, off int64) {
 	if reg >= regIP {
 		x.err = fmt.Errorf("in register %d at this place, which is none of the general ones", reg)
@@ -201,7 +207,7 @@ func (x *expression) register(reg uint64, off int64) {
 	x.push(number{BaseRegister, int(reg), []int64{off}})
 }
 
-// step carries out one operation.
+// step executes one operation.
 func (x *expression) step(op byte) {
 	switch {
 	case op >= opLit0 && op < opReg0:
@@ -214,13 +220,13 @@ func (x *expression) step(op byte) {
 	case op >= opBreg0 && op < opRegx:
 		x.register(uint64(op-opBreg0), x.sleb())
 		return
-	case op >= opConst1u && op < opConsts-1: // 1, 2, 4 and 8 bytes, with and without sign
-		x.push(constant(x.fixed(1<<((op-opConst1u)/2), (op-opConst1u)%2 == 1)))
+	case op >= opConst1u && op < opConsts-1: // 1, 2, 4 and 8 bytes, unsigned and signed
+		x.push(constant(x.readFixed(1<<((op-opConst1u)/2), (op-opConst1u)%2 == 1)))
 		return
 	}
 	switch op {
 	case opAddr:
-		x.push(number{base: BaseProgram, off: []int64{x.fixed(8, false)}})
+		x.push(number{base: BaseProgram, off: []int64{x.readFixed(8, false)}})
 	case opAddrx, opConstx, opGNUAddrIndex, opGNUConstIndex:
 		v, err := x.address(x.uleb())
 		if err != nil && x.err == nil {
@@ -252,7 +258,7 @@ func (x *expression) step(op byte) {
 	case opCFA:
 		x.push(number{base: BaseCFA, off: []int64{0}})
 	case opDeref, opDerefSize:
-		if op == opDerefSize && x.fixed(1, false) != 8 {
+		if op == opDerefSize && x.readFixed(1, false) != 8 {
 			x.err = computedError(op)
 			return
 		}
@@ -316,8 +322,8 @@ func (x *expression) take(n uint64) []byte {
 	return b
 }
 
-// fixed reads a number of n bytes.
-func (x *expression) fixed(n int, signed bool) int64 {
+// readFixed reads a number of n bytes.
+func (x *expression) readFixed(n int, signed bool) int64 {
 	b := append(slices.Clone(x.take(uint64(n))), make([]byte, 8)...)
 	v, shift := int64(binary.LittleEndian.Uint64(b)), 64-8*n
 	if signed {
@@ -326,7 +332,7 @@ func (x *expression) fixed(n int, signed bool) int64 {
 	return int64(uint64(v) << shift >> shift)
 }
 
-// uleb reads an unsigned LEB128 number, sleb one with a sign (DWARF 5, 7.6).
+// uleb reads an unsigned LEB128 number, sleb a signed one (DWARF 5, 7.6).
 func (x *expression) uleb() uint64 {
 	v, n := binary.Uvarint(x.code)
 	if n <= 0 {
@@ -347,5 +353,5 @@ func (x *expression) sleb() int64 {
 	return int64(v)
 }
 
-// block reads bytes behind their number.
+// block reads a length and that many bytes.
 func (x *expression) block() []byte { return x.take(x.uleb()) }

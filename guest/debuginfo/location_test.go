@@ -92,14 +92,14 @@ func TestLists(t *testing.T) {
 		lleOffsetPair, 0x10, 0x20, 1, 0xa0, // 1010 to 1020
 		lleBaseAddressx, 0, lleOffsetPair, 0x10, 0x20, 1, 0xa1, // 2010 to 2020
 		lleStartxLength, 1, 0x10, 1, 0xa2, // 3000 to 3010
-		lleStartxEndx, 0, 1, 1, 0xa3, // 2000 to 3000, but for what is above
+		lleStartxEndx, 0, 1, 1, 0xa3, // 2000 to 3000, except for the range above
 		lleOffsetPair, 0x10, 0x10, 1, 0xa9, // nowhere
 	}
 	list = append(le.AppendUint64(append(list, lleBaseAddress), 0x4000), lleOffsetPair, 0, 0x10, 1, 0xa4) // 4000 to 4010
 	list = append(le.AppendUint64(le.AppendUint64(append(list, lleStartEnd), 0x5000), 0x5010), 1, 0xa5)   // 5000 to 5010
 	list = append(le.AppendUint64(append(list, lleStartLength), 0x6000), 0x10, 1, 0xa6)                   // 6000 to 6010
 	list = append(list, lleDefault, 1, 0xa7, lleEnd)
-	v5.b = append(le.AppendUint32(make([]byte, 4), 4), list...) // its number is 0, at 4 behind the base
+	v5.b = append(le.AppendUint32(make([]byte, 4), 4), list...) // its number is 0, at base + 4
 	v4 := lists{low: 0x1000, version: 4, address: address}
 	old := le.AppendUint64(le.AppendUint64(nil, 0x10), 0x20)
 	old = append(le.AppendUint16(old, 1), 0xb0)
@@ -172,7 +172,7 @@ func TestVariables(t *testing.T) {
 	}
 	// Where a copy of an inlined function begins are variables of the function around it,
 	// or, where that was asked for, its own.
-	copies, err := i.Inlined("irq_restore")
+	copies, err := i.InlinedCopies("irq_restore")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,17 +17,17 @@ const (
 	lleBaseAddress
 	lleStartEnd
 	lleStartLength
-	lleViewPair // of GNU: it says nothing about addresses
+	lleViewPair // of GNU: it does not affect addresses
 )
 
-// maxList is how many entries of one list are read.
+// maxList bounds the entries of one list that are read.
 const maxList = 1 << 16
 
-// lists are the location lists that a unit sees.
+// lists are the location lists of a unit.
 type lists struct {
 	b       []byte // .debug_loclists, or before DWARF 5 .debug_loc
-	base    uint64 // where lists by number count from
-	low     uint64 // what addresses count from
+	base    uint64 // base of list indexes
+	low     uint64 // base of addresses
 	version uint16
 	split   bool // in a file of split debug information
 	wide    bool // offsets have 8 bytes
@@ -39,8 +39,8 @@ func listsOf(u *dies.Unit) lists {
 	return lists{b, base, u.Low, u.Version, u.IsSplit(), u.Wide(), u.Address}
 }
 
-// expression returns the location description that an attribute has for addr, which is
-// empty where it has none.
+// expression returns an attribute's location description for addr, which is empty if
+// it has none.
 func (l lists) expression(f *dwarf.Field, addr uint64) ([]byte, error) {
 	switch v := f.Val.(type) {
 	case []byte:
@@ -63,7 +63,7 @@ func (l lists) expression(f *dwarf.Field, addr uint64) ([]byte, error) {
 		}
 		x := expression{code: l.b[l.base:]}
 		x.take(v * size)
-		at := uint64(x.fixed(int(size), false))
+		at := uint64(x.readFixed(int(size), false))
 		if x.err != nil {
 			return nil, x.err
 		}
@@ -72,7 +72,7 @@ func (l lists) expression(f *dwarf.Field, addr uint64) ([]byte, error) {
 	return nil, errDamaged
 }
 
-// find looks into a list of .debug_loclists.
+// find searches a list of .debug_loclists.
 func (l lists) find(at, addr uint64) ([]byte, error) {
 	if at > uint64(len(l.b)) {
 		return nil, errDamaged
@@ -89,14 +89,14 @@ func (l lists) find(at, addr uint64) ([]byte, error) {
 	var otherwise []byte
 	for n := 0; n < maxList && x.err == nil; n++ {
 		var lo, hi uint64
-		switch kind := x.fixed(1, false); kind {
+		switch kind := x.readFixed(1, false); kind {
 		case lleEnd:
 			return otherwise, x.err
 		case lleBaseAddressx:
 			base = indexed()
 			continue
 		case lleBaseAddress:
-			base = uint64(x.fixed(8, false))
+			base = uint64(x.readFixed(8, false))
 			continue
 		case lleViewPair:
 			x.uleb()
@@ -114,9 +114,9 @@ func (l lists) find(at, addr uint64) ([]byte, error) {
 			lo = base + x.uleb()
 			hi = base + x.uleb()
 		case lleStartEnd:
-			lo, hi = uint64(x.fixed(8, false)), uint64(x.fixed(8, false))
+			lo, hi = uint64(x.readFixed(8, false)), uint64(x.readFixed(8, false))
 		case lleStartLength:
-			lo = uint64(x.fixed(8, false))
+			lo = uint64(x.readFixed(8, false))
 			hi = lo + x.uleb()
 		default:
 			return nil, errDamaged
@@ -128,7 +128,7 @@ func (l lists) find(at, addr uint64) ([]byte, error) {
 	return nil, errDamaged
 }
 
-// findOld looks into a list of .debug_loc (DWARF 4, 2.6.2).
+// findOld searches a list of .debug_loc (DWARF 4, 2.6.2).
 func (l lists) findOld(at int64, addr uint64) ([]byte, error) {
 	if at < 0 || at > int64(len(l.b)) {
 		return nil, errDamaged
@@ -136,7 +136,7 @@ func (l lists) findOld(at int64, addr uint64) ([]byte, error) {
 	x := expression{code: l.b[at:]}
 	base := l.low
 	for n := 0; n < maxList && x.err == nil; n++ {
-		lo, hi := uint64(x.fixed(8, false)), uint64(x.fixed(8, false))
+		lo, hi := uint64(x.readFixed(8, false)), uint64(x.readFixed(8, false))
 		switch {
 		case lo == 0 && hi == 0:
 			return nil, x.err
@@ -144,7 +144,7 @@ func (l lists) findOld(at int64, addr uint64) ([]byte, error) {
 			base = hi
 			continue
 		}
-		b := x.take(uint64(x.fixed(2, false)))
+		b := x.take(uint64(x.readFixed(2, false)))
 		if base+lo <= addr && addr < base+hi && x.err == nil {
 			return b, nil
 		}
@@ -152,7 +152,7 @@ func (l lists) findOld(at int64, addr uint64) ([]byte, error) {
 	return nil, errDamaged
 }
 
-// Entries of lists in split debug information before DWARF 5, as GNU had them.
+// Entries of lists in split debug information before DWARF 5, in GNU's version.
 const (
 	lleGNUEnd = iota
 	lleGNUBaseAddress
@@ -160,7 +160,7 @@ const (
 	lleGNUStartLength
 )
 
-// findOldSplit looks into a list of .debug_loc.dwo.
+// findOldSplit searches a list of .debug_loc.dwo.
 func (l lists) findOldSplit(at, addr uint64) ([]byte, error) {
 	if at > uint64(len(l.b)) {
 		return nil, errDamaged
@@ -175,7 +175,7 @@ func (l lists) findOldSplit(at, addr uint64) ([]byte, error) {
 	}
 	for n := 0; n < maxList && x.err == nil; n++ {
 		var lo, hi uint64
-		switch x.fixed(1, false) {
+		switch x.readFixed(1, false) {
 		case lleGNUEnd:
 			return nil, x.err
 		case lleGNUBaseAddress:
@@ -185,11 +185,11 @@ func (l lists) findOldSplit(at, addr uint64) ([]byte, error) {
 			lo, hi = indexed(), indexed()
 		case lleGNUStartLength:
 			lo = indexed()
-			hi = lo + uint64(x.fixed(4, false))
+			hi = lo + uint64(x.readFixed(4, false))
 		default:
 			return nil, errDamaged
 		}
-		if b := x.take(uint64(x.fixed(2, false))); lo <= addr && addr < hi && x.err == nil {
+		if b := x.take(uint64(x.readFixed(2, false))); lo <= addr && addr < hi && x.err == nil {
 			return b, nil
 		}
 	}

@@ -10,32 +10,33 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// Limits of what is known by its name.
+// Limits on reading by name.
 const (
 	maxNames = 1 << 20
 	maxWhole = 1 << 22 // entries of types that are read for names
 )
 
-// names are the types and functions of a program, as bytes of the file have them until
-// they are asked for.
+// names are the types and functions of a program, as offsets of entries until they
+// are needed.
 type names struct {
 	tagged      map[types.Tag]map[string]dwarf.Offset
 	functions   map[string]dwarf.Offset
-	unmangled   map[string]dwarf.Offset // of namespaces, whose linker's name is that of the source: extern "C" in C++, no_mangle in Rust
-	enumerators map[string]dwarf.Offset // of the enumeration
+	unmangled   map[string]dwarf.Offset // in namespaces, with a linker name equal to the source name: extern "C" in C++, no_mangle in Rust
+	enumerators map[string]dwarf.Offset // the enumeration of each enumerator
 	whole       map[dwarf.Offset]btf.Type
-	declared    map[dwarf.Offset]string // of the unit that is being read: scopes of types that it completes elsewhere
+	declared    map[dwarf.Offset]string // of the unit being read: scopes of types that it completes elsewhere
 	left        int
-	names       int // that may yet be read
+	names       int // names that may still be read
 }
 
-// tags are those of C by the tags of entries.
+// tags are C's tags, by the tags of entries.
 var tags = map[dwarf.Tag]types.Tag{
 	dwarf.TagStructType: types.TagStruct, dwarf.TagClassType: types.TagStruct, dwarf.TagUnionType: types.TagUnion, dwarf.TagEnumerationType: types.TagEnum, dwarf.TagTypedef: types.TagNone, dwarf.TagBaseType: types.TagNone,
 }
 
-// index reads the names of all units. The first of a name is kept: a type that several
-// files have is one. What is behind damaged entries of a unit is not known.
+// index reads the names of all units. Only the first entry of a name is kept: a type
+// in several files counts as one. Entries after a damaged one in the same unit are
+// not known.
 func (i *Info) index() *names {
 	if i.named != nil {
 		return i.named
@@ -57,11 +58,11 @@ func (i *Info) index() *names {
 	return x
 }
 
-// maxScopes bounds namespaces in one another.
+// maxScopes bounds the nesting of namespaces.
 const maxScopes = 32
 
-// noteAll notes the names of the entries up to the end of siblings, and of those in namespaces and classes; scope is what
-// their names begin with.
+// noteAll records the names of the entries up to the end of siblings, and those in
+// namespaces and classes; scope is their prefix.
 func (i *Info) noteAll(x *names, r *dies.Reader, scope string, depth int) {
 	for ; x.names > 0; x.names-- {
 		e, err := r.Next()
@@ -84,8 +85,8 @@ func (i *Info) noteAll(x *names, r *dies.Reader, scope string, depth int) {
 	}
 }
 
-// scope returns what the name of an entry begins with: that of its declaration, where it completes one, as the type of a
-// type unit of C++ does.
+// scope returns the prefix of an entry's name: that of its declaration, if it
+// completes one, as the type of a C++ type unit does.
 func (x *names) scope(e *dwarf.Entry, scope string) string {
 	if _, ok := tags[e.Tag]; !ok {
 		return scope
@@ -104,7 +105,7 @@ func (x *names) scope(e *dwarf.Entry, scope string) string {
 	return scope
 }
 
-// isScope reports whether names are in entries with this tag.
+// isScope reports whether entries with this tag contain names.
 func isScope(u *dies.Unit, t dwarf.Tag) bool {
 	switch t {
 	case dwarf.TagNamespace, dwarf.TagModule:
@@ -115,10 +116,10 @@ func isScope(u *dies.Unit, t dwarf.Tag) bool {
 	return false
 }
 
-// Attributes of the name that the linker has.
+// Attributes of the linker's name.
 var linkageNames = []dwarf.Attr{dwarf.AttrLinkageName, 0x2007} // the second was MIPS's
 
-// note notes the name of an entry.
+// note records the name of an entry.
 func (i *Info) note(x *names, e *dwarf.Entry, scope string) {
 	name, _ := e.Val(dwarf.AttrName).(string)
 	if declared, _ := e.Val(dwarf.AttrDeclaration).(bool); declared {
@@ -169,7 +170,7 @@ func (i *Info) note(x *names, e *dwarf.Entry, scope string) {
 	}
 }
 
-// readTypes has f read types with all that they lead to.
+// readTypes lets f read types with everything that they refer to.
 func (i *Info) readTypes(x *names, f func(*typeReader)) {
 	t := &typeReader{Info: i, left: x.left, whole: x.whole}
 	f(t)
@@ -177,8 +178,9 @@ func (i *Info) readTypes(x *names, f func(*typeReader)) {
 	x.left = t.left
 }
 
-// Named returns the type of the program that C writes with this tag and this name, or nil.
-func (i *Info) Named(tag types.Tag, name string) (t btf.Type) {
+// TypeByName returns the program's type that C writes with this tag and this name, or
+// nil.
+func (i *Info) TypeByName(tag types.Tag, name string) (t btf.Type) {
 	err := i.withNames(func(x *names) {
 		if at, ok := x.tagged[tag][name]; ok {
 			t = i.readType(x, at)
@@ -190,7 +192,7 @@ func (i *Info) Named(tag types.Tag, name string) (t btf.Type) {
 	return t
 }
 
-// withNames has f look at the names; an error says that the file is no more what it was.
+// withNames calls f with the names; an error says that the file has changed.
 func (i *Info) withNames(f func(*names)) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -244,7 +246,7 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 	return of.Values[n].Value, of, true
 }
 
-// Func returns the prototype of a function of the program as its source has it, or nil.
+// Func returns the prototype of a function of the program as in its source, or nil.
 func (i *Info) Func(name string) (p *btf.FuncProto) {
 	err := i.withNames(func(x *names) {
 		if at, ok := x.function(name); ok {
@@ -257,8 +259,8 @@ func (i *Info) Func(name string) (p *btf.FuncProto) {
 	return p
 }
 
-// prototype reads that of the function at an offset, nil where there is none, and where its
-// parameters are described.
+// prototype reads the prototype of the function at an offset, nil if it is not a
+// function, and the entries that describe its parameters.
 func (t *typeReader) prototype(at dwarf.Offset) (p *btf.FuncProto, params []dwarf.Offset) {
 	r := t.data.Reader()
 	r.Seek(at)

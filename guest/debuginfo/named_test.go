@@ -30,7 +30,7 @@ func TestNamed(t *testing.T) {
 				continue
 			}
 			n++
-			same.types(string(tag)+" "+name, info.Named(tag, name), i.Named(tag, name))
+			same.types(string(tag)+" "+name, info.TypeByName(tag, name), i.TypeByName(tag, name))
 			if !slices.Contains(i.Names(tag), name) {
 				t.Errorf("%s %s is not among the names", tag, name)
 			}
@@ -60,7 +60,7 @@ func TestNamed(t *testing.T) {
 			}
 		}
 	}
-	if n < 40 || functions < 100 || i.Named(types.TagStruct, "none") != nil || i.Func("none") != nil {
+	if n < 40 || functions < 100 || i.TypeByName(types.TagStruct, "none") != nil || i.Func("none") != nil {
 		t.Errorf("%d types, %d functions", n, functions)
 	}
 }
@@ -82,7 +82,7 @@ func (c comparison) types(what string, a, b btf.Type) {
 	c.done[what] = true
 	an, _ := types.Size(a)
 	bn, _ := types.Size(b)
-	if x, y := types.Text(a), types.Text(flat(b)); x != y || an != bn {
+	if x, y := types.Text(a), types.Text(flattenArrays(b)); x != y || an != bn {
 		c.Errorf("%s: %s of %d bytes, and %s of %d", what, x, an, y, bn)
 	}
 	ams, _ := types.Members(a)
@@ -100,13 +100,13 @@ func (c comparison) types(what string, a, b btf.Type) {
 	}
 }
 
-// flat has arrays of arrays as one array, as BTF of this compiler has them.
-func flat(t btf.Type) btf.Type {
+// flattenArrays has arrays of arrays as one array, as BTF of this compiler has them.
+func flattenArrays(t btf.Type) btf.Type {
 	a, ok := t.(*btf.Array)
 	if !ok {
 		return t
 	}
-	of, ok := flat(a.Type).(*btf.Array)
+	of, ok := flattenArrays(a.Type).(*btf.Array)
 	if !ok {
 		return t
 	}

@@ -15,13 +15,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// maxFile is how many bytes a file has at most. Debian's kernels have up to 1 GB with
-// debug information.
+// maxFile is the most bytes of a file. Debian's kernels have up to 1 GB with debug
+// information.
 const maxFile = 2 << 30
 
-// Find returns the file that path means for a program with this build ID, in hexadecimal digits, or "" for
-// any: path itself, or below a folder as /usr/lib/debug the file that has the build ID for its name, or as
-// distributions have kernels. Errors begin with the path, and may be ErrNone.
+// Find returns the file that path means for a program with this build ID, in
+// hexadecimal digits, or "" for any: path itself or, in a folder such as
+// /usr/lib/debug, the file named by the build ID, or at the place where distributions
+// put kernels. Errors begin with the path, and may be ErrNone.
 func Find(path, buildID string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil || !st.IsDir() {
@@ -50,13 +51,13 @@ func Find(path, buildID string) (string, error) {
 	return "", fmt.Errorf("read debug information of %s: it has none of the guest's program, neither .build-id/%s nor a boot/vmlinux-RELEASE or lib/modules/RELEASE/vmlinux with build ID %s: %w", path, file, buildID, fs.ErrNotExist)
 }
 
-// literal returns a pattern that path alone matches.
+// literal returns a pattern that matches only path.
 func literal(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
-// check returns why the file at path does not serve, of which it looks only at the headers. With named
-// it must have its build ID in it.
+// check returns why the file at path is not suitable, by its headers alone. If named
+// is set it must contain its build ID.
 func check(path, buildID string, named bool) error {
 	b, unmap, err := elf.MapFile(path, maxFile)
 	if err != nil {
@@ -98,7 +99,7 @@ func parseFor(b []byte, buildID string) (*elf.File, error) {
 	return f, nil
 }
 
-// Open reads the debug information that Find finds, and what is of it in other files.
+// Open reads the debug information found by Find, including parts in other files.
 func Open(path, buildID string) (*Info, error) {
 	path, err := Find(path, buildID)
 	if err != nil {
@@ -117,8 +118,9 @@ func Open(path, buildID string) (*Info, error) {
 	return i, nil
 }
 
-// OpenImage reads the debug information of a program that was read already, from the file at path; section returns the bytes
-// of its sections. Of what is in other files only those are read that are found from path, none if it is "".
+// OpenImage reads the debug information of a program that was already read from the
+// file at path; section returns the bytes of its sections. It looks for other files
+// relative to path, and not at all if path is "".
 func OpenImage(path string, section func(name string) ([]byte, error)) (i *Info, err error) {
 	o := &opened{left: maxUnpacked}
 	defer func() {
@@ -130,9 +132,10 @@ func OpenImage(path string, section func(name string) ([]byte, error)) (i *Info,
 	return New(&dies.File{Path: path, Section: section}, o.open)
 }
 
-// Beside returns the files that have parts of the debug information of the program at path: the units of split debug information, and
-// what programs share. Errors are those of Open.
-func Beside(path string) (paths []string, err error) {
+// PartFiles returns the files with parts of the debug information of the program at
+// path: the units of split debug information, and shared entries. It fails as Open
+// does.
+func PartFiles(path string) (paths []string, err error) {
 	o := &opened{left: maxUnpacked}
 	defer o.close()
 	b, err := o.mapFile(path)
@@ -142,7 +145,7 @@ func Beside(path string) (paths []string, err error) {
 	defer guard(&err)()
 	f, err := elf.Parse(b)
 	if err == nil && f.Index(".gnu_debugaltlink") < 0 && f.Index(".debug_sup") < 0 && f.IndexDebug(".debug_addr") < 0 {
-		return nil, nil // none is named
+		return nil, nil // it names no file
 	}
 	if err == nil {
 		var d *dies.Data
@@ -158,7 +161,7 @@ const maxUnpacked = 2 << 30
 
 // opened are the files of a program.
 type opened struct {
-	left  uint64 // bytes that may yet be decompressed
+	left  uint64 // bytes that may still be decompressed
 	unmap []func()
 }
 
@@ -189,7 +192,7 @@ func (o *opened) open(path string) (*dies.File, error) {
 	return o.file(f, path), nil
 }
 
-// file gives the sections of a file.
+// file returns the sections of a file.
 func (o *opened) file(f *elf.File, path string) *dies.File {
 	data := func(n int) ([]byte, error) {
 		if !f.IsCompressed(n) {
@@ -208,7 +211,7 @@ func (o *opened) file(f *elf.File, path string) *dies.File {
 		if err != nil || name != ".debug_info.dwo" && name != ".debug_types.dwo" {
 			return all, err
 		}
-		// An object has each of its type units in a section of its own.
+		// An object has each of its type units in a separate section.
 		for k := n + 1; k < len(f.Sections); k++ {
 			if f.Sections[k].Name != f.Sections[n].Name {
 				continue
@@ -223,11 +226,11 @@ func (o *opened) file(f *elf.File, path string) *dies.File {
 	}}
 }
 
-// errCut is returned when the file has been made shorter since it was opened.
+// errCut is returned if the file was truncated since it was opened.
 var errCut = errors.New("the file of the debug information has been cut")
 
-// guard has accesses to what is no more in the file panic; what it returns is to be
-// deferred, and makes errCut of that.
+// guard makes accesses past the end of the file panic; its result must be deferred,
+// and turns such a panic into errCut.
 func guard(err *error) (leave func()) {
 	before := debug.SetPanicOnFault(true)
 	return func() {
@@ -242,7 +245,7 @@ func guard(err *error) (leave func()) {
 	}
 }
 
-// parse reads a file that has no other beside it.
+// parse reads a file without other files.
 func parse(b []byte, buildID string) (*Info, error) {
 	return (&opened{left: maxUnpacked}).parse(b, "", buildID)
 }
@@ -267,11 +270,11 @@ func (o *opened) parse(b []byte, path, buildID string) (_ *Info, err error) {
 	return i, nil
 }
 
-// anchor is a symbol that every Linux kernel has, in the image and while it runs.
+// anchor is a symbol of every Linux kernel, both in the image and at run time.
 const anchor = "_stext"
 
 const maxSymbols = 4 << 20
 
-// Anchor returns a symbol and the address that the file has it at, by which a program that
-// runs elsewhere is compared with it; ok is false where the file has none.
+// Anchor returns a symbol and its address in the file, for finding the displacement
+// of a program that runs elsewhere; ok is false if the file does not have it.
 func (i *Info) Anchor() (name string, addr uint64, ok bool) { return anchor, i.anchor, i.anchor != 0 }

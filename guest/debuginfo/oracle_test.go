@@ -58,7 +58,7 @@ func BenchmarkQuestions(b *testing.B) {
 		{"frames", func(addr uint64) error { i.Frames(addr); return nil }},
 		{"variables", func(addr uint64) error { _, err := i.Variables(addr, ""); return err }},
 		{"line", func(uint64) error { _, _ = i.Places("fs/open.c", 1300); return nil }},
-		{"inlined", func(uint64) error { _, err := i.Inlined("kmalloc"); return err }},
+		{"inlined", func(uint64) error { _, err := i.InlinedCopies("kmalloc"); return err }},
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			from := processorTime(b)
@@ -92,10 +92,10 @@ func fileLine(at string) string {
 	return at[strings.LastIndexByte(at, '/')+1:]
 }
 
-// byLLVM returns the frames of addresses that LLVM tells: what binutils says of code that
-// stands apart from its function has the line of one file and the name of another, and of Rust
-// it has the linker's names. There are none where LLVM is not installed.
-func byLLVM(t *testing.T, path string, addrs []uint64) (all [][]string) {
+// llvmFrames returns LLVM's frames of addresses: for code that is separate from its
+// function binutils reports the line of one file with the name of another, and for
+// Rust it reports the linker's names. It returns none if LLVM is not installed.
+func llvmFrames(t *testing.T, path string, addrs []uint64) (all [][]string) {
 	t.Helper()
 	all = make([][]string, len(addrs))
 	if _, err := exec.LookPath("llvm-symbolizer"); err != nil || len(addrs) == 0 {
@@ -166,7 +166,7 @@ func TestFramesByAddr2line(t *testing.T) {
 		}
 	}
 	bad := 0
-	for n, frames := range byLLVM(t, path, odd) {
+	for n, frames := range llvmFrames(t, path, odd) {
 		third := strings.Join(frames, ", ")
 		if ours[n][0] == ' ' && len(frames) == 1 {
 			third = third[strings.IndexByte(third, ' '):]

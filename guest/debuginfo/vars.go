@@ -15,27 +15,28 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// Variable is a variable or a parameter, as the code at an address sees it.
+// Variable is a variable or a parameter, as visible to the code at an address.
 type Variable struct {
 	Name      string
-	Function  string // whose it is; "" for one of the file
+	Function  string // its function; "" for a variable of the file
 	Parameter bool
 	// Inlined: Function is inlined into another one here.
 	Inlined bool
-	// Type has of structures the members on the way that was asked for only. Of a reference it is the type of what is referred to.
+	// Type contains only the requested members of structures. For a reference it is
+	// the type of the target.
 	Type btf.Type
-	// Declared is the type as the source has it.
+	// Declared is the type in the source.
 	Declared btf.Type
 
-	Where Location // of a reference that of what is referred to
-	Why   error    // why its value is not known here; nil: Where has it
-	// Pieces are the parts of a value that is in several places: Why says so.
+	Where Location // of a reference the location of the target
+	Why   error    // why its value is not known here; nil: see Where
+	// Pieces are the parts of a value in several places: Why says so.
 	Pieces []Piece
 
-	typeAt dwarf.Offset // 0: it has none
+	typeAt dwarf.Offset // 0: no type
 }
 
-// Values returns the type of the variable with all members that a value of it has.
+// Values returns the type of the variable with all members of its values.
 func (i *Info) Values(v Variable) (t btf.Type, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -44,14 +45,15 @@ func (i *Info) Values(v Variable) (t btf.Type, err error) {
 	if v.typeAt != 0 {
 		t = i.valuesOf(v.typeAt)
 		if to, ok := types.Reference(t); ok {
-			// What a reference leads to was not read for its name alone.
+			// The target of a reference was not read only for its name.
 			t = i.referredType(v.typeAt, to)
 		}
 	}
 	return t, nil
 }
 
-// referredType returns the type that the reference at an offset leads to, with its members.
+// referredType returns the target type of the reference at an offset, with its
+// members.
 func (i *Info) referredType(at dwarf.Offset, otherwise btf.Type) btf.Type {
 	for range maxLinks {
 		e := i.entryAt(at)
@@ -70,13 +72,13 @@ func (i *Info) referredType(at dwarf.Offset, otherwise btf.Type) btf.Type {
 	return otherwise
 }
 
-// NoVariableError is returned for a name that nothing has.
+// NoVariableError is returned for an unknown name.
 type NoVariableError struct {
 	Name string
-	Have []string // what there is
+	Have []string // the known names
 }
 
-// Error lists what there is.
+// Error lists the known names.
 func (e *NoVariableError) Error() string {
 	if len(e.Have) == 0 {
 		return fmt.Sprintf("no variable %s: there are none here", e.Name)
@@ -84,24 +86,25 @@ func (e *NoVariableError) Error() string {
 	return fmt.Sprintf("no variable %s: these are %s", e.Name, strings.Join(e.Have, ", "))
 }
 
-// maxVariables bounds those of one function.
+// maxVariables bounds the variables of one function.
 const maxVariables = 1 << 12
 
 // declared is an entry that declares something.
 type declared struct {
 	*dwarf.Entry
-	of    *instance // nil: it is of the file
-	depth int       // of blocks that it is in; below 0 in one without code
+	of    *instance // nil: it belongs to the file
+	depth int       // depth of enclosing blocks; negative in a block without code
 }
 
-// Variables returns what the code at addr can name, of the functions that it is in: the
-// innermost first, but functions that are inlined and begin there only behind those around
-// them, as if addr were not yet in them. With in, the function of that name comes first.
+// Variables returns the variables visible to the code at addr, of the functions that
+// contain it: the innermost first. Inlined functions that begin at addr come after
+// the ones around them, as if addr were not yet in them. If in is set, the function
+// of that name comes first.
 func (i *Info) Variables(addr uint64, in string) (out []Variable, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
-	n, all, err := i.visible(addr, in)
+	n, all, err := i.visibleDeclarations(addr, in)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +114,8 @@ func (i *Info) Variables(addr uint64, in string) (out []Variable, err error) {
 	return out, nil
 }
 
-// Parameters returns the parameters of the function that has the code at addr, not of those that are inlined into it,
-// which may have variables of the same names.
+// Parameters returns the parameters of the function that contains the code at addr,
+// not of functions inlined into it, which may have variables of the same names.
 func (i *Info) Parameters(addr uint64) (out []Variable, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -144,14 +147,14 @@ func (i *Info) Parameters(addr uint64) (out []Variable, err error) {
 	return out, nil
 }
 
-// Variable returns that of a name, or one of its file. Path are the members that are
-// asked for, each of what the one before is or points to. Errors are *NoVariableError,
-// and what is wrong with the format.
+// Variable returns the variable of that name, or a variable of its file. path has the
+// requested members, each of which belongs to the one before or to its target. Errors
+// are *NoVariableError, and errors in the format.
 func (i *Info) Variable(addr uint64, in, name string, path []string) (_ Variable, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
-	n, all, err := i.visible(addr, in)
+	n, all, err := i.visibleDeclarations(addr, in)
 	if err != nil {
 		return Variable{}, err
 	}
@@ -173,8 +176,8 @@ func (i *Info) Variable(addr uint64, in, name string, path []string) (_ Variable
 	return i.variable(n, d, addr, path), nil
 }
 
-// visible returns the declarations of the functions that addr is in.
-func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error) {
+// visibleDeclarations returns the declarations of the functions that contain addr.
+func (i *Info) visibleDeclarations(addr uint64, in string) (n int, all []declared, err error) {
 	n, ok := i.unitAt(addr)
 	if !ok {
 		return 0, nil, errors.New("no debug information is of this place")
@@ -204,8 +207,9 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 	return n, all, nil
 }
 
-// declarations returns what a function declares that addr can name: of inner blocks first,
-// and last what it declares in whatever code, of which static variables have a place.
+// declarations returns the declarations of a function that are visible at addr: inner
+// blocks first, and last those that are visible regardless of code, in which static
+// variables have a location.
 func (i *Info) declarations(of *instance, addr uint64) ([]declared, error) {
 	all, e, err := i.children(of.at, func(e *dwarf.Entry) (in, hollow bool) {
 		ranges, err := i.data.Ranges(e)
@@ -232,9 +236,10 @@ func (i *Info) declarations(of *instance, addr uint64) ([]declared, error) {
 	return all, nil
 }
 
-// children returns the variables and parameters that an entry declares, itself and in its
-// blocks, those of inner blocks first. Block says of a block whether it counts, and whether it
-// is without code: no code is in one, so that what it declares hides nothing and comes last.
+// children returns the variables and parameters declared by an entry and its blocks,
+// inner blocks first. block says of a block whether it counts, and whether it has no
+// code: no address is in such a block, so its declarations hide nothing and come
+// last.
 func (i *Info) children(at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bool)) ([]declared, *dwarf.Entry, error) {
 	r := i.data.Reader()
 	r.Seek(at)
@@ -243,7 +248,7 @@ func (i *Info) children(at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bo
 		return nil, nil, errDamaged
 	}
 	var out []declared
-	hollow := maxVariables // the depth from which on blocks are without code
+	hollow := maxVariables // the depth from which on blocks have no code
 	for depth := 0; top.Children && depth >= 0; {
 		e, err := r.Next()
 		if err != nil {
@@ -284,7 +289,7 @@ func (i *Info) children(at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bo
 	return out, top, nil
 }
 
-// skip passes over what is in e, which r has just read.
+// skip skips the children of e, which r has just read.
 func skip(r *dies.Reader, e *dwarf.Entry) error {
 	_, err := r.Pass(e)
 	return err
@@ -314,7 +319,7 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) (v Variab
 	}
 	f, owner := i.attributeOwner(d.Entry, dwarf.AttrLocation)
 	switch {
-	case f == nil && (d.of == nil || d.Val(dwarf.AttrDeclaration) == true): // extern, in a function too
+	case f == nil && (d.of == nil || d.Val(dwarf.AttrDeclaration) == true): // extern, possibly in a function
 		v.Why = ErrElsewhere
 	case f == nil:
 		v.Why = errOptimizedOut
@@ -331,7 +336,7 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) (v Variab
 	return v
 }
 
-// follow makes of where a reference is where that leads.
+// follow turns the location of a reference into the location of its target.
 func (v *Variable) follow() {
 	switch l := &v.Where; {
 	case v.Why != nil && !errors.Is(v.Why, ErrEntryValue), len(l.Offsets) == 0:
@@ -344,10 +349,12 @@ func (v *Variable) follow() {
 	}
 }
 
-// ErrElsewhere is Variable.Why of one that another file has: a symbol has its name.
+// ErrElsewhere is Variable.Why of a variable defined in another file: look up the
+// symbol of that name.
 var ErrElsewhere = errors.New("another file has it")
 
-// location evaluates an attribute for addr; what is in several places has pieces, and errPieces.
+// location evaluates an attribute for addr; a value in several places has pieces, and
+// errPieces.
 func (i *Info) location(u *dies.Unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, []Piece, error) {
 	code, err := listsOf(u).expression(f, addr)
 	if err != nil {
@@ -356,13 +363,13 @@ func (i *Info) location(u *dies.Unit, f *dwarf.Field, addr uint64, frame func() 
 	x := expression{code: code, frame: frame, address: u.Address}
 	l, err := x.location()
 	if err == nil && l.Base == BaseProgram && l.Offsets[0] == 0 {
-		err = errOptimizedOut // what the linker has dropped is at 0
+		err = errOptimizedOut // code that the linker has dropped is at 0
 	}
 	return l, x.pieces, err
 }
 
-// frameBase returns what the variables of the function around addr that have a place in
-// its frame count from.
+// frameBase returns the base of the frame locations of variables of the function
+// around addr.
 func (i *Info) frameBase(n int, addr uint64) (number, error) {
 	c, err := i.contents(n)
 	if err != nil {
@@ -384,7 +391,7 @@ func (i *Info) frameBase(n int, addr uint64) (number, error) {
 	return number{l.Base, l.Reg, l.Offsets}, err
 }
 
-// constantLocation is what has the same value everywhere.
+// constantLocation is the location of a constant value.
 func constantLocation(v any) (Location, error) {
 	switch v := v.(type) {
 	case int64:

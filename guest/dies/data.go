@@ -19,20 +19,21 @@ var ErrNone = errors.New("no debug information (build with -g)")
 
 // File is a file with debug information.
 type File struct {
-	Path    string // "" where it has no name: files beside it are not looked for then
+	Path    string // "" if it has no name: then files next to it are not looked for
 	BuildID string // in hexadecimal digits; "" for none
-	// Section returns the bytes of a section, nil where the file has none of that name.
+	// Section returns the bytes of a section, nil if the file does not have it.
 	Section func(name string) ([]byte, error)
 }
 
-// Opener opens a file that the debug information names. An error that is fs.ErrNotExist has the next place tried.
+// Opener opens a file named in the debug information. After an error that is
+// fs.ErrNotExist the next place is tried.
 type Opener func(path string) (*File, error)
 
-// Data is the debug information of one program. Entries of all its files have offsets of one space:
-// those of the program's own .debug_info are the file's.
+// Data is the debug information of one program. Entries of all its files have offsets
+// in one space: entries in the program's own .debug_info have the file's offsets.
 type Data struct {
 	Units []*Unit // ascending by At
-	// Paths are the files that were opened beside the program's own.
+	// Paths are the opened files other than the program's own.
 	Paths []string
 
 	main *sections
@@ -46,7 +47,7 @@ type Data struct {
 	skeletons  []*Unit
 }
 
-// sections are those of one file, or of a unit's part of a package file.
+// sections are the sections of one file, or of a unit's part of a package file.
 type sections struct {
 	path string
 
@@ -59,11 +60,11 @@ type sections struct {
 
 // region is a section with entries.
 type region struct {
-	base uint64 // its first byte's offset in the space of all
+	base uint64 // its first byte's offset in the common space
 	info []byte
 }
 
-// offset returns what is at an offset of the section.
+// offset returns the common offset for an offset in the section.
 func (r *region) offset(off uint64) (any, error) {
 	if off >= uint64(len(r.info)) {
 		return nil, fmt.Errorf("%w: a reference to %#x of %d bytes", errDamaged, off, len(r.info))
@@ -71,8 +72,9 @@ func (r *region) offset(off uint64) (any, error) {
 	return dwarf.Offset(r.base + off), nil
 }
 
-// New reads the outlines of a program's debug information, of all files that it consists of. Errors are
-// ErrNone, *MissingError for a file that is not found, those of Section, and what is wrong with the format.
+// New reads the outlines of a program's debug information, of all its files. Errors
+// are ErrNone, *MissingError for a file that is not found, any error of Section, and
+// errors in the format.
 func New(f *File, open Opener) (*Data, error) {
 	d := &Data{file: f, open: open, tables: map[*byte]*table{}, signatures: map[uint64]dwarf.Offset{}}
 	info, err := f.Section(".debug_info")
@@ -126,7 +128,7 @@ func (d *Data) load(f *File, info []byte) error {
 	return nil
 }
 
-// add gives entries their place in the space of all.
+// add assigns entries their range in the common space.
 func (d *Data) add(info []byte) (*region, error) {
 	if uint64(len(info)) > maxInfo-d.size {
 		return nil, fmt.Errorf("more than %d bytes of entries", uint64(maxInfo))
@@ -155,7 +157,7 @@ func readSections(f *File, suffix string) (*sections, error) {
 	return s, nil
 }
 
-// UnitOf returns the unit that has the entry at an offset, or nil.
+// UnitOf returns the unit that contains the entry at an offset, or nil.
 func (d *Data) UnitOf(off dwarf.Offset) *Unit {
 	n := sort.Search(len(d.Units), func(n int) bool { return d.Units[n].End > off })
 	if n == len(d.Units) || off < d.Units[n].first {
@@ -163,6 +165,3 @@ func (d *Data) UnitOf(off dwarf.Offset) *Unit {
 	}
 	return d.Units[n]
 }
-
-// IsSplit reports whether the program has compiled units in files of their own (-gsplit-dwarf).
-func (d *Data) IsSplit() bool { return len(d.skeletons) > 0 }

@@ -8,7 +8,7 @@ import (
 
 var errDamaged = errors.New("damaged debug information")
 
-// form is how an attribute's value is written (DWARF 5, 7.5.6).
+// form is the encoding of an attribute's value (DWARF 5, 7.5.6).
 type form uint32
 
 const (
@@ -63,19 +63,19 @@ const (
 	formGNUStrpAlt   form = 0x1f21
 )
 
-// raw is a value as the entry has it: a number, or bytes.
+// raw is an undecoded value: a number, or bytes.
 type raw struct {
 	form form
 	n    uint64
 	b    []byte
 }
 
-// raw reads a value without resolving it.
-func (u *Unit) raw(c *cursor, x *attribute) raw {
+// readRaw reads a value without resolving it.
+func (u *Unit) readRaw(c *cursor, x *attribute) raw {
 	v := raw{form: x.form}
 	if v.form == formIndirect {
 		if v.form = form(c.uleb()); v.form == formIndirect || v.form == formImplicitConst {
-			c.bad = true // one leads to no value
+			c.bad = true // a form that leads to no value
 			return v
 		}
 	}
@@ -133,8 +133,9 @@ func (u *Unit) raw(c *cursor, x *attribute) raw {
 	return v
 }
 
-// value resolves a value to what debug/dwarf has for it: uint64 for addresses and indices of lists,
-// int64 for constants and offsets of other sections, dwarf.Offset for references, string, bool, []byte.
+// value resolves a value to the type of debug/dwarf: uint64 for addresses and indexes
+// of lists, int64 for constants and offsets of other sections, dwarf.Offset for
+// references, string, bool, []byte.
 func (u *Unit) value(v raw) (any, error) {
 	switch v.form {
 	case formAddr, formLoclistx, formRnglistx:
@@ -192,7 +193,7 @@ func (u *Unit) value(v raw) (any, error) {
 func text(b []byte, off uint64) (any, error) {
 	c := cursorAt(b, off)
 	if s := c.cstring(); !c.bad {
-		return string(s), nil // a copy: the file may be cut
+		return string(s), nil // a copy: the file may be truncated
 	}
 	return nil, fmt.Errorf("%w: a string at %#x of %d bytes", errDamaged, off, len(b))
 }

@@ -28,7 +28,8 @@ func (r *Reader) Seek(off dwarf.Offset) {
 // Unit returns the unit of the entries, or nil.
 func (r *Reader) Unit() *Unit { return r.unit }
 
-// cursor is at the next entry, and ends with the unit; nil after the last.
+// cursor returns a cursor at the next entry that ends with the unit; nil after the
+// last.
 func (r *Reader) cursor() *cursor {
 	if r.unit == nil {
 		return nil
@@ -40,7 +41,7 @@ func (r *Reader) cursor() *cursor {
 	return &cursor{b: r.unit.region.info[r.pos:end]}
 }
 
-// notePassed sets the reader to where a cursor that it gave has come to.
+// notePassed moves the reader to the position of a cursor that it returned.
 func (r *Reader) notePassed(c *cursor) {
 	r.pos = uint64(r.unit.End) - r.unit.region.base - uint64(len(c.b))
 }
@@ -65,7 +66,7 @@ func (r *Reader) Next() (*dwarf.Entry, error) {
 	e.Tag, e.Children = a.tag, a.children
 	e.Field = make([]dwarf.Field, 0, len(a.attrs))
 	for k := range a.attrs {
-		v := u.raw(c, &a.attrs[k])
+		v := u.readRaw(c, &a.attrs[k])
 		if c.bad {
 			return nil, r.damagedError("an attribute is cut off, or of unknown form %#x", uint64(v.form))
 		}
@@ -80,14 +81,14 @@ func (r *Reader) Next() (*dwarf.Entry, error) {
 	return e, nil
 }
 
-// damagedError ends the reader.
+// damagedError returns the error, and ends the reader.
 func (r *Reader) damagedError(format string, args ...any) error {
 	at := r.pos
 	r.unit = nil
 	return fmt.Errorf("%w: entry at %#x: %s", errDamaged, at, fmt.Sprintf(format, args...))
 }
 
-// class is that of the few forms that attributes are told apart by.
+// class is the class of the few forms by which attributes are distinguished.
 func (f form) class() dwarf.Class {
 	switch f {
 	case formAddr, formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
@@ -106,7 +107,8 @@ func (f form) class() dwarf.Class {
 	return dwarf.ClassUnknown
 }
 
-// Pass passes over what is in e, which the reader has just read, and returns how many entries it has looked at for that.
+// Pass skips the children of e, which the reader has just read, and returns how many
+// entries it has examined for that.
 func (r *Reader) Pass(e *dwarf.Entry) (looked int, err error) {
 	if !e.Children {
 		return 0, nil
@@ -133,7 +135,7 @@ func (r *Reader) Pass(e *dwarf.Entry) (looked int, err error) {
 			return looked, r.damagedError("no abbreviation %d in it", code)
 		}
 		for k := range a.attrs {
-			r.unit.raw(c, &a.attrs[k])
+			r.unit.readRaw(c, &a.attrs[k])
 		}
 		if a.children {
 			depth++

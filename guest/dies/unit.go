@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Kind is what a unit is for.
+// Kind is the kind of a unit.
 type Kind uint8
 
 // The kinds.
@@ -25,7 +25,7 @@ const (
 	utSplitType
 )
 
-// Attributes that GNU had for split debug information before DWARF 5.
+// GNU's attributes for split debug information before DWARF 5.
 const (
 	attrGNUDwoName    dwarf.Attr = 0x2130
 	attrGNUDwoID      dwarf.Attr = 0x2131
@@ -39,12 +39,12 @@ const tagSkeleton = dwarf.Tag(0x4a)
 // Unit is one unit of entries.
 type Unit struct {
 	Kind    Kind
-	Entry   *dwarf.Entry // the outermost one; a split unit's has what its skeleton says, too
+	Entry   *dwarf.Entry // the outermost one; a split unit's includes the attributes of its skeleton
 	At, End dwarf.Offset // of its header, and of the first byte after it
 	Version uint16
-	Low     uint64 // what addresses in its lists count from
-	Far     bool   // its entries may lead to other units
-	Opaque  bool   // strings of its entries are not in .debug_str or in itself
+	Low     uint64 // base of addresses in its lists
+	Far     bool   // its entries may refer to other units
+	Opaque  bool   // strings of its entries may be elsewhere than in .debug_str or in itself
 
 	data     *Data
 	sec      *sections
@@ -59,8 +59,9 @@ type Unit struct {
 	strBase, addrBase, rngBase, locBase, rangesBase uint64
 }
 
-// readUnits reads the units of a section. In an old one, types, all are type units. Where skeletons is not
-// nil the units are split: those that are compiled belong to the skeletons of their IDs.
+// readUnits reads the units of a section. In an old section, types, all are type
+// units. If skeletons is not nil the units are split: compile units belong to the
+// skeletons with their IDs.
 func (d *Data) readUnits(r *region, sec *sections, types bool, skeletons map[uint64]*Unit) error {
 	for off := uint64(0); off+11 <= uint64(len(r.info)); {
 		if len(d.Units)+len(d.skeletons) >= maxUnits {
@@ -86,7 +87,8 @@ func (d *Data) readUnits(r *region, sec *sections, types bool, skeletons map[uin
 	return nil
 }
 
-// readHeader reads a unit's header (DWARF 5, 7.5.1); nil: its kind is not known, and it is left out.
+// readHeader reads a unit's header (DWARF 5, 7.5.1); nil: its kind is not known, and
+// it is skipped.
 func (d *Data) readHeader(r *region, sec *sections, off uint64, types bool) (u *Unit, next uint64, err error) {
 	damaged := func() (*Unit, uint64, error) {
 		return nil, 0, fmt.Errorf("the unit at %#x is damaged", off)
@@ -184,7 +186,8 @@ func (u *Unit) readRoot(skeletons map[uint64]*Unit) error {
 	return nil
 }
 
-// readBases reads the attributes of the outermost entry that others count from, and a split unit's ID.
+// readBases reads the attributes of the outermost entry that are bases of others, and
+// a split unit's ID.
 func (u *Unit) readBases() error {
 	head := uint64(8) // of a table in a section of DWARF 5: its length, version and sizes
 	if u.wide {
@@ -204,7 +207,7 @@ func (u *Unit) readBases() error {
 		return fmt.Errorf("%w: no abbreviation %d", errDamaged, code)
 	}
 	for k := range a.attrs {
-		v := u.raw(c, &a.attrs[k])
+		v := u.readRaw(c, &a.attrs[k])
 		switch a.attrs[k].attr {
 		case dwarf.AttrStrOffsetsBase:
 			u.strBase = v.n
@@ -226,7 +229,7 @@ func (u *Unit) readBases() error {
 	return nil
 }
 
-// dwo returns the name of the file that has the unit's entries, or "".
+// dwo returns the name of the file with the unit's entries, or "".
 func (u *Unit) dwo() string {
 	for _, a := range []dwarf.Attr{dwarf.AttrDwoName, attrGNUDwoName} {
 		if name, ok := u.Entry.Val(a).(string); ok {
@@ -236,7 +239,7 @@ func (u *Unit) dwo() string {
 	return ""
 }
 
-// Address returns an address of .debug_addr by its number.
+// Address returns an address of .debug_addr by its index.
 func (u *Unit) Address(n uint64) (uint64, error) {
 	b := u.data.main.addr
 	if size := uint64(u.addrSize); n <= uint64(len(b))/size && u.addrBase <= uint64(len(b)) {
@@ -252,7 +255,8 @@ func (u *Unit) Address(n uint64) (uint64, error) {
 	return 0, fmt.Errorf("%w: address %d is not in .debug_addr", errDamaged, n)
 }
 
-// Locations returns .debug_loc, or from DWARF 5 on .debug_loclists, as the unit sees it, and where lists by number count from.
+// Locations returns the unit's .debug_loc or, from DWARF 5 on, .debug_loclists, and
+// the base of list indexes.
 func (u *Unit) Locations() (b []byte, base uint64) {
 	if u.Version < 5 {
 		return u.sec.loc, 0
@@ -263,10 +267,11 @@ func (u *Unit) Locations() (b []byte, base uint64) {
 // Wide reports whether the unit's offsets have 8 bytes.
 func (u *Unit) Wide() bool { return u.wide }
 
-// IsSplit reports whether the unit's entries are in a file of their own.
+// IsSplit reports whether the unit's entries are in a separate file.
 func (u *Unit) IsSplit() bool { return u.sec.split }
 
-// Bytes are the unit's own, and the strings that its entries refer to, but for those of Opaque units.
+// Bytes returns the unit's own bytes, and the strings that its entries refer to,
+// except for Opaque units.
 func (u *Unit) Bytes() (own, str []byte) {
 	return u.region.info[uint64(u.At)-u.region.base : uint64(u.End)-u.region.base], u.sec.str
 }

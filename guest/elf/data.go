@@ -18,10 +18,10 @@ import (
 func (f *File) Data(i int, limit uint64) ([]byte, error) {
 	s := &f.Sections[i]
 	if s.Is(elf.SHT_NOBITS) {
-		return nil, damaged(sectionPart(i), "it has no bytes in the file")
+		return nil, damagedError(sectionPart(i), "it has no bytes in the file")
 	}
-	if !f.in(s.Off, s.Size) {
-		return nil, damaged(sectionPart(i), "%d bytes at offset %#x reach beyond the file's %d (truncated?)", s.Size, s.Off, len(f.b))
+	if !f.contains(s.Off, s.Size) {
+		return nil, damagedError(sectionPart(i), "%d bytes at offset %#x reach beyond the file's %d (truncated?)", s.Size, s.Off, len(f.b))
 	}
 	data := f.Bytes(s.Off, s.Size)
 	switch {
@@ -31,7 +31,7 @@ func (f *File) Data(i int, limit uint64) ([]byte, error) {
 		return unpack(i, data[12:], elf.COMPRESS_ZLIB, binary.BigEndian.Uint64(data[4:]), limit)
 	}
 	if s.Size > limit {
-		return nil, damaged(sectionPart(i), "%d bytes, more than %d", s.Size, limit)
+		return nil, damagedError(sectionPart(i), "%d bytes, more than %d", s.Size, limit)
 	}
 	return data, nil
 }
@@ -61,7 +61,7 @@ func (f *File) IsCompressed(i int) bool {
 // decompress unpacks a compressed section (System V ABI, "Section Compression").
 func decompress(i int, data []byte, limit uint64) ([]byte, error) {
 	if len(data) < chdrSize {
-		return nil, damaged(sectionPart(i), "its compression header is cut off")
+		return nil, damagedError(sectionPart(i), "its compression header is cut off")
 	}
 	var h elf.Chdr64
 	decode(data[:chdrSize], &h)
@@ -71,7 +71,7 @@ func decompress(i int, data []byte, limit uint64) ([]byte, error) {
 // unpack decompresses the bytes of section i, which are size bytes then.
 func unpack(i int, data []byte, method elf.CompressionType, size, limit uint64) ([]byte, error) {
 	if size > limit {
-		return nil, damaged(sectionPart(i), "%d bytes decompressed, more than %d", size, limit)
+		return nil, damagedError(sectionPart(i), "%d bytes decompressed, more than %d", size, limit)
 	}
 	var r io.Reader
 	var err error
@@ -93,9 +93,9 @@ func unpack(i int, data []byte, method elf.CompressionType, size, limit uint64) 
 	}
 	switch {
 	case err != nil:
-		return nil, damaged(sectionPart(i), "decompress: %v", err)
+		return nil, damagedError(sectionPart(i), "decompress: %v", err)
 	case uint64(out.Len()) != size:
-		return nil, damaged(sectionPart(i), "decompressed it does not have the %d bytes that it says", size)
+		return nil, damagedError(sectionPart(i), "decompressed it does not have the %d bytes that it says", size)
 	}
 	return out.Bytes(), nil
 }

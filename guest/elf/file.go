@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// damaged returns the error for a file that breaks the format.
-func damaged(part, format string, args ...any) error {
+// damagedError returns the error for a file that breaks the format.
+func damagedError(part, format string, args ...any) error {
 	return &Error{Part: part, Reason: fmt.Sprintf(format, args...)}
 }
 
@@ -118,14 +118,14 @@ func (f *File) End() uint64 {
 // Bytes returns the n bytes of the file at off, or nil when it does not have all
 // of them. They must not be changed.
 func (f *File) Bytes(off, n uint64) []byte {
-	if !f.in(off, n) {
+	if !f.contains(off, n) {
 		return nil
 	}
 	return f.b[off : off+n : off+n]
 }
 
-// in reports whether n bytes at off are inside the file.
-func (f *File) in(off, n uint64) bool {
+// contains reports whether n bytes at off are inside the file.
+func (f *File) contains(off, n uint64) bool {
 	size := uint64(len(f.b))
 	return off <= size && n <= size-off
 }
@@ -136,7 +136,7 @@ func (f *File) readHeader() error {
 		return ErrNotELF
 	}
 	if len(b) < elf.EI_NIDENT {
-		return damaged("header", "truncated after %d bytes", len(b))
+		return damagedError("header", "truncated after %d bytes", len(b))
 	}
 	if c := elf.Class(b[elf.EI_CLASS]); c != elf.ELFCLASS64 {
 		return &Error{Part: "header", Reason: fmt.Sprintf("%v, not 64-bit", c), Foreign: true}
@@ -145,7 +145,7 @@ func (f *File) readHeader() error {
 		return &Error{Part: "header", Reason: fmt.Sprintf("%v, not little endian", d), Foreign: true}
 	}
 	if len(b) < ehdrSize {
-		return damaged("header", "truncated after %d of %d bytes", len(b), ehdrSize)
+		return damagedError("header", "truncated after %d of %d bytes", len(b), ehdrSize)
 	}
 	decode(b[:ehdrSize], &f.Header)
 	h := &f.Header
@@ -153,10 +153,10 @@ func (f *File) readHeader() error {
 		return &Error{Part: "header", Reason: fmt.Sprintf("machine %v, not EM_X86_64", m), Foreign: true}
 	}
 	if b[elf.EI_VERSION] != byte(elf.EV_CURRENT) || h.Version != uint32(elf.EV_CURRENT) {
-		return damaged("header", "unknown version %d/%d", b[elf.EI_VERSION], h.Version)
+		return damagedError("header", "unknown version %d/%d", b[elf.EI_VERSION], h.Version)
 	}
 	if h.Ehsize != ehdrSize {
-		return damaged("header", "header size %d, not %d", h.Ehsize, ehdrSize)
+		return damagedError("header", "header size %d, not %d", h.Ehsize, ehdrSize)
 	}
 	return nil
 }
@@ -168,11 +168,11 @@ func (f *File) readProgs() error {
 	case n == 0:
 		return nil
 	case n >= maxPhdrs: // PN_XNUM included
-		return damaged("program headers", "%d of them, more than %d", n, maxPhdrs-1)
+		return damagedError("program headers", "%d of them, more than %d", n, maxPhdrs-1)
 	case h.Phentsize != phdrSize:
-		return damaged("program headers", "entry size %d, not %d", h.Phentsize, phdrSize)
-	case !f.in(h.Phoff, n*phdrSize):
-		return damaged("program headers", "%d at offset %#x reach beyond the file's %d bytes (truncated?)", n, h.Phoff, len(f.b))
+		return damagedError("program headers", "entry size %d, not %d", h.Phentsize, phdrSize)
+	case !f.contains(h.Phoff, n*phdrSize):
+		return damagedError("program headers", "%d at offset %#x reach beyond the file's %d bytes (truncated?)", n, h.Phoff, len(f.b))
 	}
 	f.Progs = make([]elf.Prog64, n)
 	decode(f.b[h.Phoff:h.Phoff+n*phdrSize], f.Progs)
@@ -183,15 +183,15 @@ func (f *File) readSections() error {
 	h := &f.Header
 	if h.Shoff == 0 {
 		if h.Shnum != 0 {
-			return damaged("section headers", "%d of them but no offset", h.Shnum)
+			return damagedError("section headers", "%d of them but no offset", h.Shnum)
 		}
 		return nil
 	}
 	if h.Shentsize != shdrSize {
-		return damaged("section headers", "entry size %d, not %d", h.Shentsize, shdrSize)
+		return damagedError("section headers", "entry size %d, not %d", h.Shentsize, shdrSize)
 	}
-	if !f.in(h.Shoff, shdrSize) {
-		return damaged("section headers", "offset %#x is beyond the file's %d bytes (truncated?)", h.Shoff, len(f.b))
+	if !f.contains(h.Shoff, shdrSize) {
+		return damagedError("section headers", "offset %#x is beyond the file's %d bytes (truncated?)", h.Shoff, len(f.b))
 	}
 	// Counts that do not fit are in the first section (System V ABI, "Sections").
 	var first elf.Section64
@@ -204,13 +204,13 @@ func (f *File) readSections() error {
 		strndx = uint64(first.Link)
 	}
 	if n > maxShdrs {
-		return damaged("section headers", "%d of them, more than %d", n, maxShdrs)
+		return damagedError("section headers", "%d of them, more than %d", n, maxShdrs)
 	}
 	if n == 0 {
 		return nil
 	}
-	if !f.in(h.Shoff, n*shdrSize) {
-		return damaged("section headers", "%d at offset %#x reach beyond the file's %d bytes (truncated?)", n, h.Shoff, len(f.b))
+	if !f.contains(h.Shoff, n*shdrSize) {
+		return damagedError("section headers", "%d at offset %#x reach beyond the file's %d bytes (truncated?)", n, h.Shoff, len(f.b))
 	}
 	heads := make([]elf.Section64, n)
 	decode(f.b[h.Shoff:h.Shoff+n*shdrSize], heads)
@@ -222,7 +222,7 @@ func (f *File) readSections() error {
 		return nil
 	}
 	if strndx >= n {
-		return damaged("section headers", "name table is section %d of %d", strndx, n)
+		return damagedError("section headers", "name table is section %d of %d", strndx, n)
 	}
 	return f.nameSections(int(strndx))
 }
@@ -237,7 +237,7 @@ const (
 
 // nameSections reads the names of all sections, which are parts of one string.
 func (f *File) nameSections(table int) error {
-	data, err := f.plain(table, elf.SHT_STRTAB)
+	data, err := f.readPlain(table, elf.SHT_STRTAB)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (f *File) nameSections(table int) error {
 		s := &f.Sections[i]
 		name, ok := cString(names, s.Section64.Name, maxSectionName)
 		if !ok {
-			return damaged(sectionPart(i), "its name, at offset %#x of a name table of %d bytes, does not end there or is longer than %d", s.Section64.Name, len(names), maxSectionName)
+			return damagedError(sectionPart(i), "its name, at offset %#x of a name table of %d bytes, does not end there or is longer than %d", s.Section64.Name, len(names), maxSectionName)
 		}
 		s.Name = name
 	}
@@ -259,17 +259,17 @@ func (f *File) nameSections(table int) error {
 // sectionPart names section i in errors.
 func sectionPart(i int) string { return fmt.Sprintf("section %d", i) }
 
-// plain returns the bytes of section i, which must have type t and not be
+// readPlain returns the bytes of section i, which must have type t and not be
 // compressed.
-func (f *File) plain(i int, t elf.SectionType) ([]byte, error) {
+func (f *File) readPlain(i int, t elf.SectionType) ([]byte, error) {
 	s := &f.Sections[i]
 	switch {
 	case !s.Is(t):
-		return nil, damaged(sectionPart(i), "type %v, want %v", elf.SectionType(s.Type), t)
+		return nil, damagedError(sectionPart(i), "type %v, want %v", elf.SectionType(s.Type), t)
 	case s.Has(elf.SHF_COMPRESSED):
-		return nil, damaged(sectionPart(i), "%v must not be compressed", t)
-	case !f.in(s.Off, s.Size):
-		return nil, damaged(sectionPart(i), "%d bytes at offset %#x reach beyond the file's %d (truncated?)", s.Size, s.Off, len(f.b))
+		return nil, damagedError(sectionPart(i), "%v must not be compressed", t)
+	case !f.contains(s.Off, s.Size):
+		return nil, damagedError(sectionPart(i), "%d bytes at offset %#x reach beyond the file's %d (truncated?)", s.Size, s.Off, len(f.b))
 	}
 	return f.Bytes(s.Off, s.Size), nil
 }

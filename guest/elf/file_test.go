@@ -18,9 +18,9 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
-// compressed is a section's bytes as SHF_COMPRESSED has them, said to have size
+// compressSection is a section's bytes as SHF_COMPRESSED has them, said to have size
 // bytes.
-func compressed(t testing.TB, kind debugelf.CompressionType, size int, data []byte) []byte {
+func compressSection(t testing.TB, kind debugelf.CompressionType, size int, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	err := binary.Write(&b, binary.LittleEndian, debugelf.Chdr64{Type: uint32(kind), Size: uint64(size), Addralign: 1})
@@ -61,15 +61,15 @@ func TestData(t *testing.T) {
 		err  string // "": want comes back
 	}{
 		{"plain", want, 0, ""},
-		{"zlib", compressed(t, debugelf.COMPRESS_ZLIB, len(want), want), debugelf.SHF_COMPRESSED, ""},
-		{"zstd", compressed(t, debugelf.COMPRESS_ZSTD, len(want), want), debugelf.SHF_COMPRESSED, ""},
+		{"zlib", compressSection(t, debugelf.COMPRESS_ZLIB, len(want), want), debugelf.SHF_COMPRESSED, ""},
+		{"zstd", compressSection(t, debugelf.COMPRESS_ZSTD, len(want), want), debugelf.SHF_COMPRESSED, ""},
 		{"too large", bomb, 0, "1048577 bytes, more than 1048576"},
-		{"says too much", compressed(t, debugelf.COMPRESS_ZLIB, 1<<40, want), debugelf.SHF_COMPRESSED, "1099511627776 bytes decompressed, more than 1048576"},
-		{"says too little", compressed(t, debugelf.COMPRESS_ZLIB, 10, bomb), debugelf.SHF_COMPRESSED, "it does not have the 10 bytes that it says"},
-		{"says one more", compressed(t, debugelf.COMPRESS_ZSTD, len(want)+1, want), debugelf.SHF_COMPRESSED, "it does not have the 5001 bytes that it says"},
-		{"unknown", compressed(t, 77, 1, nil), debugelf.SHF_COMPRESSED, "decompress: unknown type 77"},
+		{"says too much", compressSection(t, debugelf.COMPRESS_ZLIB, 1<<40, want), debugelf.SHF_COMPRESSED, "1099511627776 bytes decompressed, more than 1048576"},
+		{"says too little", compressSection(t, debugelf.COMPRESS_ZLIB, 10, bomb), debugelf.SHF_COMPRESSED, "it does not have the 10 bytes that it says"},
+		{"says one more", compressSection(t, debugelf.COMPRESS_ZSTD, len(want)+1, want), debugelf.SHF_COMPRESSED, "it does not have the 5001 bytes that it says"},
+		{"unknown", compressSection(t, 77, 1, nil), debugelf.SHF_COMPRESSED, "decompress: unknown type 77"},
 		{"no header", []byte("short"), debugelf.SHF_COMPRESSED, "its compression header is cut off"},
-		{"damaged", compressed(t, debugelf.COMPRESS_ZLIB, len(want), want)[:40], debugelf.SHF_COMPRESSED, "decompress: "},
+		{"damaged", compressSection(t, debugelf.COMPRESS_ZLIB, len(want), want)[:40], debugelf.SHF_COMPRESSED, "decompress: "},
 	} {
 		f, err := elf.Parse(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: tc.data}), tc.flag))
 		if err != nil {
@@ -106,13 +106,13 @@ func TestMemory(t *testing.T) {
 		t.Fatalf("no names: %v", err)
 	}
 	addr, ok := m.Lookup("vfs_read")
-	if !ok || !m.Named(addr, "vfs_read") || m.Named(addr, "vfs_write") || m.At(addr) == nil || !m.At(addr).X {
+	if !ok || !m.Named(addr, "vfs_read") || m.Named(addr, "vfs_write") || m.PartAt(addr) == nil || !m.PartAt(addr).X {
 		t.Errorf("vfs_read is at %#x, %v", addr, ok)
 	}
 	if b := m.Bytes(addr, 4); !bytes.Equal(b, []byte{0xf3, 0x0f, 0x1e, 0xfa}) {
 		t.Errorf("vfs_read begins with % x, want endbr64", b)
 	}
-	s := m.At(addr)
+	s := m.PartAt(addr)
 	end := s.Addr + uint64(len(s.Data))
 	if len(m.Bytes(end-1, 1)) != 1 || m.Bytes(end-1, 2) != nil || m.Bytes(addr, 1<<63) != nil || m.Bytes(0, 1) != nil {
 		t.Error("bytes that are not in one section")
@@ -128,8 +128,8 @@ func FuzzFile(f *testing.F) {
 	f.Add(kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: 0x1000, Data: []byte{0xc3}, X: true},
 		kerneltest.Section{Name: ".symtab", Data: make([]byte, 48), Type: debugelf.SHT_SYMTAB, Link: 3},
 		kerneltest.Section{Name: ".strtab", Data: []byte("\x00main\x00"), Type: debugelf.SHT_STRTAB}))
-	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, debugelf.COMPRESS_ZLIB, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
-	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, debugelf.COMPRESS_ZSTD, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressSection(f, debugelf.COMPRESS_ZLIB, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressSection(f, debugelf.COMPRESS_ZSTD, 9, make([]byte, 9))}), debugelf.SHF_COMPRESSED))
 	const limit = 1 << 16
 	f.Fuzz(func(t *testing.T, b []byte) {
 		file, err := elf.Parse(b)
@@ -148,7 +148,7 @@ func FuzzFile(f *testing.F) {
 		if m, err := file.Memory(); err == nil {
 			_, _ = m.ReadNames(file, debugelf.SHT_SYMTAB, 1000)
 			for _, n := range m.Names {
-				m.At(n.Addr)
+				m.PartAt(n.Addr)
 			}
 		}
 		syms, err := file.Symbols(debugelf.SHT_SYMTAB, 1000)

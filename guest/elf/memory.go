@@ -52,7 +52,7 @@ func (f *File) Memory() (*Memory, error) {
 		}
 		data := f.Bytes(s.Off, s.Size)
 		if data == nil || s.Addr+s.Size < s.Addr {
-			return nil, damaged("section "+s.Name, "%d bytes at %#x are not in the file", s.Size, s.Off)
+			return nil, damagedError("section "+s.Name, "%d bytes at %#x are not in the file", s.Size, s.Off)
 		}
 		m.Sections = append(m.Sections, Part{Name: s.Name, Addr: s.Addr, Data: data, X: s.Has(elf.SHF_EXECINSTR), W: f.written(s)})
 	}
@@ -90,7 +90,7 @@ func (m *Memory) ReadNames(f *File, t elf.SectionType, limit int) (bool, error) 
 		}
 		fn := kind == elf.STT_FUNC || kind == elf.STT_GNU_IFUNC
 		if kind == elf.STT_NOTYPE {
-			in := m.At(s.Value)
+			in := m.PartAt(s.Value)
 			fn = in != nil && in.X && s.Section < elf.SHN_LORESERVE
 		}
 		names = append(names, Name{s.Name, s.Value, s.Size, fn, s.Global(), kind == elf.STT_NOTYPE})
@@ -133,8 +133,8 @@ func (m *Memory) NamesFrom(addr uint64) int {
 	return sort.Search(len(m.Names), func(i int) bool { return m.Names[i].Addr >= addr })
 }
 
-// Between returns the addresses of two names around a range.
-func (m *Memory) Between(start, end string) (lo, hi uint64, ok bool) {
+// RangeBetween returns the addresses of two names around a range.
+func (m *Memory) RangeBetween(start, end string) (lo, hi uint64, ok bool) {
 	lo, a := m.byName[start]
 	hi, b := m.byName[end]
 	return lo, hi, a && b && lo <= hi
@@ -142,7 +142,7 @@ func (m *Memory) Between(start, end string) (lo, hi uint64, ok bool) {
 
 // Table returns the bytes between two names, or of a section.
 func (m *Memory) Table(section, start, end string) Part {
-	if lo, hi, ok := m.Between(start, end); ok {
+	if lo, hi, ok := m.RangeBetween(start, end); ok {
 		return Part{Name: section, Addr: lo, Data: m.Bytes(lo, hi-lo)}
 	}
 	if s := m.Section(section); s != nil {
@@ -159,8 +159,8 @@ func (m *Memory) Section(name string) *Part {
 	return nil
 }
 
-// At returns the section that holds addr, or nil.
-func (m *Memory) At(addr uint64) *Part {
+// PartAt returns the section that holds addr, or nil.
+func (m *Memory) PartAt(addr uint64) *Part {
 	i := sort.Search(len(m.Sections), func(i int) bool { return m.Sections[i].Addr > addr }) - 1
 	if i < 0 || addr-m.Sections[i].Addr >= uint64(len(m.Sections[i].Data)) {
 		return nil
@@ -170,7 +170,7 @@ func (m *Memory) At(addr uint64) *Part {
 
 // Bytes returns the n bytes at addr, or nil when they are not all in one section.
 func (m *Memory) Bytes(addr, n uint64) []byte {
-	s := m.At(addr)
+	s := m.PartAt(addr)
 	if s == nil {
 		return nil
 	}

@@ -25,14 +25,14 @@ func (s *Symbol) Global() bool { return elf.ST_BIND(s.Info) != elf.STB_LOCAL }
 // Table returns the bytes of section i, which must have type t and hold a whole
 // number of entries of that size. They must not be changed.
 func (f *File) Table(i int, t elf.SectionType, size uint64) ([]byte, error) {
-	table, err := f.plain(i, t)
+	table, err := f.readPlain(i, t)
 	switch {
 	case err != nil:
 		return nil, err
 	case f.Sections[i].Entsize != size:
-		return nil, damaged(sectionPart(i), "entry size %d, not %d", f.Sections[i].Entsize, size)
+		return nil, damagedError(sectionPart(i), "entry size %d, not %d", f.Sections[i].Entsize, size)
 	case uint64(len(table))%size != 0:
-		return nil, damaged(sectionPart(i), "%d bytes are not a whole number of entries", len(table))
+		return nil, damagedError(sectionPart(i), "%d bytes are not a whole number of entries", len(table))
 	}
 	return table, nil
 }
@@ -54,9 +54,9 @@ func (f *File) Symbols(t elf.SectionType, limit int) ([]Symbol, error) {
 	case n > limit:
 		return nil, &Error{Part: part, Reason: fmt.Sprintf("%d symbols, more than %d", n, limit), Fix: "strip local symbols (objcopy --discard-locals)"}
 	case uint64(s.Link) >= uint64(len(f.Sections)):
-		return nil, damaged(part, "its string table is section %d of %d", s.Link, len(f.Sections))
+		return nil, damagedError(part, "its string table is section %d of %d", s.Link, len(f.Sections))
 	}
-	data, err := f.plain(int(s.Link), elf.SHT_STRTAB)
+	data, err := f.readPlain(int(s.Link), elf.SHT_STRTAB)
 	if err != nil {
 		return nil, err
 	}
@@ -69,14 +69,14 @@ func (f *File) Symbols(t elf.SectionType, limit int) ([]Symbol, error) {
 		b, le := table[i*symSize:][:symSize], binary.LittleEndian
 		sym := Symbol{Info: b[4], Section: elf.SectionIndex(le.Uint16(b[6:])), Value: le.Uint64(b[8:]), Size: le.Uint64(b[16:])}
 		if sym.Section < elf.SHN_LORESERVE && int(sym.Section) >= len(f.Sections) {
-			return nil, damaged(fmt.Sprintf("symbol %d", i), "it is in section %d of %d", sym.Section, len(f.Sections))
+			return nil, damagedError(fmt.Sprintf("symbol %d", i), "it is in section %d of %d", sym.Section, len(f.Sections))
 		}
 		var ok bool
 		if sym.Name, ok = cString(names, le.Uint32(b), maxSymbolName); !ok {
-			return nil, damaged(fmt.Sprintf("symbol %d", i), "its name, at offset %#x of a string table of %d bytes, does not end there or is longer than %d", le.Uint32(b), len(names), maxSymbolName)
+			return nil, damagedError(fmt.Sprintf("symbol %d", i), "its name, at offset %#x of a string table of %d bytes, does not end there or is longer than %d", le.Uint32(b), len(names), maxSymbolName)
 		}
 		if budget -= len(sym.Name); budget < 0 {
-			return nil, damaged(part, "the names overlap: together they have more than 16 times the %d bytes of their table", len(names))
+			return nil, damagedError(part, "the names overlap: together they have more than 16 times the %d bytes of their table", len(names))
 		}
 		syms = append(syms, sym)
 	}

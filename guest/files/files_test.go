@@ -23,7 +23,7 @@ func put(t *testing.T, text string) string {
 	return path
 }
 
-// pipe makes a named pipe that nobody has open.
+// pipe makes a named pipe that is not open.
 func pipe(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "p")
@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestInput: what comes through a pipe is waited for until the user has enough of that.
+// TestInput: input through a pipe is waited for until the user gives up.
 func TestInput(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -70,7 +70,27 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestReplace: a file is there as a whole, or as it was, and nothing else is left behind.
+// TestReplaceDeviceLink: a link to something other than a regular file, such as
+// /dev/stdout, stays.
+func TestReplaceDeviceLink(t *testing.T) {
+	for _, to := range []string{"/dev/null", t.TempDir()} {
+		path := filepath.Join(t.TempDir(), "link")
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+		for name, f := range map[string]func(string, fs.FileMode, func(*os.File) error) error{"Replace": Replace, "ReplaceLink": ReplaceLink} {
+			if err := f(path, 0o600, func(*os.File) error { return nil }); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
+				t.Errorf("%s of a link to %s: %v", name, to, err)
+			}
+			if got, err := os.Readlink(path); err != nil || got != to {
+				t.Errorf("%s of a link to %s: it leads to %q, %v", name, to, got, err)
+			}
+		}
+	}
+}
+
+// TestReplace: a file has either the new or the old contents, and no other file
+// remains.
 func TestReplace(t *testing.T) {
 	path, failed := put(t, "old"), errors.New("failed")
 	write := func(text string, err error) func(*os.File) error {
@@ -161,7 +181,7 @@ func TestLater(t *testing.T) {
 		}
 		open := func() *Output {
 			t.Helper()
-			o, err := Later(context.Background(), path)
+			o, err := CreateLater(context.Background(), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +204,7 @@ func TestLater(t *testing.T) {
 			t.Errorf("%s: %q, %v", what, b, err)
 		}
 	}
-	o, err := Later(context.Background(), "/dev/null")
+	o, err := CreateLater(context.Background(), "/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +214,7 @@ func TestLater(t *testing.T) {
 	if err := o.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := Later(context.Background(), filepath.Join(t.TempDir(), "none", "x")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := CreateLater(context.Background(), filepath.Join(t.TempDir(), "none", "x")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -204,7 +224,7 @@ func TestWholly(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "report")
-	w, err := Wholly(ctx, path)
+	w, err := CreateWhole(ctx, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,20 +234,20 @@ func TestWholly(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is there before it is done: %v", err)
 	}
-	same, err := Wholly(ctx, filepath.Join(dir, ".", "report"))
+	same, err := CreateWhole(ctx, filepath.Join(dir, ".", "report"))
 	if err != nil || !w.Same(same) {
 		t.Errorf("not the same file: %v", err)
 	}
 	if err := same.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := errors.Join(w.Done(), w.Close()); err != nil {
+	if err := errors.Join(w.Commit(), w.Close()); err != nil {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "half" {
 		t.Errorf("%q, %v", b, err)
 	}
-	given, err := Wholly(ctx, path)
+	given, err := CreateWhole(ctx, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,15 +261,15 @@ func TestWholly(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("there are %v, %v", left, err)
 	}
-	if _, err := Wholly(ctx, filepath.Join(dir, "none", "x")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := CreateWhole(ctx, filepath.Join(dir, "none", "x")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	null, err := Wholly(ctx, "/dev/null")
+	null, err := CreateWhole(ctx, "/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, werr := null.Write([]byte("x"))
-	if err := errors.Join(werr, null.Done(), null.Close()); err != nil {
+	if err := errors.Join(werr, null.Commit(), null.Close()); err != nil {
 		t.Error(err)
 	}
 }

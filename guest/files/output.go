@@ -7,16 +7,16 @@ import (
 	"os"
 )
 
-// Output is a file to write that is as it was, or not there, until there is something to write. One goroutine at a time
-// may use it.
+// Output is a file to write that stays unchanged, or absent, until the first write.
+// One goroutine at a time may use it.
 type Output struct {
 	f     *os.File
-	made  bool // it was not there before
+	made  bool // it did not exist before
 	begun bool
 }
 
-// Later is Create, but for what is in the file, which stays until Begin.
-func Later(ctx context.Context, path string) (*Output, error) {
+// CreateLater is Create, except that the contents of the file stay until Begin.
+func CreateLater(ctx context.Context, path string) (*Output, error) {
 	return wait(ctx, func() (*Output, error) {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if !errors.Is(err, fs.ErrExist) {
@@ -27,14 +27,15 @@ func Later(ctx context.Context, path string) (*Output, error) {
 	})
 }
 
-// Same reports whether both are one regular file: what is written to it by one is gone with the other.
+// Same reports whether both are the same regular file: output written by one would be
+// lost with the other.
 func (o *Output) Same(other *Output) bool {
 	a, aerr := o.f.Stat()
 	b, berr := other.f.Stat()
 	return aerr == nil && berr == nil && a.Mode().IsRegular() && os.SameFile(a, b)
 }
 
-// Begin takes out what was in the file.
+// Begin truncates the file.
 func (o *Output) Begin() error {
 	if o.begun {
 		return nil
@@ -46,7 +47,7 @@ func (o *Output) Begin() error {
 	return o.f.Truncate(0)
 }
 
-// Write implements io.Writer. It begins.
+// Write implements io.Writer. It calls Begin.
 func (o *Output) Write(b []byte) (int, error) {
 	if err := o.Begin(); err != nil {
 		return 0, err
@@ -54,7 +55,8 @@ func (o *Output) Write(b []byte) (int, error) {
 	return o.f.Write(b)
 }
 
-// Close closes the file, and removes one that Later has made and that was not begun.
+// Close closes the file, and removes it if CreateLater has created it and it was not
+// begun.
 func (o *Output) Close() error {
 	var err error
 	if o.made && !o.begun {

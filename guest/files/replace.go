@@ -12,32 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Replace makes the file at path what write writes: whoever opens it finds all of that, or what was there before. path is
-// a regular file or a link to one, or nothing is there; what is made may be used as perm says, less the user's mask. Errors begin with the path, those of write that are not about the file are as
-// they are.
+// Replace replaces the contents of the file at path by the output of write: a reader
+// that opens it finds either all of that, or the former contents. path is a regular
+// file or a link to one, or does not exist; a new file gets the permissions perm,
+// less the user's mask. Errors begin with the path; errors of write that are not
+// about the file are returned unchanged.
 func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error {
 	return replace(path, perm, replacing{}, write)
 }
 
-// ReplaceLink is Replace, but takes the place of a symbolic link: what that leads to stays as it is.
+// ReplaceLink is Replace, but replaces a symbolic link to a regular file, or to
+// nothing, by a file; the target of the link stays unchanged.
 func ReplaceLink(path string, perm fs.FileMode, write func(f *os.File) error) error {
 	return replace(path, perm, replacing{link: true}, write)
 }
 
-// replacing says how a file is replaced.
+// replacing says how to replace a file.
 type replacing struct {
-	link   bool // a symbolic link itself
-	synced bool // the file and its folder are on the disk at the end
+	link   bool // replace a symbolic link itself
+	synced bool // sync the file and its folder to the disk at the end
 }
 
-// ReplaceSynced is Replace, and has the file and its folder on the disk when it returns.
+// ReplaceSynced is Replace, and syncs the file and its folder to the disk before it
+// returns.
 func ReplaceSynced(path string, perm fs.FileMode, write func(f *os.File) error) error {
 	return replace(path, perm, replacing{synced: true}, write)
 }
 
 func replace(path string, perm fs.FileMode, how replacing, write func(f *os.File) error) error {
 	failed := func(err error) error {
-		var no syscall.Errno // without the path, which is not the user's
+		var no syscall.Errno // without the path, which the user does not know
 		if errors.As(err, &no) {
 			err = no
 		}
@@ -49,8 +53,13 @@ func replace(path string, perm fs.FileMode, how replacing, write func(f *os.File
 	}
 	switch st, err := look(path); {
 	case err == nil && how.link && st.Mode()&fs.ModeSymlink != 0:
+		// A link to a device, a pipe or a folder, such as /dev/stdout, is the
+		// system's: it stays.
+		if to, err := os.Stat(path); err == nil && !to.Mode().IsRegular() {
+			return failed(irregularError(to))
+		}
 	case err == nil && !st.Mode().IsRegular():
-		return failed(irregular(st))
+		return failed(irregularError(st))
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return failed(err)
 	}
@@ -58,14 +67,14 @@ func replace(path string, perm fs.FileMode, how replacing, write func(f *os.File
 	if real, err := filepath.EvalSymlinks(path); err == nil && !how.link {
 		to = real // the link stays
 	}
-	f, named, err := temporary(filepath.Dir(to), perm)
+	f, named, err := createTemporary(filepath.Dir(to), perm)
 	if err != nil {
 		return failed(err)
 	}
 	defer func() {
 		f.Close()
 		if named {
-			os.Remove(f.Name()) // it is there when something has failed
+			os.Remove(f.Name()) // it still exists if something has failed
 		}
 	}()
 	if err := write(f); err != nil {
@@ -96,7 +105,7 @@ func replace(path string, perm fs.FileMode, how replacing, write func(f *os.File
 	return nil
 }
 
-// syncFolder has the names in a folder on the disk.
+// syncFolder syncs the names in a folder to the disk.
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -105,16 +114,17 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// temporary makes a file to write and read. Where the file system can do that it has no name yet, so that it goes with
-// the process, however that ends; link gives it the one that it says. Elsewhere it is the user's alone whatever perm is.
-func temporary(dir string, perm fs.FileMode) (f *os.File, named bool, err error) {
+// createTemporary creates a file for writing and reading. If the file system supports
+// it, the file has no name yet, so that it disappears with the process, however that
+// ends; link names it. Otherwise only the user can access it, whatever perm is.
+func createTemporary(dir string, perm fs.FileMode) (f *os.File, named bool, err error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, uint32(perm.Perm()))
 	if err != nil {
 		f, err := os.CreateTemp(dir, ".guestprobe-*")
 		return f, true, err
 	}
 	f = os.NewFile(uintptr(fd), filepath.Join(dir, ".guestprobe-"+rand.Text()))
-	if _, err := os.Stat(handle(f)); err != nil { // there is no /proc: it could have no name
+	if _, err := os.Stat(handle(f)); err != nil { // there is no /proc: it could not get a name
 		f.Close()
 		f, err := os.CreateTemp(dir, ".guestprobe-*")
 		return f, true, err
@@ -122,10 +132,10 @@ func temporary(dir string, perm fs.FileMode) (f *os.File, named bool, err error)
 	return f, false, nil
 }
 
-// link gives a file of temporary its name.
+// link gives a file of createTemporary its name.
 func link(f *os.File) error {
 	return unix.Linkat(unix.AT_FDCWD, handle(f), unix.AT_FDCWD, f.Name(), unix.AT_SYMLINK_FOLLOW)
 }
 
-// handle is where /proc has an open file.
+// handle is the path of an open file in /proc.
 func handle(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

@@ -12,31 +12,35 @@ import (
 	"syscall"
 )
 
-// ErrUntrusted is wrapped by errors of Trusted and Private.
+// ErrUntrusted is wrapped by errors of CheckTrusted and CheckPrivate.
 var ErrUntrusted = errors.New("others could have put something else there")
 
 // maxLinks bounds the symbolic links on the way to a file.
 const maxLinks = 40
 
-// Trusted returns an error if somebody else could replace or change what path leads to: it, each folder on the way to it, and
-// each symbolic link followed on the way, must belong to root, to us, to who called sudo, or to a user of also, and nobody else
-// may write to it. In a sticky folder that others may write to, as /tmp, what is ours stays ours. These are the rules of sshd's
-// StrictModes, which on Debian allow a user's own group, too. What is not there is no error; errors begin with the path.
-func Trusted(path string, also ...int) error { return trusted(path, true, also) }
+// CheckTrusted returns an error if another user could replace or change the file at
+// path: the file, each folder on the way to it, and each symbolic link on the way
+// must belong to root, to us, to the user who called sudo, or to a user in also, and
+// must not be writable by others. In a sticky folder that others may write to, such
+// as /tmp, our files remain ours. These are the rules of sshd's StrictModes, which on
+// Debian also allow a user's own group. A missing file is not an error; errors begin
+// with the path.
+func CheckTrusted(path string, also ...int) error { return checkTrusted(path, true, also) }
 
-// Private is Trusted for a file or folder that we made: path itself must not be a symbolic link.
-func Private(path string, also ...int) error { return trusted(path, false, also) }
+// CheckPrivate is CheckTrusted for a file or folder that we made: path itself must not be a symbolic link.
+func CheckPrivate(path string, also ...int) error { return checkTrusted(path, false, also) }
 
-func trusted(path string, follow bool, also []int) error {
+func checkTrusted(path string, follow bool, also []int) error {
 	owners := append([]int{0, os.Geteuid()}, also...)
-	// Who starts a program by sudo may have its files at home.
+	// A user who starts a program by sudo may have its files at home.
 	if n, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
 		owners = append(owners, n)
 	}
 	failed := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w: %s", path, ErrUntrusted, fmt.Sprintf(format, args...))
 	}
-	// What .. is of depends on where a link before it leads, as for the kernel: nothing is left out of the path before.
+	// The meaning of .. depends on the target of a link before it, as in the kernel:
+	// the path is not cleaned first.
 	abs := path
 	if !filepath.IsAbs(path) {
 		wd, err := os.Getwd()
@@ -88,7 +92,7 @@ func trusted(path string, follow bool, also []int) error {
 		}
 		open := st.Mode().Perm()&0o022 != 0
 		if gid := st.Sys().(*syscall.Stat_t).Gid; owner != 0 && gid == owner && st.Mode().Perm()&0o002 == 0 {
-			open = false // the user's own group, which nobody else is in
+			open = false // the user's own group, which has no other members
 		}
 		sticky := st.IsDir() && st.Mode()&fs.ModeSticky != 0
 		if open && !(sticky && !last) {
@@ -99,7 +103,7 @@ func trusted(path string, follow bool, also []int) error {
 	return nil
 }
 
-// names are the parts of a path.
+// names returns the parts of a path.
 func names(path string) []string {
 	return slices.DeleteFunc(strings.Split(path, "/"), func(name string) bool { return name == "" || name == "." })
 }

@@ -59,7 +59,7 @@ func TestTrusted(t *testing.T) {
 		for what, x := range map[string]struct {
 			err  error
 			want string
-		}{"Trusted": {Trusted(in(name)), want.trusted}, "Private": {Private(in(name)), want.private}} {
+		}{"Trusted": {CheckTrusted(in(name)), want.trusted}, "Private": {CheckPrivate(in(name)), want.private}} {
 			if (x.err == nil) != (x.want == "") || x.err != nil && !strings.Contains(x.err.Error(), x.want) {
 				t.Errorf("%s(%s): %v, want %q", what, name, x.err, x.want)
 			}
@@ -75,27 +75,27 @@ func TestTrusted(t *testing.T) {
 	must(os.WriteFile(in("private", "file"), nil, 0o664))
 	must(os.Chown(in("private", "file"), 12345, 12345))
 	must(os.Chmod(in("private", "file"), 0o664))
-	if err := Trusted(in("private", "file"), 12345); err != nil {
+	if err := CheckTrusted(in("private", "file"), 12345); err != nil {
 		t.Error(err)
 	}
 	must(os.Chmod(in("private", "file"), 0o666))
-	if err := Trusted(in("private", "file"), 12345); err == nil {
+	if err := CheckTrusted(in("private", "file"), 12345); err == nil {
 		t.Error("a file that everybody may write to is trusted")
 	}
 	must(os.Chown(in("own", "file"), 12345, -1))
-	if err := Trusted(in("own", "file")); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "belongs to user 12345") {
+	if err := CheckTrusted(in("own", "file")); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "belongs to user 12345") {
 		t.Error(err)
 	}
-	if err := Trusted(in("own", "file"), 12345); err != nil {
+	if err := CheckTrusted(in("own", "file"), 12345); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("SUDO_UID", "12345")
-	if err := Trusted(in("own", "file")); err != nil {
+	if err := CheckTrusted(in("own", "file")); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("SUDO_UID", "")
-	must(os.Lchown(in("sticky", "link"), 12345, -1)) // somebody else's link in a folder of all
-	if err := Trusted(in("sticky", "link")); err == nil {
+	must(os.Lchown(in("sticky", "link"), 12345, -1)) // another user's link in a folder writable by all
+	if err := CheckTrusted(in("sticky", "link")); err == nil {
 		t.Error("a link of somebody else is followed")
 	}
 }

@@ -10,23 +10,25 @@ import (
 	"syscall"
 )
 
-// Whole is a file to write that is there as a whole when Done was called, and until then as it was, or not there: also when the
-// process is killed. A path that leads to no regular file, as a pipe or a device, is written as it is. One goroutine may use it.
+// Whole is a file to write that appears as a whole when Commit is called, and stays
+// unchanged, or absent, until then, even if the process is killed. A path to
+// something other than a regular file, such as a pipe or a device, is written
+// directly. Only one goroutine may use it.
 type Whole struct {
 	path  string
-	to    string // of a regular file, without links
+	to    string // path of a regular file, without links
 	f     *os.File
 	named bool    // f has a name that is not to
-	other *Output // instead
+	other *Output // used instead of f
 }
 
-// Wholly opens such a file. Where it could not be written the error says so now.
-func Wholly(ctx context.Context, path string) (*Whole, error) {
+// CreateWhole opens such a file. It fails now if the file could not be written.
+func CreateWhole(ctx context.Context, path string) (*Whole, error) {
 	w := &Whole{path: path, to: path}
 	st, err := os.Stat(path)
 	switch {
 	case err == nil && !st.Mode().IsRegular():
-		w.other, err = Later(ctx, path)
+		w.other, err = CreateLater(ctx, path)
 		return w, err
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -37,7 +39,7 @@ func Wholly(ctx context.Context, path string) (*Whole, error) {
 	if w.to, err = filepath.Abs(w.to); err != nil {
 		return nil, err
 	}
-	if w.f, w.named, err = temporary(filepath.Dir(w.to), 0o666); err != nil {
+	if w.f, w.named, err = createTemporary(filepath.Dir(w.to), 0o666); err != nil {
 		no := syscall.EIO
 		errors.As(err, &no)
 		return nil, &fs.PathError{Op: "open", Path: path, Err: no}
@@ -45,7 +47,7 @@ func Wholly(ctx context.Context, path string) (*Whole, error) {
 	return w, nil
 }
 
-// Same reports whether both would be one file.
+// Same reports whether both would be the same file.
 func (w *Whole) Same(other *Whole) bool {
 	if w.other != nil || other.other != nil {
 		return w.other != nil && other.other != nil && w.other.Same(other.other)
@@ -61,8 +63,8 @@ func (w *Whole) Write(b []byte) (int, error) {
 	return w.f.Write(b)
 }
 
-// Done puts the file in its place.
-func (w *Whole) Done() error {
+// Commit moves the file to its place.
+func (w *Whole) Commit() error {
 	if w.other != nil {
 		return nil
 	}
@@ -79,7 +81,7 @@ func (w *Whole) Done() error {
 	return nil
 }
 
-// Close gives up what is not Done.
+// Close discards output without Commit.
 func (w *Whole) Close() error {
 	if w.other != nil {
 		return w.other.Close()

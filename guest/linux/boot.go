@@ -11,46 +11,46 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// BootOptions say how a kernel starts.
+// BootOptions are the parameters of a kernel's boot.
 type BootOptions struct {
-	RAM     uint64 // bytes; the guest's memory has what LayoutFor says
+	RAM     uint64 // bytes; LayoutFor defines the guest's memory
 	Cmdline string
 	Initrd  []byte    // nil: none
-	RSDP    guest.GPA // of the ACPI tables, which are in Layout.Tables; 0: there are none
+	RSDP    guest.GPA // address of the ACPI tables, which are in Layout.Tables; 0: no tables
 	LA57    bool      // the vCPUs have 5-level paging
 	Reserve uint64    // bytes of RAM, whole pages, that the kernel maps and never uses: BootState.Reserved
-	// Slide is how far the kernel's virtual addresses are from those that it was linked
-	// at, in bytes; nil for one at random, or 0 where the command line has nokaslr or the
-	// kernel no relocations. See Kernel.Slides.
+	// Slide is the distance of the kernel's virtual addresses from those that it was
+	// linked at, in bytes; nil for a random one, or 0 if the command line has nokaslr
+	// or the kernel has no relocations. See Kernel.Slides.
 	Slide *uint64
 }
 
-// BootState is what Boot prepared: the registers of the first vCPU, in 64-bit mode at
-// CPL 0 with interrupts off, CR0.PG|WP|PE, EFER.LME|LMA|NXE. Those that are not here
-// are 0. The others wait for the kernel's startup interrupt.
+// BootState is the result of Boot: the registers of the first vCPU, in 64-bit mode at
+// CPL 0 with interrupts off, CR0.PG|WP|PE, EFER.LME|LMA|NXE. All other registers are
+// 0. The other vCPUs wait for the kernel's startup interrupt.
 type BootState struct {
 	RIP      guest.GVA // startup_64, in the identity map of the first 4 GiB
 	RSI      guest.GVA // the zero page
 	CR3      guest.GPA
-	CR4      uint64 // PAE, and LA57 where the tables have 5 levels
+	CR4      uint64 // PAE, and LA57 if the tables have 5 levels
 	GDT      guest.GVA
 	GDTLimit uint16 // bytes - 1
-	CS, DS   uint16 // flat segments; DS for all others, too
+	CS, DS   uint16 // flat segments; DS for all others too
 
 	Slide uint64            // virtual, in bytes: 0 or a multiple of the kernel's alignment
-	Image guest.MemoryRange // where the kernel is, its bss included
-	// Reserved is the memory of BootOptions.Reserve. The kernel has it in its direct map, as
-	// it has all RAM, and keeps it as it keeps data of a boot loader that it does not know
-	// (Documentation/arch/x86/boot.rst, setup_data).
+	Image guest.MemoryRange // memory of the kernel, including its bss
+	// Reserved is the memory of BootOptions.Reserve. The kernel has it in its direct
+	// map, like all RAM, and preserves it as it preserves data of a boot loader that
+	// it does not know (Documentation/arch/x86/boot.rst, setup_data).
 	Reserved guest.MemoryRange
 
-	// LocksChange: CPUs may come later to a kernel that starts with one of several, and
-	// takes its lock prefixes away until then.
+	// LocksChange: CPUs may be added later to a kernel that starts with one of
+	// several, and that removes its lock prefixes until then.
 	LocksChange bool
 }
 
-// Where Boot puts what the kernel reads before it has page tables of its own, all of
-// it below the memory that the kernel keeps for itself.
+// Addresses of the data that the kernel reads before it has page tables of its own,
+// all below the memory that the kernel reserves for itself.
 const (
 	gdtAt      = 0x1000
 	zeroPageAt = 0x2000
@@ -65,15 +65,15 @@ const (
 	cr4LA57 = 1 << 12
 )
 
-// bootGDT are the flat segments that the boot protocol asks for
+// bootGDT are the flat segments required by the boot protocol
 // (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
 var bootGDT = [...]uint64{2: 0x00af_9b00_0000_ffff, 3: 0x00cf_9300_0000_ffff}
 
-// Boot writes everything that the kernel needs to start to the guest's memory, as a
-// boot loader and the kernel's own decompressor do together: the kernel, relocated;
-// the zero page, the command line, the initrd; a GDT and page tables that map the
-// first 4 GiB where they are. The kernel is at the physical address that it was
-// linked for. Each call writes all of it anew.
+// Boot writes everything the kernel needs to start into the guest's memory, like a
+// boot loader and the kernel's own decompressor together: the kernel, relocated; the
+// zero page, the command line, the initrd; a GDT and page tables that identity-map
+// the first 4 GiB. The kernel is at the physical address that it was linked for. Each
+// call writes all of it again.
 func Boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	st, err := boot(mem, k, o)
 	if err != nil {
@@ -123,8 +123,9 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	if o.Reserve != 0 {
 		top := initrd
 		if top == 0 {
-			// A page of RAM stays above it: what the kernel reserves does not count for where its
-			// memory ends (max_pfn), and pages behind that have no node.
+			// A page of RAM remains above it: memory that the kernel reserves does
+			// not count for the end of its memory (max_pfn), and pages after that
+			// have no node.
 			top = b.layout.Low.Size - guest.PageSize
 		}
 		if data, err = b.placeReserved(o.Reserve, top, uint64(st.Image.Base)+st.Image.Size); err != nil {
@@ -142,7 +143,7 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	return st, nil
 }
 
-// booter is what the steps of Boot share.
+// booter is the shared state of the steps of Boot.
 type booter struct {
 	mem    *guest.Memory
 	k      *Kernel
@@ -151,7 +152,7 @@ type booter struct {
 	words  []string // of the command line
 }
 
-// bytes returns n bytes of memory that Boot knows to exist.
+// bytes returns n bytes of memory that is known to exist.
 func (b *booter) bytes(pa guest.GPA, n int) []byte {
 	p, err := b.mem.Slice(pa, n)
 	if err != nil {
@@ -160,7 +161,7 @@ func (b *booter) bytes(pa guest.GPA, n int) []byte {
 	return p
 }
 
-// checkCmdline bounds the command line by what the kernel takes, and writes it.
+// checkCmdline checks the command line against the kernel's limit, and writes it.
 func (b *booter) checkCmdline(line string) error {
 	limit := min(int(b.head.u32(cmdlineSize)), maxCmdline-1)
 	switch {
@@ -179,8 +180,8 @@ func (b *booter) checkCmdline(line string) error {
 func (b *booter) has(word string) bool { return slices.Contains(b.words, word) }
 
 // Slides returns by how much the kernel's addresses can be moved: any multiple of
-// align, up to and including last; 0 and 0 where it has no relocations. Behind the
-// image then stay engineRoom bytes of the kernel's own mapping.
+// align, up to and including last; 0 and 0 if it has no relocations. This leaves
+// engineRoom bytes of the kernel's own mapping after the image.
 func (k *Kernel) Slides() (align, last uint64) {
 	if !k.program.relocs.canSlide() {
 		return 0, 0
@@ -198,8 +199,8 @@ func (k *Kernel) Slides() (align, last uint64) {
 	return align, (kernelImageSize - engineRoom - hi) &^ (align - 1)
 }
 
-// engineRoom is how many bytes of addresses behind the kernel are kept free for those
-// who map something there (level2_kernel_pgt has one entry for each 2 MiB).
+// engineRoom is the number of bytes of addresses after the kernel that are kept free
+// for the engine's mappings (level2_kernel_pgt has one entry for each 2 MiB).
 const engineRoom = 128 << 20
 
 // slide chooses the slide.
@@ -226,13 +227,13 @@ func (k *Kernel) slide(kaslr bool, want *uint64) (uint64, error) {
 func (b *booter) placeKernel(slide uint64) (guest.MemoryRange, error) {
 	lo, hi := b.k.program.extent()
 	if lo < oneMiB || hi > b.layout.Low.Size {
-		return guest.MemoryRange{}, fmt.Errorf("the kernel takes %#x to %#x of memory: give the guest at least %d MiB", lo, hi, max(hi>>20+1, MinRAM>>20))
+		return guest.MemoryRange{}, fmt.Errorf("the kernel takes %#x to %#x of memory: give the guest at least %d MiB", lo, hi, max(hi>>20+1, minRAM>>20))
 	}
 	b.k.program.place(b.bytes(guest.GPA(lo), int(hi-lo)), slide)
 	return guest.MemoryRange{Name: "kernel", Base: guest.GPA(lo), Size: hi - lo}, nil
 }
 
-// placeInitrd writes the initrd as high as the kernel takes it, above the image.
+// placeInitrd writes the initrd as high as the kernel accepts it, above the image.
 func (b *booter) placeInitrd(initrd []byte, kernelEnd uint64) (at uint64, err error) {
 	if len(initrd) == 0 {
 		return 0, nil
@@ -246,11 +247,11 @@ func (b *booter) placeInitrd(initrd []byte, kernelEnd uint64) (at uint64, err er
 	return at, nil
 }
 
-// reservedType is the type of a setup_data that no kernel knows.
+// reservedType is the type of a setup_data that is unknown to kernels.
 const reservedType = 0x47505242
 
-// placeReserved writes a setup_data of n bytes below top, of which the first page has the
-// header alone, and returns where.
+// placeReserved writes a setup_data of n bytes below top, with only the header in its
+// first page, and returns its address.
 func (b *booter) placeReserved(n, top, kernelEnd uint64) (at uint64, err error) {
 	n += guest.PageSize
 	if n > top || (top-n)&^(guest.PageSize-1) < kernelEnd {
@@ -270,11 +271,11 @@ func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd, data uint64) {
 	p, le := b.bytes(zeroPageAt, guest.PageSize), binary.LittleEndian
 	clear(p)
 	copy(p[setupSects:headerLimit], b.head[setupSects:])
-	p[typeOfLoader] = 0xff // one without a number
+	p[typeOfLoader] = 0xff // a loader without a number
 	p[loadFlags] |= loadedHigh
 	p[loadFlags] &^= kaslrFlag
 	if kaslr {
-		p[loadFlags] |= kaslrFlag // the kernel then randomises where it maps memory
+		p[loadFlags] |= kaslrFlag // the kernel then randomizes where it maps memory
 	}
 	le.PutUint16(p[vidMode:], 0xffff)
 	le.PutUint32(p[cmdLinePtr:], cmdlineAt)
@@ -291,10 +292,10 @@ func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd, data uint64) {
 	}
 }
 
-// pageTables maps the first 4 GiB where they are, in pages of 2 MiB.
+// pageTables identity-maps the first 4 GiB, in pages of 2 MiB.
 func (b *booter) pageTables(la57 bool) {
 	const link, page = 0x3, 0x83 // present, writable; and a large page (SDM Vol. 3, 4.5.4)
-	levels := 2                  // of single tables above those of pages
+	levels := 2                  // levels of single tables above the tables of pages
 	if la57 {
 		levels = 3
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
-// bootKernel is a kernel whose data has a word for each kind of relocation, behind
-// 64 bytes of text.
+// bootKernel is a kernel whose data has a word for each kind of relocation, after 64
+// bytes of text.
 func bootKernel(inverse bool) []byte {
 	const data = kerneltest.Base + 0x1000
 	d := binary.LittleEndian.AppendUint64(nil, kerneltest.Base+0x10)
@@ -64,8 +64,8 @@ func TestBoot(t *testing.T) {
 		if k.Version != "6.1.0-test" {
 			t.Errorf("%s: version %q", tt.name, k.Version)
 		}
-		mem := ram(t, MinRAM)
-		tt.o.RAM, tt.o.Initrd, tt.o.RSDP, tt.o.Reserve = MinRAM, []byte("an initrd"), 0xe_0000, 1<<20
+		mem := ram(t, minRAM)
+		tt.o.RAM, tt.o.Initrd, tt.o.RSDP, tt.o.Reserve = minRAM, []byte("an initrd"), 0xe_0000, 1<<20
 		if tt.slide != 0 {
 			tt.o.Slide = &tt.slide
 		}
@@ -81,7 +81,7 @@ func TestBoot(t *testing.T) {
 		if st.RIP != 0x100_0000 || st.Slide != tt.slide || st.CR4 != wantCR4 || st.Image.Base != 0x100_0000 || st.Image.Size != 0x8020 {
 			t.Errorf("%s: %+v", tt.name, st)
 		}
-		all, _ := mem.Slice(0, MinRAM)
+		all, _ := mem.Slice(0, minRAM)
 		le := binary.LittleEndian
 		data := all[0x100_1000:]
 		if got := le.Uint64(data); got != kerneltest.Base+0x10+tt.slide {
@@ -101,20 +101,21 @@ func TestBoot(t *testing.T) {
 		if got := string(line[:bytes.IndexByte(line, 0)]); got != tt.o.Cmdline {
 			t.Errorf("%s: command line %q", tt.name, got)
 		}
-		if at, n := le.Uint32(zp[ramdiskImage:]), le.Uint32(zp[ramdiskSize:]); string(all[at:][:n]) != "an initrd" || at != MinRAM-guest.PageSize {
+		if at, n := le.Uint32(zp[ramdiskImage:]), le.Uint32(zp[ramdiskSize:]); string(all[at:][:n]) != "an initrd" || at != minRAM-guest.PageSize {
 			t.Errorf("%s: initrd at %#x, %d bytes", tt.name, at, n)
 		}
-		// What is reserved is data of the boot loader's, of which the kernel knows the length.
+		// The reserved memory is data of the boot loader, whose length the kernel
+		// knows.
 		r := st.Reserved
 		head := all[le.Uint64(zp[setupData:]):]
-		if at := le.Uint64(zp[setupData:]); r.Size != 1<<20 || uint64(r.Base) != at+guest.PageSize || uint64(r.Base)+r.Size > MinRAM-guest.PageSize ||
+		if at := le.Uint64(zp[setupData:]); r.Size != 1<<20 || uint64(r.Base) != at+guest.PageSize || uint64(r.Base)+r.Size > minRAM-guest.PageSize ||
 			le.Uint64(head) != 0 || le.Uint32(head[8:]) != reservedType || uint64(le.Uint32(head[12:]))+16 != r.Size+guest.PageSize {
 			t.Errorf("%s: %#x reserved at %v, head at %#x: % x", tt.name, r.Size, r.Base, at, head[:16])
 		}
 		// Without an initrd above it there is RAM that is not reserved.
 		bare := tt.o
 		bare.Initrd = nil
-		if st, err := Boot(ram(t, MinRAM), k, bare); err != nil || uint64(st.Reserved.Base)+st.Reserved.Size >= MinRAM {
+		if st, err := Boot(ram(t, minRAM), k, bare); err != nil || uint64(st.Reserved.Base)+st.Reserved.Size >= minRAM {
 			t.Errorf("%s: without an initrd: %+v, %v", tt.name, st, err)
 		}
 		// The tables map the first 4 GiB where they are.
@@ -145,10 +146,10 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// TestMemoryMap: what the kernel is told is RAM is RAM, and all of it but what
-// firmware has.
+// TestMemoryMap: the kernel's memory map says that all RAM is RAM, except for
+// firmware's.
 func TestMemoryMap(t *testing.T) {
-	for _, size := range []uint64{MinRAM, 3<<30 - guest.PageSize, 3 << 30, 3<<30 + guest.PageSize, 6 << 30} {
+	for _, size := range []uint64{minRAM, 3<<30 - guest.PageSize, 3 << 30, 3<<30 + guest.PageSize, 6 << 30} {
 		l, err := LayoutFor(size)
 		if err != nil {
 			t.Fatal(err)
@@ -180,7 +181,7 @@ func TestMemoryMap(t *testing.T) {
 			t.Errorf("%d MiB: %d bytes of RAM, the kernel is told %d", size>>20, ram, said)
 		}
 	}
-	for _, size := range []uint64{0, MinRAM - guest.PageSize, MinRAM + 1, MaxRAM + guest.PageSize} {
+	for _, size := range []uint64{0, minRAM - guest.PageSize, minRAM + 1, maxRAM + guest.PageSize} {
 		if _, err := LayoutFor(size); err == nil {
 			t.Errorf("%d bytes were taken", size)
 		}
@@ -189,8 +190,8 @@ func TestMemoryMap(t *testing.T) {
 
 func TestBootRefused(t *testing.T) {
 	huge := kerneltest.ELF(
-		kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: []byte{0x90}, X: true, Zero: MinRAM},
-		kerneltest.Section{Name: "__ex_table", Addr: kerneltest.Base + 2*MinRAM, Data: []byte("Linux version 6.1.0-test (gcc)\n\x00")},
+		kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: []byte{0x90}, X: true, Zero: minRAM},
+		kerneltest.Section{Name: "__ex_table", Addr: kerneltest.Base + 2*minRAM, Data: []byte("Linux version 6.1.0-test (gcc)\n\x00")},
 	)
 	off, last, odd := uint64(2<<20), uint64(0), uint64(1<<20)
 	k, err := Parse(bootKernel(true))
@@ -214,7 +215,7 @@ func TestBootRefused(t *testing.T) {
 		{"odd slide", bootKernel(true), BootOptions{Slide: &odd}, "want a multiple of 0x200000 up to"},
 		{"initrd", bootKernel(true), BootOptions{Initrd: make([]byte, 112<<20)}, "initrd of 112 MiB: 111 MiB are free between the kernel and 0x8000000: give the guest more memory"},
 		{"NUL", bootKernel(true), BootOptions{Cmdline: "a\x00b"}, "contains a NUL byte"},
-		{"memory", bootKernel(true), BootOptions{RAM: 2 * MinRAM}, "ram: guest memory 0x0, 268435456 bytes"},
+		{"memory", bootKernel(true), BootOptions{RAM: 2 * minRAM}, "ram: guest memory 0x0, 268435456 bytes"},
 	} {
 		k, err := Parse(tt.kernel)
 		if err != nil {
@@ -222,9 +223,9 @@ func TestBootRefused(t *testing.T) {
 			continue
 		}
 		if tt.o.RAM == 0 {
-			tt.o.RAM = MinRAM
+			tt.o.RAM = minRAM
 		}
-		if _, err := Boot(ram(t, MinRAM), k, tt.o); err == nil || !strings.HasPrefix(err.Error(), "boot Linux: ") || !strings.Contains(err.Error(), tt.want) {
+		if _, err := Boot(ram(t, minRAM), k, tt.o); err == nil || !strings.HasPrefix(err.Error(), "boot Linux: ") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
@@ -264,14 +265,15 @@ func TestBadKernels(t *testing.T) {
 		b          []byte
 		no         bool // wraps ErrNotKernel
 	}{
-		{"empty", "not a Linux kernel: want a bzImage or vmlinux", nil, true},
-		{"script", "not a Linux kernel: want a bzImage or vmlinux", []byte("#!/bin/sh\n"), true},
+		{"empty", "not a Linux kernel, but an empty file: want a bzImage or vmlinux", nil, true},
+		{"script", "not a Linux kernel, but a script: want a bzImage or vmlinux", []byte("#!/bin/sh\n"), true},
 		{"old", "bzImage of boot protocol 2.07: want 2.08 or later", change(bz, headerVersion, 7)[:0x260], false},
 		{"32-bit", "bzImage of a 32-bit kernel: want one for x86-64", change(bz, xloadFlags, 0), false},
 		{"32-bit vmlinux", "want a kernel for x86-64", elf32, false},
 		{"truncated", "is not in the file's 2048 bytes (truncated?)", bz[:2048], false},
 		{"truncated vmlinux", "truncated", vmlinux[:100], false},
 		{"no Linux", "an ELF file, but no Linux", kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: []byte{0xc3}, X: true}), true},
+		{"user-mode Linux", "user-mode Linux is a program of its host", kerneltest.ELF(kerneltest.Section{Name: ".uml.setup.init", Addr: kerneltest.Base, Data: []byte{0}}), true},
 		{"entry", "its entry 0x1 is not in it", change(change(vmlinux, 24, 1), 27, 0), false},
 		{"relocations outside", "is not in the kernel", append(bootKernel(true), 0, 0, 0, 0x82), false},
 		{"relocations of user space", "is not in the kernel", append(bootKernel(true), 0, 0, 0, 1), false},
@@ -303,8 +305,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRelocs: what is taken can be applied, and changes nothing but the words that it
-// names.
+// FuzzRelocs: accepted relocations can be applied, and change only the words that
+// they name.
 func FuzzRelocs(f *testing.F) {
 	const lo, n = 0x100_0000, 64
 	f.Add(kerneltest.Relocs([]uint64{kerneltest.Base}, []uint64{kerneltest.Base + 8}))

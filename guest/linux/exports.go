@@ -8,11 +8,11 @@ import (
 )
 
 // addExports reads the names that a kernel exports to modules: sections __ksymtab and
-// __ksymtab_gpl, struct kernel_symbol of include/linux/export-internal.h, three offsets
-// of 32 bits from their own place to the symbol, its name and its namespace. It adds
-// those that the kernel's other names lack, as they lack data without
-// CONFIG_KALLSYMS_ALL, and compares the others, whose number it returns: the two tables
-// know nothing of each other, so that a kallsyms layout that was misread is noticed.
+// __ksymtab_gpl, struct kernel_symbol of include/linux/export-internal.h, three
+// 32-bit offsets, relative to their own place, to the symbol, its name and its
+// namespace. It adds names that the kernel's other tables lack (data without
+// CONFIG_KALLSYMS_ALL), and compares the others and returns their number: the two
+// tables are independent, so a misread kallsyms layout is noticed.
 func (k *Kernel) addExports() (checked int, err error) {
 	var more []elf.Name
 	for i := range k.mem.Sections {
@@ -21,7 +21,7 @@ func (k *Kernel) addExports() (checked int, err error) {
 			continue
 		}
 		for at := 0; at+12 <= len(t.Data); at += 12 {
-			addr, name := relative(t, at), k.text(relative(t, at+4))
+			addr, name := relativeAddr(t, at), k.text(relativeAddr(t, at+4))
 			if name == "" {
 				return checked, fmt.Errorf("%s: entry %d has no name", t.Name, at/12)
 			}
@@ -46,7 +46,7 @@ func (k *Kernel) addExports() (checked int, err error) {
 
 // text returns the string at addr, or "".
 func (k *Kernel) text(addr uint64) string {
-	s := k.mem.At(addr)
+	s := k.mem.PartAt(addr)
 	if s == nil {
 		return ""
 	}

@@ -2,12 +2,12 @@ package linux
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// FileCode returns the address that the View has for the byte of guest memory at pa, if that is
-// the page cache's of a file that is known: one that has probes, or had some, or was given. It
-// allocates nothing, and takes locks for moments only: hits ask it.
+// FileCode returns the View's address for the byte of guest memory at pa, if it is in
+// the page cache of a known file: one that has or had probes, or was given. It
+// allocates nothing, and holds locks only briefly: hits call it.
 func (v *View) FileCode(pa guest.GPA, read Read) (guest.GVA, bool) {
 	list := v.files.list.Load()
-	if list == nil || v.Why() != "" {
+	if list == nil || v.GoneReason() != "" {
 		return 0, false
 	}
 	x := v.running.files
@@ -29,11 +29,13 @@ func (v *View) FileCode(pa guest.GPA, read Read) (guest.GVA, bool) {
 	return 0, false
 }
 
-// pageOwner returns the struct address_space of the page of the page cache at pa, and the number of
-// that page in the file. The error is ErrNoPage where it is not in the page cache, or one of read.
+// pageOwner returns the struct address_space of the page of the page cache at pa, and
+// the number of that page in the file. The error is ErrNoPage if it is not in the
+// page cache, or an error of read.
 func (x *Files) pageOwner(pa guest.GPA, read Read) (mapping guest.GVA, index uint64, err error) {
 	at := x.pages(read) + guest.GVA(uint64(pa)/guest.PageSize*x.page)
-	// All but the first page of several say where that is (include/linux/page-flags.h, compound_head).
+	// All but the first page of a compound page point to the first
+	// (include/linux/page-flags.h, compound_head).
 	if x.f.compound.Size != 0 {
 		head, err := read.value(at, x.f.compound)
 		if err != nil {

@@ -14,35 +14,36 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// A file that the guest has only in part in its memory, or not at all, is known by a copy
-// of it that the user gives. Its names and its code are the copy's then, and each page that
-// the guest has of the file must be the same as the copy's, whenever it comes.
+// A file that is only partly, or not at all, in the guest's memory can be known by a
+// copy that the user gives. Its names and its code then come from the copy, and each
+// page of the file in the guest must equal the copy's, whenever it appears.
 
-// ErrOtherFile is returned where a copy is not one of the guest's file.
+// ErrOtherFile is returned if a copy is not one of the guest's file.
 var ErrOtherFile = errors.New("it is not a copy of the guest's file")
 
 // errUsed is returned for a second copy of a file that has probes.
 var errUsed = errors.New("another copy of it was given, and there are probes in that: detach them first")
 
-// Given says what is known of a file by a copy of it.
+// Given describes a file that is known by a copy.
 type Given struct {
-	Path      string // without symbolic links, where the guest has the file in memory
+	Path      string // without symbolic links, if the guest has the file in memory
 	BuildID   string // hexadecimal digits; "" = none
-	Functions int    // that have names
-	Pages     int    // that the guest has in memory; they are as in the copy
+	Functions int    // functions with names
+	Pages     int    // pages in the guest's memory, all equal to the copy's
 	Present   bool   // the guest has the file in memory
 	NamesOnly bool   // the copy is separate debug information
 }
 
-// Give makes a copy of the file at path known, or separate debug information of it, which has
-// its names and its build ID. used reports whether there are probes in a range of code. Errors
-// are ErrOtherFile and those that say why the copy cannot be used; then nothing has changed.
+// Give registers a copy of the file at path, or separate debug information of it,
+// which has its names and its build ID. used reports whether there are probes in a
+// range of code. Errors are ErrOtherFile and errors that say why the copy cannot be
+// used; then nothing has changed.
 func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, error) {
 	fail := func(err error) (Given, error) { return Given{}, fmt.Errorf("%s: %w", name, err) }
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name || len(name) > maxPath {
 		return fail(errors.New("it is no path in the guest: it begins with a slash, and has no . or .. in it"))
 	}
-	if why := v.Why(); why != "" {
+	if why := v.GoneReason(); why != "" {
 		return fail(errors.New(why))
 	}
 	file, err := elf.Parse(b)
@@ -72,7 +73,7 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 	return g, nil
 }
 
-// isDebug reports whether a file is about code that it does not have (objcopy
+// isDebug reports whether a file describes code that it does not contain (objcopy
 // --only-keep-debug).
 func isDebug(file *elf.File) bool {
 	some := false
@@ -87,7 +88,8 @@ func isDebug(file *elf.File) bool {
 	return some
 }
 
-// giveNames takes the names of separate debug information. Callers hold the files' mu.
+// giveNames registers the names of separate debug information. Callers hold the
+// files' mu.
 func (v *View) giveNames(name string, file *elf.File) (*userFile, error) {
 	f, err := v.openLocked(name)
 	if err != nil {
@@ -107,9 +109,9 @@ func (v *View) giveNames(name string, file *elf.File) (*userFile, error) {
 	return f, nil
 }
 
-// giveCopy takes a copy. Callers hold the files' mu.
+// giveCopy registers a copy. Callers hold the files' mu.
 func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*userFile, error) {
-	in, at, err := v.running.files.Resolve(name, v.read)
+	in, at, err := v.running.files.resolve(name, v.read)
 	there := err == nil
 	var old *userFile
 	if there {
@@ -131,7 +133,7 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	if err != nil {
 		return nil, err
 	}
-	if old != nil && !old.given { // what is known of its code stays so
+	if old != nil && !old.given { // bytes of its code that are already known stay
 		f.base, f.path = old.base, old.path
 	}
 	f.data, f.given = b, true
@@ -152,7 +154,7 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	}
 	if v.files.put(len(v.files.all), f); old != nil {
 		old.mu.Lock()
-		old.given, old.inode = false, Inode{}
+		old.given, old.inode = false, inode{}
 		old.mu.Unlock()
 	}
 	return f, nil
@@ -165,8 +167,8 @@ func (f *userFile) present() bool {
 	return f.inode.Addr != 0
 }
 
-// awaitedCopy returns the copy that was given of the file at path, if the guest did not have that
-// in memory so far, or nil. Callers hold mu.
+// awaitedCopy returns the copy given for the file at path, if the guest did not have
+// the file in memory so far, or nil. Callers hold mu.
 func (u *userFiles) awaitedCopy(path string) *userFile {
 	for _, f := range u.all {
 		f.mu.Lock()
@@ -179,10 +181,10 @@ func (u *userFiles) awaitedCopy(path string) *userFile {
 	return nil
 }
 
-// adopt makes in the guest's file that f is a copy of, if each page that the guest has of it
-// is as the copy has it. There are no probes in its pages, unless the file is known as old,
-// which then has what is there without. Callers hold the files' mu.
-func (f *userFile) adopt(v *View, in Inode, old *userFile, read Read) error {
+// adopt makes in the guest's file that f is a copy of, if each page of the file in
+// the guest equals the copy's. Its pages contain no probes, unless the file is known
+// as old, which then has the bytes without probes. Callers hold the files' mu.
+func (f *userFile) adopt(v *View, in inode, old *userFile, read Read) error {
 	if in.Size != uint64(len(f.data)) {
 		return fmt.Errorf("%w: %d bytes, and the guest's has %d", ErrOtherFile, len(f.data), in.Size)
 	}
@@ -208,16 +210,16 @@ func (f *userFile) adopt(v *View, in Inode, old *userFile, read Read) error {
 	return nil
 }
 
-// readPage reads what is known of a page.
+// readPage reads the known bytes of a page.
 func (f *userFile) readPage(v *View, index uint64, b []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fill(v, index) && copy(b, f.data[index*guest.PageSize:]) == len(b)
 }
 
-// pageBytes reads a page of a file, if the guest has it in memory, and has it still behind
-// that.
-func (v *View) pageBytes(in Inode, index uint64, b []byte, read Read) bool {
+// pageBytes reads a page of a file, if the guest has it in memory before and after
+// the read.
+func (v *View) pageBytes(in inode, index uint64, b []byte, read Read) bool {
 	x := v.running.files
 	p, err := x.Page(in, index, read)
 	base := v.running.tasks.directBase(read)
@@ -228,12 +230,12 @@ func (v *View) pageBytes(in Inode, index uint64, b []byte, read Read) bool {
 	return err == nil && again.PA == p.PA
 }
 
-// lookAgain is how long nobody looks for a file that was not there.
+// lookAgain is how long a missing file is not looked for again.
 const lookAgain = 50 * time.Millisecond
 
-// guestInode returns the file as the guest has it. Errors are those of Files.Resolve, and
-// ErrOtherFile.
-func (f *userFile) guestInode(v *View, read Read) (Inode, error) {
+// guestInode returns the guest's inode of the file. Errors are ErrOtherFile and any
+// error of Files.resolve.
+func (f *userFile) guestInode(v *View, read Read) (inode, error) {
 	f.mu.Lock()
 	in, sought, why := f.inode, f.sought, f.whyNot
 	f.mu.Unlock()
@@ -243,11 +245,11 @@ func (f *userFile) guestInode(v *View, read Read) (Inode, error) {
 		}
 	}
 	if time.Since(sought) < lookAgain {
-		return Inode{}, why
+		return inode{}, why
 	}
 	v.files.mu.Lock()
 	defer v.files.mu.Unlock()
-	now, _, err := v.running.files.Resolve(f.path, read)
+	now, _, err := v.running.files.resolve(f.path, read)
 	f.mu.Lock()
 	in = f.inode
 	f.mu.Unlock()
@@ -265,14 +267,15 @@ func (f *userFile) guestInode(v *View, read Read) (Inode, error) {
 	defer f.mu.Unlock()
 	if err != nil {
 		f.sought, f.whyNot = time.Now(), err
-		return Inode{}, err
+		return inode{}, err
 	}
 	f.inode = now
 	return now, nil
 }
 
-// FileBytes returns what is known of the page of a file that has the address addr here: bytes
-// from its beginning on, fewer at the end of the file, or nil. They must not be changed.
+// FileBytes returns the known bytes of the page of a file at the View's address addr:
+// from the beginning of the page on, fewer at the end of the file, or nil. They must
+// not be changed.
 func (v *View) FileBytes(addr guest.GVA) []byte {
 	f := v.file(addr)
 	if f == nil {
@@ -287,7 +290,7 @@ func (v *View) FileBytes(addr guest.GVA) []byte {
 	return f.data[off:min(off+guest.PageSize, uint64(len(f.data)))]
 }
 
-// FilePath returns the path of the file that has addr, or "".
+// FilePath returns the path of the file that contains addr, or "".
 func (v *View) FilePath(addr guest.GVA) string {
 	if f := v.file(addr); f != nil {
 		return f.path

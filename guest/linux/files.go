@@ -10,46 +10,49 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Files reads which files a running kernel has in memory: their names, their pages, and who
-// maps them. Its methods may be called from any goroutine, and while the guest runs; what
-// they return is then a hint, which only a stopped guest makes certain.
+// Files reads the files in a running kernel's memory: their names, their pages, and
+// the processes that map them. Its methods may be called from any goroutine, and
+// while the guest runs; the results are then a hint that only a stopped guest makes
+// certain.
 type Files struct {
 	missing []string // nil: all is known
 
 	tasks   *Tasks
-	vmemmap guest.GVA // vmemmap_base; 0 = it is where structPages is
+	vmemmap guest.GVA // vmemmap_base; 0 = the address is structPages
 	page    uint64    // size of a struct page
-	read    uint64    // the bit of its flags that says that the page was read; 0: not known
+	read    uint64    // the flag that says that the page was read; 0: not known
 
 	f fileFields
 }
 
 // fileFields are the fields that are read of files.
 type fileFields struct {
-	fs, rootMount, rootEntry                             Field // task_struct, fs_struct
-	inode, nameLen, name, children, sibling              Field // dentry
-	mount, mountRoot, mountPoint, mounts, mountChild     Field // mount
-	mode, ino, super, mapping, size, generation, symlink Field // inode
-	fsType, fsName                                       Field // super_block, file_system_type
-	host, head, flags, tree                              Field // address_space
-	last                                                 Field // vm_area_struct, of the tree of mappings
-	shift, slots, marks                                  Field // xa_node
-	pageMapping, pageIndex, pageFlags                    Field // folio, or page
-	compound                                             Field // page; its size is 0 where there is none
-	start, end, offset, mm, node, left, right, pgd       Field // vm_area_struct, rb_node, mm_struct
+	fs, rootMount, rootEntry                             field // task_struct, fs_struct
+	inode, nameLen, name, children, sibling              field // dentry
+	mount, mountRoot, mountPoint, mounts, mountChild     field // mount
+	mode, ino, super, mapping, size, generation, symlink field // inode
+	fsType, fsName                                       field // super_block, file_system_type
+	host, head, flags, tree                              field // address_space
+	last                                                 field // vm_area_struct, of the tree of mappings
+	shift, slots, marks                                  field // xa_node
+	pageMapping, pageIndex, pageFlags                    field // folio, or page
+	compound                                             field // page; its size is 0 if it does not exist
+	vmFlags                                              field // vm_area_struct; likewise
+	start, end, offset, mm, node, left, right, pgd       field // vm_area_struct, rb_node, mm_struct
 }
 
-// structPages is where kernels have their struct pages that do not keep the place in the
-// variable vmemmap_base (arch/x86/include/asm/pgtable_64_types.h, __VMEMMAP_BASE_L4).
+// structPages is the address of the struct pages in kernels that do not have it in
+// the variable vmemmap_base (arch/x86/include/asm/pgtable_64_types.h,
+// __VMEMMAP_BASE_L4).
 const structPages = 0xffffea0000000000
 
-// NewFiles finds out how to read the files of a kernel with these types, which may be nil,
-// and these symbols.
-func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
+// newFiles determines how to read the files of a kernel with these types, which may
+// be nil, and these symbols.
+func newFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 	f := &finder{types: types, lookup: lookup}
 	x := &Files{tasks: tasks}
 	o := &x.f
-	var page Field
+	var page field
 	const feature = "files of processes"
 	if f.fields(feature, need{&o.fs, "task_struct.fs"}, need{&o.rootMount, "fs_struct.root.mnt"}, need{&o.rootEntry, "fs_struct.root.dentry"},
 		need{&o.inode, "dentry.d_inode"}, need{&o.nameLen, "dentry.d_name.len"}, need{&o.name, "dentry.d_name.name"},
@@ -70,7 +73,8 @@ func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 	}
 	x.page = uint64(page.Size)
 	if types != nil {
-		o.compound, _ = types.Field("page.compound_head")
+		o.compound, _ = types.field("page.compound_head")
+		o.vmFlags, _ = types.field("vm_area_struct.vm_flags")
 	}
 	var flags *btf.Enum
 	if types != nil && types.Spec.TypeByName("pageflags", &flags) == nil {
@@ -88,11 +92,11 @@ func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 	return x
 }
 
-// Missing says why no file of this kernel is found, if so.
-func (x *Files) Missing() []string { return x.missing }
+// MissingFeatures returns why no file of this kernel can be found, if so.
+func (x *Files) MissingFeatures() []string { return x.missing }
 
-// Inode is a file of the guest.
-type Inode struct {
+// inode is a file of the guest.
+type inode struct {
 	Addr       guest.GVA // of its struct inode
 	Super      guest.GVA // of its file system's struct super_block
 	Mapping    guest.GVA // of the struct address_space with its pages
@@ -101,8 +105,9 @@ type Inode struct {
 	Size       uint64 // bytes
 }
 
-// isSame reports whether both are one file: a struct inode may go and come back elsewhere.
-func (a Inode) isSame(b Inode) bool {
+// isSame reports whether both are the same file: a struct inode may be freed and
+// allocated again elsewhere.
+func (a inode) isSame(b inode) bool {
 	return a.Super == b.Super && a.Ino == b.Ino && a.Generation == b.Generation
 }
 
@@ -113,39 +118,40 @@ const (
 	modeLink    = 0o120000
 )
 
-// inodeAt reads the inode at addr and its mode. A file that changes its size is the same.
-func (x *Files) inodeAt(addr guest.GVA, read Read) (in Inode, mode uint64, err error) {
+// inodeAt reads the inode at addr and its mode. A file whose size changes remains the
+// same file.
+func (x *Files) inodeAt(addr guest.GVA, read Read) (in inode, mode uint64, err error) {
 	o := &x.f
 	in.Addr = addr
 	for _, v := range []struct {
 		to *uint64
-		f  Field
+		f  field
 	}{{&mode, o.mode}, {(*uint64)(&in.Super), o.super}, {(*uint64)(&in.Mapping), o.mapping}, {&in.Ino, o.ino}, {&in.Generation, o.generation}, {&in.Size, o.size}} {
 		if *v.to, err = read.value(addr, v.f); err != nil {
-			return Inode{}, 0, err
+			return inode{}, 0, err
 		}
 	}
 	return in, mode & modeType, nil
 }
 
-// Limits of what a guest's directories say.
+// Limits on reading a guest's directories.
 const (
-	maxEntries  = 1 << 18 // entries of directories that are looked at on the way of a path
+	maxEntries  = 1 << 18 // directory entries examined for a path
 	maxMounts   = 1 << 12 // mounts below one
 	maxPath     = 4096    // bytes of a path (PATH_MAX)
 	maxSymlinks = 40      // of a path (MAXSYMLINKS)
 )
 
-// errNoFile is the error for a path that leads nowhere.
+// errNoFile is the error for a path that does not exist.
 var errNoFile = errors.New("the guest has no such file in memory: it is not there, or nobody has used it yet")
 
-// entry is a place in the tree of files: a struct dentry as a struct mount has it.
+// entry is a place in the tree of files: a struct dentry in a struct mount.
 type entry struct{ mount, dentry guest.GVA }
 
-// Resolve returns the file at path, as the guest's first process would find it, and its path
-// without symbolic links. Only what the kernel has in memory is found.
-func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
-	fail := func(err error) (Inode, string, error) { return Inode{}, "", fmt.Errorf("%s: %w", path, err) }
+// resolve returns the file at path, as seen by the guest's first process, and its
+// path without symbolic links. Only files that the kernel has in memory are found.
+func (x *Files) resolve(path string, read Read) (inode, string, error) {
+	fail := func(err error) (inode, string, error) { return inode{}, "", fmt.Errorf("%s: %w", path, err) }
 	if x.missing != nil {
 		return fail(errors.New(strings.Join(x.missing, "; ")))
 	}
@@ -153,7 +159,7 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 	if err != nil {
 		return fail(err)
 	}
-	at, names := []entry{root}, []string(nil) // the way, and what the parts of it are called
+	at, names := []entry{root}, []string(nil) // the entries passed, and the names of the path's parts
 	todo := strings.Split(path, "/")
 	left := maxEntries
 	for links := 0; len(todo) > 0; {
@@ -174,7 +180,7 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 		}
 		in, err := read.follow(next.dentry, x.f.inode)
 		if err != nil {
-			return fail(errNoFile) // an entry that says that there is none
+			return fail(errNoFile) // a negative entry
 		}
 		if mode, err := read.value(in, x.f.mode); err != nil {
 			return fail(err)
@@ -216,10 +222,10 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 	return in, "/" + strings.Join(names, "/"), nil
 }
 
-// root returns where paths of the guest's first process begin.
+// root returns the root of the guest's first process.
 func (x *Files) root(read Read) (entry, error) {
 	t := x.tasks
-	link, err := read.follow(t.init, Field{Off: t.f.tasks.Off, Size: word.Size})
+	link, err := read.follow(t.init, field{Off: t.f.tasks.Off, Size: word.Size})
 	if err != nil {
 		return entry{}, err
 	}
@@ -242,7 +248,7 @@ func (x *Files) root(read Read) (entry, error) {
 	return x.mountedAt(entry{mnt - guest.GVA(x.f.mount.Off), dentry}, read)
 }
 
-// mountedAt returns what is mounted at e, or e.
+// mountedAt returns the root of the file system mounted at e, or e.
 func (x *Files) mountedAt(e entry, read Read) (entry, error) {
 	errFound := errors.New("found")
 	for range maxSymlinks {
@@ -266,8 +272,8 @@ func (x *Files) mountedAt(e entry, read Read) (entry, error) {
 	return e, errLoop
 }
 
-// child returns the entry of that name in the directory dir, having looked at no more than
-// left entries.
+// child returns the entry of that name in the directory dir, examining at most left
+// entries.
 func (x *Files) child(dir entry, name string, left *int, read Read) (entry, error) {
 	found := entry{mount: dir.mount}
 	is := func(dentry guest.GVA) (bool, error) {
@@ -285,7 +291,7 @@ func (x *Files) child(dir entry, name string, left *int, read Read) (entry, erro
 		found.dentry = dentry
 		return true, nil
 	}
-	link, err := read.value(dir.dentry, Field{Off: x.f.children.Off, Size: word.Size})
+	link, err := read.value(dir.dentry, field{Off: x.f.children.Off, Size: word.Size})
 	head := dir.dentry + guest.GVA(x.f.children.Off)
 	for ; err == nil; *left-- {
 		if link == 0 || guest.GVA(link) == head {
@@ -305,8 +311,8 @@ func (x *Files) child(dir entry, name string, left *int, read Read) (entry, erro
 	return found, err
 }
 
-// target returns where the symbolic link with that inode leads. Its text is in the inode, or
-// in the first page of the file.
+// target returns the target of the symbolic link with that inode. Its text is in the
+// inode, or in the first page of the file.
 func (x *Files) target(inode guest.GVA, read Read) (string, error) {
 	in, _, err := x.inodeAt(inode, read)
 	if err != nil {
@@ -330,7 +336,7 @@ func (x *Files) target(inode guest.GVA, read Read) (string, error) {
 }
 
 // fileSystem returns the name of the type of the file's file system, or "".
-func (x *Files) fileSystem(in Inode, read Read) string {
+func (x *Files) fileSystem(in inode, read Read) string {
 	at, err := read.follow(in.Super, x.f.fsType, x.f.fsName)
 	if err != nil {
 		return ""

@@ -34,7 +34,7 @@ func fileTypes() []btf.Type {
 		structOf("xa_node", "shift", tLong, "slots", array(tPtr, 64), "marks", array(tLong, 3)),
 		&btf.Enum{Name: "pageflags", Size: 4, Values: []btf.EnumValue{{Name: "PG_locked", Value: 0}, {Name: "PG_uptodate", Value: 3}}},
 		structOf("page", "flags", tLong, "mapping", tPtr, "index", tLong, "compound_head", tLong),
-		structOf("vm_area_struct", "vm_start", tLong, "vm_end", tLong, "vm_mm", tPtr, "vm_pgoff", tLong, "shared", structOf("shared", "rb", rb, "rb_subtree_last", tLong)),
+		structOf("vm_area_struct", "vm_start", tLong, "vm_end", tLong, "vm_mm", tPtr, "vm_pgoff", tLong, "vm_flags", tLong, "shared", structOf("shared", "rb", rb, "rb_subtree_last", tLong)),
 		structOf("mm_struct", "count", tLong, "pgd", tPtr),
 	}
 }
@@ -60,7 +60,7 @@ func newFileMemory(t testing.TB) *fileMemory {
 	m := &fileMemory{memory: &memory{t: t, types: typesOf(t, fileTypes()...), base: memBase, b: make([]byte, 0x40000)}, next: memBase + 0x2000, names: map[string]guest.GVA{}}
 	tasks, fs := initTask, m.alloc(0x40)
 	m.set(tasks+0x100, "task_struct.pid", 1, "task_struct.tgid", 1, "task_struct.fs", fs)
-	list, _ := m.types.Field("task_struct.tasks")
+	list, _ := m.types.field("task_struct.tasks")
 	m.link(tasks+guest.GVA(list.Off), "task_struct.tasks", tasks+0x100)
 
 	super := m.alloc(0x20)
@@ -90,7 +90,7 @@ func newFileMemory(t testing.TB) *fileMemory {
 	below := m.dentry("/", inode(dir), m.dentry("up", link("../../usr/bin/prog")))
 
 	at := []guest.GVA{m.alloc(0x60), m.alloc(0x60), m.alloc(0x60)}
-	mounts, _ := m.types.Field("mount.mnt_mounts")
+	mounts, _ := m.types.field("mount.mnt_mounts")
 	for i, r := range []guest.GVA{root, top, below} {
 		m.set(at[i], "mount.mnt.mnt_root", r)
 	}
@@ -99,15 +99,15 @@ func newFileMemory(t testing.TB) *fileMemory {
 	m.link(at[0]+guest.GVA(mounts.Off), "mount.mnt_child", at[1])
 	m.link(at[1]+guest.GVA(mounts.Off), "mount.mnt_child", at[2])
 	m.link(at[2]+guest.GVA(mounts.Off), "mount.mnt_child")
-	mnt, _ := m.types.Field("mount.mnt")
+	mnt, _ := m.types.field("mount.mnt")
 	m.set(fs, "fs_struct.root.mnt", at[0]+guest.GVA(mnt.Off), "fs_struct.root.dentry", root)
 	m.cache()
 
 	where := map[string]guest.GVA{"init_task": initTask, "vmemmap_base": m.alloc(8)}
 	m.put(where["vmemmap_base"], le.AppendUint64(nil, uint64(pagesAt)))
 	lookup := symbols(where)
-	m.files = NewFiles(m.types, lookup, NewTasks(m.types, lookup))
-	if missing := m.files.Missing(); missing != nil {
+	m.files = newFiles(m.types, lookup, newTasks(m.types, lookup))
+	if missing := m.files.MissingFeatures(); missing != nil {
 		t.Fatal(missing)
 	}
 	return m
@@ -129,7 +129,7 @@ func (m *fileMemory) dentry(name string, inode guest.GVA, children ...guest.GVA)
 	at := m.alloc(0x60)
 	m.names[name] = at
 	m.set(at, "dentry.d_name.len", len(name), "dentry.d_name.name", m.text(name), "dentry.d_inode", inode)
-	link, _ := m.types.Field("dentry.d_sib")
+	link, _ := m.types.field("dentry.d_sib")
 	next := guest.GVA(0)
 	for _, c := range children {
 		m.set(c, "dentry.d_sib.next", next)
@@ -149,15 +149,15 @@ func (m *fileMemory) cache() {
 	m.set(m.prog, "inode.i_mapping", mapping, "inode.i_size", 130*guest.PageSize-5)
 	top, low, high := m.alloc(0x230), m.alloc(0x230), m.alloc(0x230)
 	m.set(mapping, "address_space.host", m.prog, "address_space.i_pages.xa_head", top|2)
-	slots, _ := m.types.Field("xa_node.slots")
-	marks, _ := m.types.Field("xa_node.marks")
+	slots, _ := m.types.field("xa_node.slots")
+	marks, _ := m.types.field("xa_node.marks")
 	slot := func(node guest.GVA, n int, entry guest.GVA) {
 		m.put(node+guest.GVA(slots.Off+uint32(n)*8), le.AppendUint64(nil, uint64(entry)))
 	}
 	m.set(top, "xa_node.shift", 6)
 	slot(top, 0, low|2)
 	slot(top, 1, high|2)
-	slot(top, 2, 0x123<<1|1) // what is left of a page that went
+	slot(top, 2, 0x123<<1|1) // the entry of a page that was evicted
 	slot(low, 0, structPage(40))
 	slot(low, 1, structPage(50))
 	slot(low, 2, 1<<2|2) // the entry of slot 1
@@ -184,7 +184,7 @@ func TestResolve(t *testing.T) {
 		{"/usr/bin", "", "no regular file"},
 		{"/usr/bin/prog/x", "", "no such file"},
 	} {
-		in, path, err := m.files.Resolve(c.path, m.read)
+		in, path, err := m.files.resolve(c.path, m.read)
 		switch {
 		case c.fails == "" && (err != nil || path != c.want || in.Addr != m.prog || in.Ino != 101 || in.Size != 130*guest.PageSize-5):
 			t.Errorf("%s: %q %+v, %v", c.path, path, in, err)
@@ -197,16 +197,16 @@ func TestResolve(t *testing.T) {
 // TestResolveHostile: directories and mounts that do not end cost a bounded time.
 func TestResolveHostile(t *testing.T) {
 	m := newFileMemory(t)
-	in, _, err := m.files.Resolve("/bin/prog", m.read)
+	in, _, err := m.files.resolve("/bin/prog", m.read)
 	if err != nil {
 		t.Fatal(err)
 	}
 	loop := m.dentry("a", 0)
-	link, _ := m.types.Field("dentry.d_sib")
+	link, _ := m.types.field("dentry.d_sib")
 	m.set(loop, "dentry.d_sib.next", loop+guest.GVA(link.Off))
 	root, _ := m.files.root(m.read)
 	m.set(root.dentry, "dentry.d_children.first", loop+guest.GVA(link.Off))
-	if _, _, err := m.files.Resolve("/bin/prog", m.read); !errors.Is(err, errMany) {
+	if _, _, err := m.files.resolve("/bin/prog", m.read); !errors.Is(err, errMany) {
 		t.Errorf("a directory without end: %v", err)
 	}
 	m = newFileMemory(t)
@@ -221,15 +221,15 @@ func TestResolveHostile(t *testing.T) {
 		next = entries[len(entries)-1-i] + guest.GVA(link.Off)
 	}
 	m.set(root.dentry, "dentry.d_children.first", next)
-	if _, _, err := m.files.Resolve(strings.Repeat("/usr/..", 1000)+"/usr/bin/prog", m.read); err != nil {
+	if _, _, err := m.files.resolve(strings.Repeat("/usr/..", 1000)+"/usr/bin/prog", m.read); err != nil {
 		t.Errorf("a long way: %v", err)
 	}
-	if _, _, err := m.files.Resolve(strings.Repeat("/usr/..", 1400)+"/usr/bin/prog", m.read); !errors.Is(err, errMany) {
+	if _, _, err := m.files.resolve(strings.Repeat("/usr/..", 1400)+"/usr/bin/prog", m.read); !errors.Is(err, errMany) {
 		t.Errorf("a way without end: %v", err)
 	}
-	mounts, _ := m.types.Field("mount.mnt_mounts")
+	mounts, _ := m.types.field("mount.mnt_mounts")
 	m.set(root.mount, "mount.mnt_mounts.next", root.mount+guest.GVA(mounts.Off)+16)
-	if _, _, err := m.files.Resolve("/bin/prog", m.read); err == nil {
+	if _, _, err := m.files.resolve("/bin/prog", m.read); err == nil {
 		t.Error("mounts that lead into themselves")
 	}
 	// A node of the page cache that is its own child.
@@ -246,7 +246,7 @@ func TestResolveHostile(t *testing.T) {
 
 func TestPages(t *testing.T) {
 	m := newFileMemory(t)
-	in, _, err := m.files.Resolve("/bin/prog", m.read)
+	in, _, err := m.files.resolve("/bin/prog", m.read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,8 @@ func TestPages(t *testing.T) {
 			t.Errorf("page %d: %+v, %v, want %+v", index, p, err, want)
 		}
 	}
-	// A page that has become another file's, or nobody's, is not found, and known to have gone.
+	// A page that now belongs to another file, or to none, is not found, and is known
+	// to be gone.
 	p, err := m.files.Page(in, 0, m.read)
 	holds := func() bool {
 		for _, k := range m.files.Marks(&p) {
@@ -300,67 +301,67 @@ func TestPages(t *testing.T) {
 
 func TestMappings(t *testing.T) {
 	m := newFileMemory(t)
-	in, _, err := m.files.Resolve("/bin/prog", m.read)
+	in, _, err := m.files.resolve("/bin/prog", m.read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rb, _ := m.types.Field("vm_area_struct.shared.rb")
-	vma := func(root guest.GPA, start, pages, offset int) guest.GVA {
+	rb, _ := m.types.field("vm_area_struct.shared.rb")
+	vma := func(root guest.GPA, start, pages, offset, flags int) guest.GVA {
 		at, mm := m.alloc(0x60), m.alloc(0x20)
 		m.set(mm, "mm_struct.pgd", memBase+guest.GVA(root))
-		m.set(at, "vm_area_struct.vm_start", start, "vm_area_struct.vm_end", start+pages*guest.PageSize, "vm_area_struct.vm_mm", mm, "vm_area_struct.vm_pgoff", offset)
+		m.set(at, "vm_area_struct.vm_start", start, "vm_area_struct.vm_end", start+pages*guest.PageSize, "vm_area_struct.vm_mm", mm, "vm_area_struct.vm_pgoff", offset, "vm_area_struct.vm_flags", flags)
 		return at + guest.GVA(rb.Off)
 	}
-	a, b, c := vma(0x1000, 0x400000, 3, 0), vma(0x2000, 0x7f0000, 1, 2), vma(0x3000, 0x10000, 9, 3)
+	a, b, c := vma(0x1000, 0x400000, 3, 0, 0x75), vma(0x2000, 0x7f0000, 1, 2, 0x73), vma(0x3000, 0x10000, 9, 3, 0x7b)
 	side := func(at guest.GVA, left, right guest.GVA, last int) {
 		m.set(at-guest.GVA(rb.Off), "vm_area_struct.shared.rb.rb_left", left, "vm_area_struct.shared.rb.rb_right", right, "vm_area_struct.shared.rb_subtree_last", last)
 	}
-	// By their offsets, and each with where the last of what is below it ends.
+	// By their offsets, and each with the largest end of its descendants.
 	side(a, 0, 0, 2)
 	side(c, 0, 0, 11)
 	side(b, a, c, 11)
 	a, b = b, a
 	m.set(in.Mapping, "address_space.i_mmap.rb_root.rb_node", a)
 	for index, want := range map[uint64][]Mapping{
-		0: {{0x1000, 0x400000}}, 2: {{0x1000, 0x402000}, {0x2000, 0x7f0000}}, 3: {{0x3000, 0x10000}}, 12: nil,
+		0: {{0x1000, 0x400000, false}}, 2: {{0x1000, 0x402000, false}, {0x2000, 0x7f0000, true}}, 3: {{0x3000, 0x10000, false}}, 12: nil,
 	} {
-		got, err := m.files.Mappings(in, index, m.read)
+		got, err := m.files.mappings(in, index, m.read)
 		slices.SortFunc(got, func(x, y Mapping) int { return int(x.Root) - int(y.Root) })
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("page %d: %+v, %v, want %+v", index, got, err, want)
 		}
 	}
-	// What is elsewhere is not looked at.
+	// Other addresses are not looked at.
 	const nowhere = guest.GVA(0x1234)
 	side(b, nowhere, nowhere, 2)
-	if got, err := m.files.Mappings(in, 7, m.read); err != nil || len(got) != 1 {
+	if got, err := m.files.mappings(in, 7, m.read); err != nil || len(got) != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	side(b, 0, nowhere, 2)
 	side(a, b, nowhere, 11)
-	if got, err := m.files.Mappings(in, 0, m.read); err == nil || len(got) != 1 {
+	if got, err := m.files.mappings(in, 0, m.read); err == nil || len(got) != 1 {
 		t.Errorf("%+v, %v", got, err) // the right side of what begins at 0 is
 	}
 	side(b, 0, 0, 2)
-	if got, err := m.files.Mappings(in, 1, m.read); err != nil || len(got) != 1 {
+	if got, err := m.files.mappings(in, 1, m.read); err != nil || len(got) != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	side(a, b, c, 11)
 	side(c, a, a, 11)
-	if _, err := m.files.Mappings(in, 4, m.read); !errors.Is(err, errMany) {
+	if _, err := m.files.mappings(in, 4, m.read); !errors.Is(err, errMany) {
 		t.Errorf("a tree without end: %v", err)
 	}
 }
 
-// TestFilesMissing: what a kernel lacks is told, and no file is found.
+// TestFilesMissing: missing features of a kernel are reported, and no file is found.
 func TestFilesMissing(t *testing.T) {
 	m := newFileMemory(t)
 	types := typesOf(t, slices.DeleteFunc(fileTypes(), func(x btf.Type) bool { return x.TypeName() == "mount" })...)
-	files := NewFiles(types, symbols(nil), NewTasks(types, symbols(nil)))
-	if missing := files.Missing(); len(missing) != 1 || missing[0] != "files of processes: the kernel's types have no struct mount" {
+	files := newFiles(types, symbols(nil), newTasks(types, symbols(nil)))
+	if missing := files.MissingFeatures(); len(missing) != 1 || missing[0] != "files of processes: the kernel's types have no struct mount" {
 		t.Errorf("missing %q", missing)
 	}
-	if _, _, err := files.Resolve("/bin/prog", m.read); err == nil || !strings.Contains(err.Error(), "no struct mount") {
+	if _, _, err := files.resolve("/bin/prog", m.read); err == nil || !strings.Contains(err.Error(), "no struct mount") {
 		t.Error(err)
 	}
 }

@@ -8,31 +8,32 @@ import (
 
 // Bounds of a guest's RAM, in bytes.
 const (
-	MinRAM = 128 << 20
-	MaxRAM = guest.MaxRAM
+	minRAM = 128 << 20
+	maxRAM = guest.MaxRAM
 )
 
 // Layout is the physical memory map of a guest that runs Linux: RAM from 0 on, with
 // a hole for devices from 3 GiB to 4 GiB, and the rest of it from there.
 type Layout struct {
 	Low, High guest.MemoryRange // High may be empty
-	// Tables are for what firmware leaves: ACPI. They are in Low, and no RAM to Linux.
+	// Tables is the memory for ACPI, which firmware would leave. It is in Low, and
+	// Linux does not use it as RAM.
 	Tables guest.MemoryRange
 }
 
-// Where RAM has holes.
+// Holes in RAM.
 const (
 	lowEnd   = 3 << 30
 	highBase = 4 << 30
-	ebda     = 0x9_fc00 // the last KiB below 640 KiB, which firmware has
+	ebda     = 0x9_fc00 // the last KiB below 640 KiB, which belongs to firmware
 	tables   = 0xe_0000
 	oneMiB   = 1 << 20
 )
 
 // LayoutFor returns the memory map of a guest with ram bytes of RAM, whole pages.
 func LayoutFor(ram uint64) (Layout, error) {
-	if ram < MinRAM || ram > MaxRAM || ram%guest.PageSize != 0 {
-		return Layout{}, fmt.Errorf("%d bytes of memory for Linux: want a multiple of %d, from %d MiB to %d GiB", ram, guest.PageSize, MinRAM>>20, uint64(MaxRAM)>>30)
+	if ram < minRAM || ram > maxRAM || ram%guest.PageSize != 0 {
+		return Layout{}, fmt.Errorf("%d bytes of memory for Linux: want a multiple of %d, from %d MiB to %d GiB", ram, guest.PageSize, minRAM>>20, uint64(maxRAM)>>30)
 	}
 	l := Layout{
 		Low:    guest.MemoryRange{Name: "ram", Size: min(ram, lowEnd)},
@@ -51,7 +52,7 @@ func (l *Layout) Ranges() []guest.MemoryRange {
 	return []guest.MemoryRange{l.Low, l.High}
 }
 
-// e820 is the memory map as the kernel is told it (Documentation/arch/x86/zero-page.rst).
+// e820 is the memory map for the kernel (Documentation/arch/x86/zero-page.rst).
 func (l *Layout) e820() []e820Entry {
 	const ram, reserved = 1, 2
 	m := []e820Entry{

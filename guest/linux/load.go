@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// program is what a kernel is loaded from.
+// program is the loadable form of a kernel.
 type program struct {
 	segments []segment // ascending, none empty, not overlapping
 	entry    uint64    // physical address of startup_64
@@ -41,14 +41,11 @@ func Load(path string) (*Kernel, error) {
 }
 
 // Parse reads a kernel from a bzImage or a vmlinux, and keeps b. Errors wrap
-// ErrNotKernel where b is no Linux, and else say what is wrong with it.
+// ErrNotKernel if b is not Linux, and otherwise say why it is invalid.
 func Parse(b []byte) (*Kernel, error) {
 	id := guest.ID{SHA256: sha256.Sum256(b)}
 	var p program
 	packing := ""
-	if guest.IsUserModeLinux(b) {
-		return nil, fmt.Errorf("%w for a virtual machine: user-mode Linux is a program of its host; use a kernel that is built for x86 hardware", ErrNotKernel)
-	}
 	if !bytes.HasPrefix(b, []byte(debugelf.ELFMAG)) {
 		var err error
 		if p.header, err = readSetupHeader(b); err != nil {
@@ -64,6 +61,9 @@ func Parse(b []byte) (*Kernel, error) {
 			err = fmt.Errorf("%w: want a kernel for x86-64", err)
 		}
 		return nil, err
+	}
+	if guest.IsUserModeLinux(f) {
+		return nil, fmt.Errorf("%w for a virtual machine: user-mode Linux is a program of its host; use a kernel that is built for x86 hardware", ErrNotKernel)
 	}
 	mem, err := f.Memory()
 	if err != nil {
@@ -88,7 +88,7 @@ func Parse(b []byte) (*Kernel, error) {
 	return k, nil
 }
 
-// load reads the segments and the relocations behind them.
+// load reads the segments and the relocations after them.
 func (p *program) load(f *elf.File, b []byte) error {
 	for i := range f.Progs {
 		s := &f.Progs[i]
@@ -119,7 +119,7 @@ func (p *program) load(f *elf.File, b []byte) error {
 	return err
 }
 
-// loaded reports whether n bytes at pa are of the file.
+// loaded reports whether n bytes at pa come from the file.
 func (p *program) loaded(pa, n uint64) bool {
 	for i := range p.segments {
 		if s := &p.segments[i]; pa-s.pa < uint64(len(s.data)) {
@@ -129,8 +129,8 @@ func (p *program) loaded(pa, n uint64) bool {
 	return false
 }
 
-// extent returns the physical addresses that the loaded kernel takes, its bss and
-// brk included.
+// extent returns the physical addresses of the loaded kernel, including its bss and
+// brk.
 func (p *program) extent() (lo, hi uint64) {
 	if len(p.segments) == 0 {
 		return 0, 0
@@ -139,8 +139,8 @@ func (p *program) extent() (lo, hi uint64) {
 	return p.segments[0].pa, last.pa + last.size
 }
 
-// place loads the kernel, slid, into dst, which begins at the extent's lo and holds
-// it, or what of it comes from the file.
+// place loads the kernel, slid, into dst, which begins at the extent's lo and has
+// room for all of it, or for the part that comes from the file.
 func (p *program) place(dst []byte, slide uint64) {
 	lo, _ := p.extent()
 	clear(dst)

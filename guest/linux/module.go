@@ -17,25 +17,26 @@ import (
 // a module. Linux keeps all modules within 1.5 GB; the largest have 20 MB.
 const maxModule = 64 << 20
 
-// maxLoaded bounds the bytes that are read of all modules together, and nameCost is what a
-// name counts, with the tables that it gets into. A machine's modules have some 100 MB so.
+// maxLoaded bounds the bytes that are read of all modules together, and nameCost is
+// the cost of a name, including its entries in tables. By this count a machine's
+// modules have some 100 MB.
 const (
 	maxLoaded = 256 << 20
 	nameCost  = 384
 )
 
-// moduleTable is a table that a module keeps: a section of its file, of which struct
-// module has the address and the number of entries.
+// moduleTable is a table that a module keeps: a section of its file, whose address
+// and number of entries are in struct module.
 type moduleTable struct {
 	section    string
 	at, number string // members of struct module
 	entry      uint64 // bytes of an entry
 
-	f struct{ at, number Field }
+	f struct{ at, number field }
 }
 
-// moduleTables are those that are read. A kernel that has been built without one of
-// them has no such member.
+// moduleTables are the tables that are read. A kernel built without one of them lacks
+// its members.
 var moduleTables = []moduleTable{
 	{section: "__mcount_loc", at: "ftrace_callsites", number: "num_ftrace_callsites", entry: 8},
 	{section: "__jump_table", at: "jump_entries", number: "num_jump_entries", entry: 16},
@@ -52,13 +53,13 @@ var moduleTables = []moduleTable{
 // findTables finds the tables, the types and the names of modules.
 func (m *Modules) findTables(f *finder) {
 	for _, t := range moduleTables {
-		at, err := f.types.Field("module." + t.at)
-		number, err2 := f.types.Field("module." + t.number)
+		at, err := f.types.field("module." + t.at)
+		number, err2 := f.types.field("module." + t.number)
 		if err != nil || err2 != nil {
 			continue
 		}
 		if t.entry == 0 {
-			bug, err := f.types.Field("bug_entry")
+			bug, err := f.types.field("bug_entry")
 			if err != nil {
 				continue
 			}
@@ -77,11 +78,10 @@ func (m *Modules) findTables(f *finder) {
 	}
 }
 
-// Read reads what a module has in memory, as if it were an image of a kernel's: its
-// text, its names, and its tables under the names of their sections. What the tables
-// say are addresses as the kernel runs. Where the module lies about itself, what it says
-// is left out. It takes from left what the module costs, in bytes, and fails where that is
-// more.
+// Read reads a module's memory as if it were an image of a kernel: its text, its
+// names, and its tables under the names of their sections. The tables contain
+// addresses of the running kernel. Data that contradicts itself is left out. It
+// subtracts the module's cost, in bytes, from left, and fails if the cost is more.
 func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
 	limit := min(maxModule, *left)
 	r := moduleReader{read: read, module: x, mem: &elf.Memory{}, left: limit}
@@ -102,7 +102,7 @@ func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
 		if mem.Init {
 			name = ".init.text"
 		}
-		// Around the sections that have a name of their own.
+		// Around the sections with names of their own.
 		at := mem.Start
 		for _, p := range slices.Clone(r.mem.Sections) {
 			if p.X && guest.GVA(p.Addr) >= at && guest.GVA(p.Addr) < mem.End {
@@ -125,9 +125,8 @@ func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
 	return &Kernel{mem: r.mem, Embeds: m.names, bugEntry: m.bugEntry}, nil
 }
 
-// Types returns the types that a module adds to those of the kernel: the kernel keeps
-// them elsewhere than the module (kernel/bpf/btf.c). It has none when the error is
-// ErrNoTypes.
+// Types returns the types that a module adds to the kernel's, which the kernel keeps
+// outside of the module (kernel/bpf/btf.c). If it has none the error is ErrNoTypes.
 func (m *Modules) Types(x Module, kernel *Types, read Read) (*Types, error) {
 	if m.types == 0 {
 		return nil, fmt.Errorf("the types of modules are not known: %s", strings.Join(m.missing, "; "))
@@ -153,13 +152,13 @@ func (m *Modules) Types(x Module, kernel *Types, read Read) (*Types, error) {
 	default:
 		b := make([]byte, size)
 		if err = read(data, b); err == nil {
-			return ReadTypes(b, kernel)
+			return readTypes(b, kernel)
 		}
 	}
 	return nil, fmt.Errorf("read the types of module %s: %w", x.Name, err)
 }
 
-// moduleReader reads from a module's memory alone.
+// moduleReader reads only from a module's memory.
 type moduleReader struct {
 	read   Read
 	module Module
@@ -168,15 +167,15 @@ type moduleReader struct {
 	err    error
 }
 
-// errOutside is returned for what a module says that it has elsewhere than in its own
+// errOutside is returned for data that a module claims to have outside of its own
 // memory.
 var errOutside = errors.New("it is not in the module's memory, or too much")
 
-// errFull is returned for what is more than may be read.
+// errFull is returned when the limit of bytes to read is exceeded.
 var errFull = fmt.Errorf("a module of more than %d MiB, or modules that together have more than %d MiB", maxModule>>20, maxLoaded>>20)
 
-// bytesLeft returns how many bytes from addr on are the module's text, or its data, in one
-// range.
+// bytesLeft returns how many bytes from addr on are in one range of the module's
+// text, or of its data.
 func (r *moduleReader) bytesLeft(addr guest.GVA, text bool) uint64 {
 	for _, m := range r.module.Memory {
 		if addr >= m.Start && addr < m.End && m.Text == text {
@@ -199,7 +198,7 @@ func (r *moduleReader) bytes(addr guest.GVA, n uint64, text bool) ([]byte, error
 	return b, r.read(addr, b)
 }
 
-// add reads a section. Where it overlaps another one it is left out.
+// add reads a section. If it overlaps another one it is left out.
 func (r *moduleReader) add(name string, addr guest.GVA, n uint64, text bool) {
 	if n == 0 || r.err != nil {
 		return
@@ -243,7 +242,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 		return nil, err
 	}
 	r.left -= min(r.left, num*nameCost)
-	// Names are parts of it, so that many of one long name cost no more.
+	// Names share the string, so many names within one long name cost no more.
 	all := string(text)
 	var names []elf.Name
 	for ; len(syms) > 0; syms = syms[24:] {
@@ -256,7 +255,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 		if n <= 0 {
 			continue
 		}
-		p := r.mem.At(at)
+		p := r.mem.PartAt(at)
 		names = append(names, elf.Name{Name: all[name:][:n], Addr: at, Size: le64(syms[16:]), Func: p != nil && p.X})
 	}
 	return names, nil

@@ -13,18 +13,18 @@ import (
 )
 
 // maxModules bounds the modules that are read. Distributions have 6,000, of which a
-// machine loads 200.
+// machine loads about 200.
 const maxModules = 1 << 12
 
-// ModuleState is where a module is in its life (enum module_state).
+// ModuleState is the state of a module (enum module_state).
 type ModuleState uint8
 
 // The states.
 const (
-	ModuleLive     ModuleState = iota
-	ModuleComing               // formed, its init function runs or is about to
-	ModuleGoing                // its exit function runs
-	ModuleUnformed             // not yet loaded, or no longer: nothing of it can be used
+	moduleLive     ModuleState = iota
+	moduleComing               // formed, its init function runs or is about to
+	moduleGoing                // its exit function runs
+	moduleUnformed             // not yet loaded, or no longer: unusable
 )
 
 // Module is a module of a running kernel.
@@ -39,44 +39,44 @@ type Module struct {
 type ModuleMemory struct {
 	guest.Range
 	Text bool
-	Init bool // gone when the module is live
+	Init bool // freed when the module is live
 }
 
-// text reports whether addr is text of the module's.
+// text reports whether addr is in the module's text.
 func (x *Module) text(addr guest.GVA) bool {
 	return slices.ContainsFunc(x.Memory, func(m ModuleMemory) bool { return m.Text && addr >= m.Start && addr < m.End })
 }
 
 // Modules reads the modules of a running kernel. Its methods may be called from any
-// goroutine, and while the guest runs: what they return is then of several moments.
+// goroutine, and while the guest runs: the results are then not of a single moment.
 type Modules struct {
 	missing []string
 
 	head guest.GVA // modules; 0 = not known
-	f    struct{ list, state, name Field }
+	f    struct{ list, state, name field }
 
 	layouts []layout
-	tree    guest.GVA // the number of changes of the tree of all modules' memory; 0 = none
-	changes Field
+	tree    guest.GVA // the number of changes of the tree of all modules' memory; 0 = not known
+	changes field
 
 	tables   []moduleTable
 	bugEntry int // bytes
 	names    bool
-	symbols  struct{ in, tab, num, strings Field }
+	symbols  struct{ in, tab, num, strings field }
 	types    guest.GVA // btf_modules; 0 = not known
-	btf      struct{ list, module, btf, data, size Field }
+	btf      struct{ list, module, btf, data, size field }
 }
 
-// layout is where a module says that it has memory.
+// layout is the place of a module's memory in its struct.
 type layout struct {
-	base, size Field // size of all, or of the text at the beginning
+	base, size field // size of all, or of the text at the beginning
 	text, init bool
-	skip       Field // size of what at the beginning is not this; none if 0 wide
+	skip       field // size of the part at the beginning that is not included; not used if 0 wide
 }
 
-// NewModules finds out how to read the modules of a kernel with these types, which may
-// be nil, and these symbols.
-func NewModules(types *Types, lookup Lookup) *Modules {
+// newModules determines how to read the modules of a kernel with these types, which
+// may be nil, and these symbols.
+func newModules(types *Types, lookup Lookup) *Modules {
 	f := &finder{types: types, lookup: lookup}
 	m := &Modules{}
 	if f.fields("modules", need{&m.f.list, "module.list"}, need{&m.f.state, "module.state"}, need{&m.f.name, "module.name"}) && m.findMemory(f) {
@@ -84,8 +84,8 @@ func NewModules(types *Types, lookup Lookup) *Modules {
 	}
 	if m.head != 0 {
 		m.findTables(f)
-		// Without it a module that is replaced by another at its address, with its state,
-		// is not noticed.
+		// Without it a module that replaces another at its address, in the same
+		// state, is not noticed.
 		if m.tree, _ = f.lookup("mod_tree"); m.tree != 0 &&
 			!f.fields("changes of modules", need{&m.changes, "mod_tree_root.root.seq.seqcount.sequence|mod_tree_root.root.seq.sequence"}) {
 			m.tree = 0
@@ -95,12 +95,12 @@ func NewModules(types *Types, lookup Lookup) *Modules {
 	return m
 }
 
-// findMemory finds where a module's memory is: in core_layout and init_layout, or since
-// 6.4 in mem, by enum mod_mem_type.
+// findMemory determines where a module's memory is described: in core_layout and
+// init_layout, or since 6.4 in mem, by enum mod_mem_type.
 func (m *Modules) findMemory(f *finder) bool {
-	if _, err := f.types.Field("module.mem"); err != nil {
+	if _, err := f.types.field("module.mem"); err != nil {
 		for _, in := range []string{"init", "core"} {
-			var base, size, text Field
+			var base, size, text field
 			if !f.fields("modules", need{&base, "module." + in + "_layout.base"}, need{&size, "module." + in + "_layout.size"},
 				need{&text, "module." + in + "_layout.text_size"}) {
 				return false
@@ -109,7 +109,7 @@ func (m *Modules) findMemory(f *finder) bool {
 		}
 		return true
 	}
-	var mem, one, base, size Field
+	var mem, one, base, size field
 	if !f.fields("modules", need{&mem, "module.mem"}, need{&one, "module_memory"}, need{&base, "module_memory.base"}, need{&size, "module_memory.size"}) {
 		return false
 	}
@@ -131,12 +131,12 @@ func (m *Modules) findMemory(f *finder) bool {
 	return true
 }
 
-// Missing returns a sentence for each feature that this kernel does not have, with the
-// reason.
-func (m *Modules) Missing() []string { return m.missing }
+// MissingFeatures returns a sentence for each feature that this kernel lacks, with
+// the reason.
+func (m *Modules) MissingFeatures() []string { return m.missing }
 
-// each calls f with each module's address and state.
-func (m *Modules) each(read Read, f func(addr guest.GVA, state ModuleState) error) error {
+// forEach calls f with each module's address and state.
+func (m *Modules) forEach(read Read, f func(addr guest.GVA, state ModuleState) error) error {
 	if m.head == 0 {
 		return fmt.Errorf("modules are not known: %s", strings.Join(m.missing, "; "))
 	}
@@ -146,7 +146,7 @@ func (m *Modules) each(read Read, f func(addr guest.GVA, state ModuleState) erro
 		if err != nil {
 			return err
 		}
-		return f(addr, ModuleState(min(state, uint64(ModuleUnformed))))
+		return f(addr, ModuleState(min(state, uint64(moduleUnformed))))
 	})
 	if err != nil {
 		return fmt.Errorf("read the list of modules: %w", err)
@@ -154,9 +154,9 @@ func (m *Modules) each(read Read, f func(addr guest.GVA, state ModuleState) erro
 	return nil
 }
 
-// Generation returns a number that is another one when modules have come, have gone,
-// or are in another state. It costs two reads for each module.
-func (m *Modules) Generation(read Read) (uint64, error) {
+// generation returns a number that changes when modules are loaded, are unloaded, or
+// change their state. It costs two reads for each module.
+func (m *Modules) generation(read Read) (uint64, error) {
 	// FNV-1a, over words.
 	const prime = 0x100000001b3
 	g := uint64(0xcbf29ce484222325)
@@ -167,21 +167,21 @@ func (m *Modules) Generation(read Read) (uint64, error) {
 		}
 		g = (g ^ n) * prime
 	}
-	err := m.each(read, func(addr guest.GVA, state ModuleState) error {
+	err := m.forEach(read, func(addr guest.GVA, state ModuleState) error {
 		g = (g ^ uint64(addr) ^ uint64(state)) * prime
 		return nil
 	})
 	return g, err
 }
 
-// All returns the modules that are formed, in the order of the kernel's list, newest
-// first.
-func (m *Modules) All(read Read) (all []Module, err error) {
-	err = m.each(read, func(addr guest.GVA, state ModuleState) error {
-		if state == ModuleUnformed {
+// readAll returns the modules that are formed, in the order of the kernel's list,
+// newest first.
+func (m *Modules) readAll(read Read) (all []Module, err error) {
+	err = m.forEach(read, func(addr guest.GVA, state ModuleState) error {
+		if state == moduleUnformed {
 			return nil
 		}
-		x, err := m.Module(addr, read)
+		x, err := m.module(addr, read)
 		if err == nil {
 			all = append(all, x)
 		}
@@ -190,8 +190,8 @@ func (m *Modules) All(read Read) (all []Module, err error) {
 	return all, err
 }
 
-// Module reads the struct module at addr.
-func (m *Modules) Module(addr guest.GVA, read Read) (Module, error) {
+// module reads the struct module at addr.
+func (m *Modules) module(addr guest.GVA, read Read) (Module, error) {
 	if m.head == 0 {
 		return Module{}, fmt.Errorf("modules are not known: %s", strings.Join(m.missing, "; "))
 	}
@@ -204,7 +204,7 @@ func (m *Modules) Module(addr guest.GVA, read Read) (Module, error) {
 		return Module{}, err
 	}
 	name, _, _ = bytes.Cut(name, []byte{0})
-	x := Module{Addr: addr, Name: string(name), State: ModuleState(min(state, uint64(ModuleUnformed)))}
+	x := Module{Addr: addr, Name: string(name), State: ModuleState(min(state, uint64(moduleUnformed)))}
 	for i := range m.layouts {
 		l := &m.layouts[i]
 		base, err := read.value(addr, l.base)

@@ -65,7 +65,7 @@ func moduleMemory(t testing.TB, old bool) (*memory, Lookup) {
 		m.set(two, "module.core_layout.base", textAt+0x400, "module.core_layout.size", 0x100, "module.core_layout.text_size", 0x100,
 			"module.init_layout.base", initAt, "module.init_layout.size", 0x80, "module.init_layout.text_size", 0x80)
 	} else {
-		mem, _ := m.types.Field("module.mem")
+		mem, _ := m.types.field("module.mem")
 		set := func(mod guest.GVA, kind int, base guest.GVA, size int) {
 			m.set(mod+guest.GVA(int(mem.Off)+kind*12), "module_memory.base", base, "module_memory.size", size)
 		}
@@ -103,17 +103,17 @@ func moduleMemory(t testing.TB, old bool) (*memory, Lookup) {
 func TestModules(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		m, lookup := moduleMemory(t, old)
-		ms := NewModules(m.types, lookup)
-		if ms.Missing() != nil {
-			t.Error(ms.Missing())
+		ms := newModules(m.types, lookup)
+		if ms.MissingFeatures() != nil {
+			t.Error(ms.MissingFeatures())
 		}
-		all, err := ms.All(m.read)
+		all, err := ms.readAll(m.read)
 		want := []Module{
-			{Addr: modAt + 0x200, Name: "two", State: ModuleComing, Memory: []ModuleMemory{
+			{Addr: modAt + 0x200, Name: "two", State: moduleComing, Memory: []ModuleMemory{
 				{Range: guest.Range{Start: textAt + 0x400, End: textAt + 0x500}, Text: true},
 				{Range: guest.Range{Start: initAt, End: initAt + 0x80}, Text: true, Init: true},
 			}},
-			{Addr: modAt, Name: "one", State: ModuleLive, Memory: []ModuleMemory{
+			{Addr: modAt, Name: "one", State: moduleLive, Memory: []ModuleMemory{
 				{Range: guest.Range{Start: textAt, End: textAt + 0x100}, Text: true}, {Range: guest.Range{Start: dataAt, End: dataAt + 0x100}}}},
 		}
 		if err != nil || !reflect.DeepEqual(all, want) {
@@ -152,7 +152,7 @@ func TestModules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f, err := types.Field("mine"); err != nil || f.Size != 24 {
+		if f, err := types.field("mine"); err != nil || f.Size != 24 {
 			t.Errorf("%+v, %v", f, err)
 		}
 		if _, err := ms.Types(all[0], m.types, m.read); err == nil {
@@ -164,12 +164,12 @@ func TestModules(t *testing.T) {
 // TestModulesGeneration: another number for each change, and only then.
 func TestModulesGeneration(t *testing.T) {
 	m, lookup := moduleMemory(t, false)
-	ms := NewModules(m.types, lookup)
+	ms := newModules(m.types, lookup)
 	seen := map[uint64]string{}
 	look := func(what string) {
 		t.Helper()
-		g, err := ms.Generation(m.read)
-		if again, err := ms.Generation(m.read); err != nil || again != g {
+		g, err := ms.generation(m.read)
+		if again, err := ms.generation(m.read); err != nil || again != g {
 			t.Errorf("%s: %d, then %d, %v", what, g, again, err)
 		}
 		if err != nil || seen[g] != "" {
@@ -187,7 +187,7 @@ func TestModulesGeneration(t *testing.T) {
 	m.set(treeAt, "mod_tree_root.root.seq.sequence", 2)
 	look("another one at its place")
 	m.set(modAt, "module.list.next", 8)
-	if _, err := ms.Generation(m.read); !errors.Is(err, errNoMemory) {
+	if _, err := ms.generation(m.read); !errors.Is(err, errNoMemory) {
 		t.Errorf("a broken list: %v", err)
 	}
 }
@@ -206,11 +206,11 @@ func TestModulesMissing(t *testing.T) {
 		{typesOf(t, structOf("module", "list", tList, "state", tInt, "name", tInt)), map[string]guest.GVA{"modules": modHead},
 			[]string{"modules: the kernel's types have no module.init_layout.base: no member init_layout"}},
 	} {
-		ms := NewModules(c.types, symbols(c.symbols))
-		if !slices.Equal(ms.Missing(), c.want) {
-			t.Errorf("got  %q\nwant %q", ms.Missing(), c.want)
+		ms := newModules(c.types, symbols(c.symbols))
+		if !slices.Equal(ms.MissingFeatures(), c.want) {
+			t.Errorf("got  %q\nwant %q", ms.MissingFeatures(), c.want)
 		}
-		if _, err := ms.All(m.read); (err == nil) != (ms.head != 0) {
+		if _, err := ms.readAll(m.read); (err == nil) != (ms.head != 0) {
 			t.Errorf("%q: %v", c.want, err)
 		}
 		if _, err := ms.Types(Module{}, c.types, m.read); err == nil {
@@ -219,18 +219,18 @@ func TestModulesMissing(t *testing.T) {
 	}
 }
 
-// FuzzModules: whatever is in memory, what is read lies in the module.
+// FuzzModules: whatever is in memory, reads stay within the module.
 func FuzzModules(f *testing.F) {
 	f.Add(uint16(0x1000), []byte{1, 2, 3, 4, 5, 6, 7, 8}, uint16(0x1100), []byte{0})
 	f.Add(uint16(0x1060), []byte{0xff, 0xff, 0xff, 0xff}, uint16(0x2158), []byte{0, 1, 2, 3})
 	m, lookup := moduleMemory(f, false)
-	ms := NewModules(m.types, lookup)
+	ms := newModules(m.types, lookup)
 	f.Fuzz(func(t *testing.T, at uint16, b []byte, at2 uint16, b2 []byte) {
 		x := &memory{t: t, types: m.types, base: m.base, b: slices.Clone(m.b)}
 		copy(x.b[int(at)%len(x.b):], b)
 		copy(x.b[int(at2)%len(x.b):], b2)
-		ms.Generation(x.read)
-		all, _ := ms.All(x.read)
+		ms.generation(x.read)
+		all, _ := ms.readAll(x.read)
 		for _, mod := range all {
 			ms.Types(mod, m.types, x.read)
 			left := uint64(maxLoaded)

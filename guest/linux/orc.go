@@ -9,22 +9,23 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// ORC is the table by which a kernel, or a module, finds the caller of each of its
+// ORC is the table that a kernel, or a module, uses to find the caller of each of its
 // instructions (Linux, Documentation/arch/x86/orc-unwinder.rst). It does not change,
 // and may be used from any thread.
 type ORC struct {
 	ips, entries elf.Part
 	kinds        *[8]orcKind // of the type field
-	numbers      *[16]uint16 // of registers, as those here; nil: they are the same
+	numbers      *[16]uint16 // maps numbers of registers to those here; nil: they are equal
 }
 
-// ErrNoORC is returned for a kernel that was built with another unwinder.
+// ErrNoORC is returned for a kernel built with another unwinder.
 var ErrNoORC = errors.New("the kernel has no ORC tables (CONFIG_UNWINDER_ORC)")
 
-// The entries (arch/x86/include/asm/orc_types.h): 2 bytes to be added to the register
-// for the CFA, 2 bytes for RBP, and from the lowest bit on 4 bits for the register of the
-// CFA, 4 for that of RBP, and the type. That has 2 bits until 6.3, with another bit that
-// says of an entry without a register that the stack ends, and 3 since.
+// The entries (arch/x86/include/asm/orc_types.h): 2 bytes to add to the register for
+// the CFA, 2 bytes for RBP, and from the lowest bit on 4 bits for the register of the
+// CFA, 4 for that of RBP, and the type. The type has 2 bits until 6.3, with another
+// bit that marks an entry without a register as the end of the stack, and 3 bits
+// since.
 const orcEntry = 6
 
 type orcKind uint8
@@ -33,7 +34,7 @@ const (
 	orcEnd     orcKind = iota // or not known
 	orcCall                   // the return address is below the CFA
 	orcRegs                   // the CFA is the address of a struct pt_regs
-	orcPartial                // ... of what an interrupt pushes
+	orcPartial                // ... of the frame that an interrupt pushes
 )
 
 var (
@@ -41,7 +42,7 @@ var (
 	orcKinds3 = [8]orcKind{orcEnd, orcEnd, orcCall, orcRegs, orcPartial}
 )
 
-// The registers that are no register.
+// The register numbers that mean no register.
 const (
 	orcUndefined  = 0
 	orcPrevSP     = 1 // the CFA, of RBP
@@ -52,16 +53,16 @@ const (
 	orcNone       = 15
 )
 
-// orcNumbers7 are the numbers that registers have in 7.2 and 7.3, by what is in their tables, of
-// which each has as many entries as that of the same register had before. What is not among
-// them is none.
+// orcNumbers7 are the register numbers of 7.2 and 7.3, inferred from their tables, in
+// which each occurs as often as the same register did before. All other numbers are
+// unused.
 var orcNumbers7 = [16]uint16{2: 2, 3: orcSP, orcBP: orcBP, 5: 3, 6: 6, 7: 7, 8: orcPrevSP, orcSPIndirect: orcSPIndirect, 10: orcBPIndirect,
 	1: orcNone, 11: orcNone, 12: orcNone, 13: orcNone, 14: orcNone, 15: orcNone}
 
 var orcRegisters = [16]guest.FrameRegister{2: guest.FrameRDX, 3: guest.FrameRDI, orcBP: guest.FrameRBP, orcSP: guest.FrameRSP, 6: guest.FrameR10, 7: guest.FrameR13,
 	orcBPIndirect: guest.FrameRBP, orcSPIndirect: guest.FrameRSP}
 
-// ORC returns the kernel's table, or the module's. Its addresses are those of the image.
+// ORC returns the kernel's table, or the module's. Its addresses are the image's.
 func (k *Kernel) ORC() (*ORC, error) {
 	o := &ORC{ips: k.mem.Table(".orc_unwind_ip", "__start_orc_unwind_ip", "__stop_orc_unwind_ip"),
 		entries: k.mem.Table(".orc_unwind", "__start_orc_unwind", "__stop_orc_unwind")}
@@ -72,8 +73,8 @@ func (k *Kernel) ORC() (*ORC, error) {
 	if len(o.ips.Data)%4 != 0 || len(o.entries.Data) != n*orcEntry || n > math.MaxInt32 {
 		return nil, fmt.Errorf("ORC tables of %d and %d bytes do not belong together", len(o.ips.Data), len(o.entries.Data))
 	}
-	// Most entries are calls, which are 0 where the type has 2 bits, and 2 where it has 3.
-	// Most CFAs are RSP and something.
+	// Most entries are calls, which are 0 if the type has 2 bits, and 2 if it has 3.
+	// Most CFAs are RSP plus a constant.
 	calls2, calls3, bySP, by3 := 0, 0, 0, 0
 	for i := range n {
 		if i > 0 && o.ip(i) < o.ip(i-1) {
@@ -107,7 +108,7 @@ func (k *Kernel) ORC() (*ORC, error) {
 	return o, nil
 }
 
-func (o *ORC) ip(i int) uint64 { return relative(&o.ips, 4*i) }
+func (o *ORC) ip(i int) uint64 { return relativeAddr(&o.ips, 4*i) }
 
 func (o *ORC) entry(i int) (sp, bp int16, flags uint16) {
 	e := o.entries.Data[i*orcEntry:][:orcEntry]
@@ -119,10 +120,10 @@ func (o *ORC) entry(i int) (sp, bp int16, flags uint16) {
 	return int16(u16(0)), int16(u16(2)), flags
 }
 
-// FrameRule returns the rule for the instruction at pc, and false where the table begins
-// behind it. It allocates nothing.
-func (o *ORC) FrameRule(pc uint64) (guest.FrameRule, bool) {
-	// The last entry that is not behind pc.
+// frameRule returns the rule for the instruction at pc, and false if it is before the
+// table's first entry. It allocates nothing.
+func (o *ORC) frameRule(pc uint64) (guest.FrameRule, bool) {
+	// The last entry at or before pc.
 	lo, hi := 0, len(o.ips.Data)/4
 	for lo < hi {
 		if m := int(uint(lo+hi) / 2); o.ip(m) <= pc {
@@ -137,7 +138,7 @@ func (o *ORC) FrameRule(pc uint64) (guest.FrameRule, bool) {
 	return o.rule(lo - 1), true
 }
 
-// rule is what entry i says.
+// rule returns the rule of entry i.
 func (o *ORC) rule(i int) guest.FrameRule {
 	sp, bp, flags := o.entry(i)
 	reg, kind := flags&15, o.kinds[flags>>8&7]
@@ -171,8 +172,8 @@ func (o *ORC) rule(i int) guest.FrameRule {
 	return r
 }
 
-// FrameRules calls f with each address from which on FrameRule has another rule, ascending in the kernel and then in
-// each of its modules.
+// FrameRules calls f with each address at which the rule of FrameRule changes,
+// ascending in the kernel and then in each of its modules.
 func (v *View) FrameRules(f func(at guest.GVA, r guest.FrameRule)) {
 	for _, p := range v.now.Load().pieces {
 		if p.orc == nil {

@@ -84,21 +84,21 @@ func TestORC(t *testing.T) {
 		}
 		for i, x := range cases {
 			for _, pc := range []uint64{rows[i].ip, rows[i].ip + 0xf} {
-				if got, ok := o.FrameRule(pc); !ok || got != x.want {
+				if got, ok := o.frameRule(pc); !ok || got != x.want {
 					t.Errorf("%s, %d: %+v %v, want %+v", c.name, i, got, ok, x.want)
 				}
 			}
 		}
-		if r, ok := o.FrameRule(text - 1); ok {
+		if r, ok := o.frameRule(text - 1); ok {
 			t.Errorf("%s: before the table: %+v", c.name, r)
 		}
-		if n := testing.AllocsPerRun(100, func() { o.FrameRule(text + 5) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { o.frameRule(text + 5) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 	}
 }
 
-// TestORCSearch: of the entries that are not behind an address the last one counts.
+// TestORCSearch: the rule is that of the last entry at or before an address.
 func TestORCSearch(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -119,7 +119,7 @@ func TestORCSearch(t *testing.T) {
 					want, found = r.sp, true
 				}
 			}
-			if got, ok := o.FrameRule(pc); ok != found || got.CFA != int32(want) {
+			if got, ok := o.frameRule(pc); ok != found || got.CFA != int32(want) {
 				t.Fatalf("%#x of %+v: %+v %v, want %d", pc, rows, got, ok, want)
 			}
 		}
@@ -159,7 +159,7 @@ func FuzzORC(f *testing.F) {
 		reads := 0
 		x := guest.Frame{PC: pc, Known: true}
 		for range 100 {
-			r, ok := o.FrameRule(uint64(x.At()))
+			r, ok := o.frameRule(uint64(x.RuleAddr()))
 			if !ok || !x.Caller(r, func(addr uint64) (uint64, bool) {
 				reads++
 				if i := int(addr % 4096); i+8 <= len(stack) {

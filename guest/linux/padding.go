@@ -7,13 +7,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// maxPadding bounds how many addresses padding finds.
+// maxPadding bounds the addresses that padding returns.
 const maxPadding = 1 << 14
 
-// padding finds int3s of the kernel's text that nobody executes: what compilers put behind
-// returns and jumps against speculation (CONFIG_SLS), and linkers between functions
-// (arch/x86/kernel/vmlinux.lds.S). None is in text that is freed, or in a place that the
-// kernel patches, ever; and no two are next to each other.
+// padding finds int3s of the kernel's text that are never executed: those that
+// compilers put after returns and jumps against speculation (CONFIG_SLS), and linkers
+// between functions (arch/x86/kernel/vmlinux.lds.S). None of them is in text that is
+// freed, or in a place that the kernel ever patches; and no two are next to each
+// other.
 func (p *piece) padding() (at []guest.GVA) {
 	last := guest.GVA(0)
 	for _, s := range p.Symbols() {
@@ -30,7 +31,7 @@ func (p *piece) padding() (at []guest.GVA) {
 			}
 			trap := code[0] == x86.Int3
 			if trap && !falls && (len(at) == 0 || a > at[len(at)-1]+1) {
-				if _, found := p.sites.At(uint64(a-p.slide), uint64(a-p.slide)+1, AtStart); !found {
+				if _, found := p.sites.PatchAt(uint64(a-p.slide), uint64(a-p.slide)+1, AtStart); !found {
 					at = append(at, a)
 				}
 			}

@@ -7,17 +7,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Page is a page of guest memory with a part of a file: the one of the page cache that all
-// share who map the file, or a copy of somebody's own.
+// Page is a page of guest memory with a part of a file: the page of the page cache,
+// shared by all that map the file, or a process's private copy.
 type Page struct {
 	PA guest.GPA
-	// Busy: it is to be written to where the file is kept, or is being written.
+	// Busy: it has to be written back, or is being written back.
 	Busy bool
-	// Other: it has other bytes than are known of the file there, so that what is at a place
-	// of it is not known. FilePages does not look.
+	// Other: its bytes differ from the file's known bytes, so it is not known which
+	// code is there. FilePages does not check this.
 	Other bool
 
-	// owner is the struct page or folio that says whose the page is, by these two words.
+	// owner is the struct page or folio that identifies the page's owner by these two
+	// words.
 	owner          guest.GVA
 	mapping, index uint64
 }
@@ -32,7 +33,7 @@ var errValue = fmt.Errorf("%w: only a number of where it was", ErrNoPage)
 const (
 	entryKind     = 3    // its low bits: 0 is a pointer
 	entryInternal = 2    // a node, or the number of a slot that the entry continues
-	entryValue    = 1    // a number: of a page that has gone, or in a tmpfs where in the swap it is
+	entryValue    = 1    // a number: of a page that was evicted, or in a tmpfs its place in the swap
 	entryNode     = 4096 // from here on: a node
 	maxXArray     = 16   // levels
 	markDirty     = 0    // PAGECACHE_TAG_DIRTY
@@ -41,10 +42,10 @@ const (
 	maxFolio      = 1 << 18 // pages
 )
 
-// Page returns the page of the page cache with the part of the file from index pages on.
-// It is that of a stopped guest only if it is asked while that stands still. Errors are
-// ErrNoPage and those of read.
-func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
+// Page returns the page of the page cache with the part of the file from index pages
+// on. The result is reliable only if the guest is stopped during the call. Errors are
+// ErrNoPage and any error of read.
+func (x *Files) Page(in inode, index uint64, read Read) (Page, error) {
 	o := &x.f
 	if host, err := read.value(in.Mapping, o.host); err != nil || guest.GVA(host) != in.Addr {
 		return Page{}, errors.Join(ErrNoPage, err)
@@ -90,7 +91,7 @@ func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
 		}
 		for _, mark := range []uint32{markDirty, markWriteback} {
 			// Three maps of bits, one for each mark.
-			bits, err := read.value(node, Field{Off: o.marks.Off + mark*o.marks.Size/3 + uint32(slot/64)*8, Size: min(8, o.marks.Size/3)})
+			bits, err := read.value(node, field{Off: o.marks.Off + mark*o.marks.Size/3 + uint32(slot/64)*8, Size: min(8, o.marks.Size/3)})
 			if err != nil {
 				return Page{}, err
 			}
@@ -107,12 +108,12 @@ func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	// A folio may have several pages; it says itself whose it is.
+	// A folio may have several pages; it identifies its owner itself.
 	part := index - p.index
 	if p.mapping != uint64(in.Mapping) || part >= maxFolio {
 		return Page{}, ErrNoPage
 	}
-	// It is in the tree while it is being read, with anything in it.
+	// It is in the tree while it is being read, with arbitrary contents.
 	if flags, err := read.value(guest.GVA(at), o.pageFlags); err != nil || flags&x.read != x.read {
 		return Page{}, errors.Join(ErrNoPage, err)
 	}
@@ -122,10 +123,10 @@ func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
 }
 
 func (x *Files) slot(node guest.GVA, n uint64, read Read) (uint64, error) {
-	return read.value(node, Field{Off: x.f.slots.Off + uint32(n)*8, Size: 8})
+	return read.value(node, field{Off: x.f.slots.Off + uint32(n)*8, Size: 8})
 }
 
-// pages returns where the struct pages of all memory are.
+// pages returns the address of the struct pages of all memory.
 func (x *Files) pages(read Read) guest.GVA {
 	if x.vmemmap == 0 {
 		return structPages
@@ -133,7 +134,7 @@ func (x *Files) pages(read Read) guest.GVA {
 	return guest.GVA(read.valueOrZero(x.vmemmap, word))
 }
 
-// pageOf returns the page that a struct page or folio is about.
+// pageOf returns the page of a struct page or folio.
 func (x *Files) pageOf(owner guest.GVA, read Read) (Page, error) {
 	off := uint64(owner - x.pages(read))
 	if off%x.page != 0 || off/x.page >= 1<<40 {
@@ -153,21 +154,22 @@ type Mark struct {
 	Word uint64
 }
 
-// Marks returns what says whose p is, as it was when p was found: the kernel changes that
-// before the page is anybody else's.
+// Marks returns the words that identify the owner of p, as they were when p was
+// found: the kernel changes them before the page gets another owner.
 func (x *Files) Marks(p *Page) [2]Mark {
 	return [2]Mark{{p.owner + guest.GVA(x.f.pageMapping.Off), p.mapping}, {p.owner + guest.GVA(x.f.pageIndex.Off), p.index}}
 }
 
-// Flags in the word by which a page says whose it is (include/linux/page-flags.h,
-// PAGE_MAPPING_FLAGS): a process's own, and what several share that had the same in it.
+// Flags in the word by which a page identifies its owner (include/linux/page-flags.h,
+// PAGE_MAPPING_FLAGS): a process's own page, and one that several share because it
+// had the same contents.
 const (
 	mappingFlags = 3
 	mappingAnon  = 1
 )
 
-// Copy returns the page at pa, which a process has in the place of a file's. Errors are
-// ErrNoPage, where it is not a process's own, and those of read.
+// Copy returns the page at pa, which a process has in place of a file's. Errors are
+// ErrNoPage, if it is not a process's own, and any error of read.
 func (x *Files) Copy(pa guest.GPA, read Read) (Page, error) {
 	p, err := x.pageOf(x.pages(read)+guest.GVA(uint64(pa)/guest.PageSize*x.page), read)
 	if err == nil && p.mapping&mappingFlags != mappingAnon {
@@ -180,14 +182,22 @@ func (x *Files) Copy(pa guest.GPA, read Read) (Page, error) {
 type Mapping struct {
 	Root guest.GPA // the process's top-level page table
 	Addr guest.GVA
+	// Own: what the process writes there is its own. It is so of all mappings where the kernel does not tell.
+	Own bool
 }
 
-// maxMappings bounds the mappings of a file that are looked at.
+// Flags of a struct vm_area_struct (include/linux/mm.h).
+const (
+	vmWrite  = 1 << 1
+	vmShared = 1 << 3
+)
+
+// maxMappings bounds the mappings of a file that are examined.
 const maxMappings = 1 << 16
 
-// Mappings returns where processes map the part of the file from index pages on. Errors
-// are those of read, and that there are too many.
-func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
+// mappings returns the places where processes map the part of the file from index
+// pages on. It fails if read fails, or if there are too many.
+func (x *Files) mappings(in inode, index uint64, read Read) ([]Mapping, error) {
 	o := &x.f
 	top, err := read.value(in.Mapping, o.tree)
 	if err != nil {
@@ -204,14 +214,15 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 		if n == 2*maxMappings {
 			return out, errMany
 		}
-		// An interval tree: below is nothing that ends later (include/linux/interval_tree_generic.h).
+		// An interval tree: no descendant ends later
+		// (include/linux/interval_tree_generic.h).
 		vma := at - guest.GVA(o.node.Off)
 		if last, err := read.value(vma, o.last); err != nil {
 			return out, err
 		} else if last < index {
 			continue
 		}
-		for _, side := range []Field{o.left, o.right} {
+		for _, side := range []field{o.left, o.right} {
 			next, err := read.value(at, side)
 			if err != nil {
 				return out, err
@@ -219,12 +230,12 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 			todo = append(todo, guest.GVA(next))
 		}
 		var v [3]uint64
-		for i, f := range []Field{o.start, o.end, o.offset} {
+		for i, f := range []field{o.start, o.end, o.offset} {
 			if v[i], err = read.value(vma, f); err != nil {
 				return out, err
 			}
 		}
-		if v[2] > index && len(todo) > 0 { // what is right of it begins later still
+		if v[2] > index && len(todo) > 0 { // nodes to the right begin even later
 			todo = todo[:len(todo)-1]
 		}
 		if part := index - v[2]; v[1] > v[0] && part < (v[1]-v[0])/guest.PageSize {
@@ -232,8 +243,14 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 			if err != nil {
 				return out, err
 			}
+			flags := uint64(vmWrite)
+			if o.vmFlags.Size != 0 {
+				if flags, err = read.value(vma, o.vmFlags); err != nil {
+					return out, err
+				}
+			}
 			if root := x.tasks.physicalAddr(pgd, read); root != 0 {
-				out = append(out, Mapping{root, guest.GVA(v[0] + part*guest.PageSize)})
+				out = append(out, Mapping{root, guest.GVA(v[0] + part*guest.PageSize), flags&(vmWrite|vmShared) == vmWrite})
 			}
 		}
 	}

@@ -9,28 +9,28 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// piece is code that came in one piece, the kernel or a module, where it runs. It does
-// not change.
+// piece is code that was loaded as a unit, the kernel or a module, at its place in
+// memory. It does not change.
 type piece struct {
 	name  string // of the module; "" is the kernel
 	k     *Kernel
 	slide guest.GVA
 	*guest.SymbolTable
 	black *guest.Blacklist
-	sites *Sites // at the addresses that it was linked at
+	sites *Sites // at link-time addresses
 	orc   *ORC   // the same; nil: none
 
-	missing []string          // what is not known of it
-	lacks   map[string]string // the tables of that
+	missing []string          // the parts of it that are not known
+	lacks   map[string]string // the missing tables
 
-	text, init []guest.Range // ascending; init is given back when it has started
-	kept       guest.Range   // data that is constant once the kernel has started, not before
-	where      []guest.Range // all of it is in there
+	text, init []guest.Range // ascending; init is freed once it has started
+	kept       guest.Range   // data that is constant once the kernel has started, but not before
+	where      []guest.Range // contains all of it
 
-	unhandled map[guest.GVA]string // why, by where they start: functions that breakpoints would end (View.BreakpointsByVector)
+	unhandled map[guest.GVA]string // reasons, by function start: functions in which a breakpoint would end the guest (View.BreakpointsByVector)
 }
 
-// coreAt names the kernel's own code as it is from a state on.
+// coreAt identifies the kernel's own code from a system state on.
 type coreAt struct {
 	core *piece
 	from SystemState
@@ -60,7 +60,7 @@ func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
 	return p, err
 }
 
-// setRanges finds the text and where all of the piece is.
+// setRanges determines the text and the extent of the piece.
 func (p *piece) setRanges() {
 	k := p.k
 	for i := range k.mem.Sections {
@@ -78,16 +78,17 @@ func (p *piece) setRanges() {
 			p.text = append(p.text, r)
 		}
 	}
-	if lo, hi := k.program.extent(); hi != 0 { // a module's parts are apart, with those of others between
+	if lo, hi := k.program.extent(); hi != 0 { // a module's parts are separate, with other modules' between them
 		p.where = []guest.Range{{Start: p.slidAddr(lo + KernelMap), End: p.slidAddr(hi + KernelMap)}}
 	}
-	if lo, hi, ok := k.mem.Between("__start_ro_after_init", "__end_ro_after_init"); ok {
+	if lo, hi, ok := k.mem.RangeBetween("__start_ro_after_init", "__end_ro_after_init"); ok {
 		p.kept = guest.Range{Start: p.slidAddr(lo), End: p.slidAddr(hi)}
 	}
 }
 
-// slidAddr is where what was linked at addr is. What is below the kernel's mapping is no
-// address but an offset of a per-CPU variable, or a number.
+// slidAddr is the run-time address for the link-time address addr. A number below the
+// kernel's mapping is not an address but an offset of a per-CPU variable, or a
+// constant.
 func (p *piece) slidAddr(addr uint64) guest.GVA {
 	if addr < KernelMap {
 		return guest.GVA(addr)
@@ -101,7 +102,7 @@ func (p *piece) symbol(n *elf.Name) guest.Symbol {
 	if n.Func {
 		s.Kind = guest.SymFunc
 	}
-	if sec := p.k.mem.At(n.Addr); sec != nil {
+	if sec := p.k.mem.PartAt(n.Addr); sec != nil {
 		s.Section = sec.Name
 	}
 	return s
@@ -110,7 +111,7 @@ func (p *piece) symbol(n *elf.Name) guest.Symbol {
 // room returns how many bytes there are from a symbol to the end of its section, or of
 // the kernel's bss.
 func (p *piece) room(s *guest.Symbol) (segment, section uint64) {
-	if sec := p.k.mem.At(uint64(s.Addr - p.slide)); sec != nil && sec.Addr >= KernelMap {
+	if sec := p.k.mem.PartAt(uint64(s.Addr - p.slide)); sec != nil && sec.Addr >= KernelMap {
 		n := sec.Addr + uint64(len(sec.Data)) - uint64(s.Addr-p.slide)
 		return n, n
 	}
@@ -129,7 +130,7 @@ func (p *piece) section(name string) (rs []guest.Range) {
 			rs = append(rs, guest.Range{Start: p.slidAddr(s.Addr), End: p.slidAddr(s.Addr + uint64(len(s.Data)))})
 		}
 	}
-	if t := p.k.table(name); len(rs) == 0 && name == Blacklist && len(t.Data) != 0 {
+	if t := p.k.table(name); len(rs) == 0 && name == blacklist && len(t.Data) != 0 {
 		rs = append(rs, guest.Range{Start: p.slidAddr(t.Addr), End: p.slidAddr(t.Addr + uint64(len(t.Data)))})
 	}
 	return rs
@@ -138,7 +139,7 @@ func (p *piece) section(name string) (rs []guest.Range) {
 // isText reports whether addr is code, at some time.
 func (p *piece) isText(addr guest.GVA) bool { return p.k.isText(uint64(addr - p.slide)) }
 
-// inInit reports whether addr is code that is gone when the kernel has started.
+// inInit reports whether addr is code that is freed when the kernel has started.
 func (p *piece) inInit(addr guest.GVA) bool {
 	for _, r := range p.init {
 		if addr >= r.Start && addr < r.End {
@@ -148,7 +149,7 @@ func (p *piece) inInit(addr guest.GVA) bool {
 	return false
 }
 
-// initialBytes returns the n bytes at addr as they are before the kernel runs, relocated, or
+// initialBytes returns the n bytes at addr as before the kernel runs, relocated, or
 // nil.
 func (p *piece) initialBytes(addr guest.GVA, n uint64) []byte {
 	link := uint64(addr - p.slide)
@@ -164,17 +165,17 @@ func (p *piece) constant(addr guest.GVA, n uint64) bool {
 	if addr < p.kept.End && addr+guest.GVA(n) > p.kept.Start {
 		return false
 	}
-	s := p.k.mem.At(uint64(addr - p.slide))
+	s := p.k.mem.PartAt(uint64(addr - p.slide))
 	return s != nil && !s.W && !s.X
 }
 
-// tracerCode is why the code that functions call when they are traced is not probed
-// (arch/x86/kernel/ftrace_64.S): the kernel patches calls in there that no table has, reads them
-// back (text_poke stops the kernel where that is not what it has written), and copies the
-// whole into trampolines of its own (create_trampoline in arch/x86/kernel/ftrace.c).
+// tracerCode is why the code that traced functions call is not probed
+// (arch/x86/kernel/ftrace_64.S). The kernel patches calls in it that are in no table,
+// reads them back (text_poke crashes the kernel if they differ), and copies the whole
+// code into trampolines of its own (create_trampoline in arch/x86/kernel/ftrace.c).
 const tracerCode = "the function tracer's own code, which the kernel patches and copies"
 
-// blacklistReason returns why nothing in the symbol at addr may be probed, or "".
+// blacklistReason returns why the symbol at addr must not be probed, or "".
 func (p *piece) blacklistReason(addr guest.GVA) string {
 	if s, ok := p.Find(addr); ok && p.name == "" {
 		switch s.Name {
@@ -192,5 +193,14 @@ func (p *piece) blacklistReason(addr guest.GVA) string {
 			return why
 		}
 	}
-	return p.black.Blacklisted(addr)
+	return p.black.BlacklistReason(addr)
+}
+
+// link is guest.Piece.Link.
+func (p *piece) link(addr guest.GVA, b []byte, back bool) {
+	by := -uint64(p.slide)
+	if back {
+		by = -by
+	}
+	p.k.program.relocs.slideWords(b, uint64(addr-p.slide)-KernelMap, by)
 }

@@ -7,27 +7,28 @@ import (
 	"sort"
 )
 
-// KernelMap is where the kernel's mapping of itself begins: what is linked at
-// this address plus x is loaded at physical address x (__START_KERNEL_map,
+// KernelMap is the beginning of the kernel's mapping of itself: code linked at this
+// address plus x is loaded at physical address x (__START_KERNEL_map,
 // Documentation/arch/x86/x86_64/mm.rst).
 const KernelMap = 0xffff_ffff_8000_0000
 
-// kernelImageSize is how much that mapping holds in a kernel that can be slid
+// kernelImageSize is the size of that mapping in a kernel that can be slid
 // (KERNEL_IMAGE_SIZE with CONFIG_RANDOMIZE_BASE).
 const kernelImageSize = 1 << 30
 
-// relocs say what in a loaded kernel depends on where it runs. The build appends
-// them to the image (arch/x86/boot/compressed/Makefile, arch/x86/tools/relocs.c):
-// addresses of 32 bits, to be sign-extended, in lists that a zero stands before:
+// relocs are the words of a loaded kernel that depend on its address. The build
+// appends them to the image (arch/x86/boot/compressed/Makefile,
+// arch/x86/tools/relocs.c): addresses of 32 bits, to be sign-extended, in lists that
+// are each preceded by a zero:
 //
 //	0, words of 64 bits; 0, words of 32 bits that the slide is taken from; 0, words of 32 bits
 //
-// Linux has no inverse ones since 6.15, and then leaves out their zero.
+// Linux has no inverse ones since 6.15, and then omits their zero.
 type relocs struct{ abs64, inv32, abs32 []byte }
 
-// parseRelocs reads what stands behind the image, none in a kernel that cannot be
-// slid. Each place is one that in reports to be n bytes of the loaded image at its
-// physical address.
+// parseRelocs reads the relocations after the image; a kernel that cannot be slid has
+// none. For each place, in must report that its n bytes at that physical address are
+// in the loaded image.
 func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 	if len(bytes.Trim(b, "\x00")) == 0 {
 		return relocs{}, nil
@@ -71,7 +72,7 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 	return r, nil
 }
 
-// wordAt is the physical address of a word by its entry.
+// wordAt is the physical address of a word, from its entry.
 func wordAt(v uint32) uint64 { return uint64(int64(int32(v))) - KernelMap }
 
 // canSlide reports whether the kernel can be slid.
@@ -94,8 +95,8 @@ func (r *relocs) apply(image []byte, lo, slide uint64) {
 	}
 }
 
-// slidBytes returns b, which is loaded at physical address pa, as it is in a kernel that is
-// slid, or nil where b has a part of a word that is relocated.
+// slidBytes returns b, which is loaded at physical address pa, as in a slid kernel,
+// or nil if b contains a part of a relocated word.
 func (r *relocs) slidBytes(b []byte, pa, slide uint64) []byte {
 	b = bytes.Clone(b)
 	le := binary.LittleEndian
@@ -119,4 +120,21 @@ func (r *relocs) slidBytes(b []byte, pa, slide uint64) []byte {
 		}
 	}
 	return b
+}
+
+// slideWords adds to the words that are wholly in b, which is loaded at physical address pa, what a slide further by that many bytes does.
+func (r *relocs) slideWords(b []byte, pa, by uint64) {
+	if by == 0 {
+		return
+	}
+	le, end := binary.LittleEndian, pa+uint64(len(b))
+	each := func(list []byte, size uint64, add func(w []byte)) {
+		at := func(i int) uint64 { return wordAt(le32(list[4*i:])) }
+		for i := sort.Search(len(list)/4, func(i int) bool { return at(i) >= pa }); i < len(list)/4 && at(i)+size <= end; i++ {
+			add(b[at(i)-pa:])
+		}
+	}
+	each(r.abs64, 8, func(w []byte) { le.PutUint64(w, le64(w)+by) })
+	each(r.abs32, 4, func(w []byte) { le.PutUint32(w, le32(w)+uint32(by)) })
+	each(r.inv32, 4, func(w []byte) { le.PutUint32(w, le32(w)-uint32(by)) })
 }

@@ -1,7 +1,9 @@
 package linux
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +14,12 @@ import (
 func running1(t *testing.T, m *memory, lookup Lookup) *booted {
 	b := boot1(t, 0, "")
 	b.read = func(addr guest.GVA, p []byte) error {
-		if err := b.at(addr, p); err == nil {
+		if err := b.readAt(addr, p); err == nil {
 			return nil
 		}
 		return m.read(addr, p)
 	}
-	b.running = &running{types: m.types, tasks: NewTasks(m.types, lookup), modules: NewModules(m.types, lookup), kprobes: newKprobes(m.types, lookup)}
+	b.running = &running{types: m.types, tasks: newTasks(m.types, lookup), modules: newModules(m.types, lookup), kprobes: newKprobes(m.types, lookup)}
 	return b
 }
 
@@ -32,7 +34,7 @@ func TestRefreshModules(t *testing.T) {
 		}
 	}
 	refresh("before there are any", false)
-	v.started(StateRunning)
+	v.setState(StateRunning)
 	v.Refresh()
 	refresh("at first", true)
 	fn := textAt + guest.GVA(0x20)
@@ -40,25 +42,31 @@ func TestRefreshModules(t *testing.T) {
 	if err != nil || s.Addr != fn || s.Size != 7 || s.Kind != guest.SymFunc {
 		t.Errorf("one:fn: %+v, %v", s, err)
 	}
-	if v.Module(fn) != "one" || !v.IsText(fn) || v.IsText(dataAt) || v.Fixed(fn, fn+1) != "ftrace" || v.Entry(fn) != fn+5 {
-		t.Errorf("fn is in module %q, text %v and %v, %q, entry %v", v.Module(fn), v.IsText(fn), v.IsText(dataAt), v.Fixed(fn, fn+1), v.Entry(fn))
+	if v.Module(fn) != "one" || !v.IsText(fn) || v.IsText(dataAt) || v.FixedReason(fn, fn+1) != "ftrace" || v.Entry(fn) != fn+5 {
+		t.Errorf("fn is in module %q, text %v and %v, %q, entry %v", v.Module(fn), v.IsText(fn), v.IsText(dataAt), v.FixedReason(fn, fn+1), v.Entry(fn))
 	}
 	if !v.IsText(initAt) {
 		t.Error("what module two starts with is no text")
 	}
-	if types, err := v.ModuleTypes("one"); err != nil || types == nil {
+	if types, err := v.moduleTypes("one"); err != nil || types == nil {
 		t.Errorf("types: %v", err)
 	}
-	if _, err := v.ModuleTypes("three"); !errors.Is(err, guest.ErrSymbolNotFound) {
+	if _, err := v.moduleTypes("three"); !errors.Is(err, guest.ErrSymbolNotFound) {
 		t.Errorf("types of no module: %v", err)
 	}
 	refresh("again", false)
 
 	one := v.now.Load().piece(fn)
-	mem, _ := m.types.Field("module.mem")
+	mem, _ := m.types.field("module.mem")
 	m.set(modAt+0x200, "module.state", 0)
-	m.set(modAt+0x200+guest.GVA(mem.Off+2*12), "module_memory.base", 0, "module_memory.size", 0)
 	refresh("two is live", true)
+	refresh("two is live and has what it started with", false)
+	if !v.IsText(initAt) {
+		t.Error("what module two starts with is no text before it is freed")
+	}
+	m.set(modAt+0x200+guest.GVA(mem.Off+2*12), "module_memory.base", 0, "module_memory.size", 0)
+	refresh("two has freed what it started with", true)
+	refresh("nothing more happens", false)
 	if v.IsText(initAt) {
 		t.Error("what module two started with is still text")
 	}
@@ -88,6 +96,12 @@ func TestRefreshModules(t *testing.T) {
 	if v.FreedText(textAt + 0x400) {
 		t.Error("module two is there")
 	}
+	// In the middle of RefreshModules: the list is new, but the names are still the
+	// old ones.
+	known := v.running.known.Load()
+	v.running.known.Store(&moduleList{all: slices.DeleteFunc(slices.Clone(known.all), func(x Module) bool { return x.Addr == modAt }), changes: 2})
+	freed("its names are still known", true)
+	v.running.known.Store(known)
 	refresh("one is gone", true)
 	if _, err := v.Lookup("one:fn"); !errors.Is(err, guest.ErrModuleNotFound) || v.IsText(fn) || !v.FreedText(fn) {
 		t.Errorf("one:fn: %v", err)
@@ -117,7 +131,7 @@ func TestRefreshModules(t *testing.T) {
 func TestManyModules(t *testing.T) {
 	m, lookup := moduleMemory(t, false)
 	v := running1(t, m, lookup)
-	v.started(StateRunning)
+	v.setState(StateRunning)
 	v.Refresh()
 	const size = 50 << 20
 	read, bytes := v.read, uint64(0)
@@ -128,7 +142,7 @@ func TestManyModules(t *testing.T) {
 		}
 		return read(addr, p)
 	}
-	mem, _ := m.types.Field("module.mem")
+	mem, _ := m.types.field("module.mem")
 	text := mem.Off + 12
 	var at []guest.GVA
 	for i := range 8 {
@@ -148,7 +162,7 @@ func TestManyModules(t *testing.T) {
 	}
 }
 
-// TestViewTasks: the list of tasks, also one that is longer than what is asked for, or
+// TestViewTasks: the list of tasks, including one that is longer than the limit, or
 // broken.
 func TestViewTasks(t *testing.T) {
 	m, lookup := taskMemory(t)
@@ -164,5 +178,44 @@ func TestViewTasks(t *testing.T) {
 	m.set(initTask, "task_struct.tasks.next", 0)
 	if _, _, err := v.Tasks(10); !errors.Is(err, errNoMemory) {
 		t.Errorf("a broken list: %v", err)
+	}
+}
+
+// TestModuleKprobes: kprobes of the kernel's own that have waited for a module are in its text before the module is seen; its code is
+// known without them, and so is code whose kprobes came without a word.
+func TestModuleKprobes(t *testing.T) {
+	m, lookup := moduleMemory(t, false)
+	v := running1(t, m, lookup)
+	const table, first = modBase + 0x6000, modBase + 0x6800
+	v.running.kprobes = &kprobes{table: table, link: field{Off: 0, Size: 8}, addr: field{Off: 16, Size: 8}, code: field{Off: 24, Size: 1}}
+	fn := textAt + guest.GVA(0x20)
+	arm := func(n int, at guest.GVA) {
+		k := first + guest.GVA(n*0x40)
+		m.put(k, words(0, 0, 0, 0, uint32(at&0xffffffff), uint32(at>>32), uint32(at-textAt), 0)) // the text's bytes are their offsets
+		m.put(table+guest.GVA(8*n), words(uint32(k&0xffffffff), uint32(k>>32)))
+		m.put(at, []byte{0xcc})
+	}
+	v.setState(StateRunning)
+	v.Refresh()
+	if b := v.Code(fn, 1); b != nil {
+		t.Fatalf("there is code: % x", b)
+	}
+	v.restoreDisplaced(fn, []byte{0}) // kprobes are read before there are any
+	arm(0, fn)
+	arm(1, fn+3)
+	if _, err := v.RefreshModules(); err != nil {
+		t.Fatal(err)
+	}
+	want := []byte{0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26}
+	if b := v.now.Load().piece(fn).initialBytes(fn, 7); !bytes.Equal(b, want) {
+		t.Errorf("the module began with % x, want % x", b, want)
+	}
+	arm(2, fn+5)
+	if b := v.Code(fn, 7); !bytes.Equal(b, want) {
+		t.Errorf("its code is % x, want % x", b, want)
+	}
+	m.put(fn+3, []byte{0x23}) // switched off
+	if b := v.Code(fn+3, 4); !bytes.Equal(b, want[3:]) {
+		t.Errorf("its code is % x, want % x", b, want[3:])
 	}
 }

@@ -3,21 +3,23 @@ package linux
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
 )
 
-// setupHeader is the first sector and a half of a bzImage, in which its fields are
-// at the offsets that they have in the zero page, too
-// (Documentation/arch/x86/boot.rst and zero-page.rst).
+// setupHeader is the first sector and a half of a bzImage, in which its fields have
+// the same offsets as in the zero page (Documentation/arch/x86/boot.rst and
+// zero-page.rst).
 type setupHeader []byte
 
 // Offsets in the zero page.
 const (
 	acpiRSDP       = 0x070
 	e820Entries    = 0x1e8
-	setupSects     = 0x1f1 // where the header begins
+	setupSects     = 0x1f1 // beginning of the header
 	vidMode        = 0x1fa
 	bootFlag       = 0x1fe
-	headerJump     = 0x201 // one byte: the header ends that far behind 0x202
+	headerJump     = 0x201 // one byte: the distance of the header's end from 0x202
 	headerMagic    = 0x202
 	headerVersion  = 0x206
 	typeOfLoader   = 0x210
@@ -34,7 +36,7 @@ const (
 	setupData      = 0x250
 	headerLimit    = 0x290 // the next field of the zero page
 	e820Table      = 0x2d0 // entries of 20 bytes, at most 128
-	setupHeaderEnd = 0x250 // of what every header has that has a payload
+	setupHeaderEnd = 0x250 // part that every header with a payload has
 )
 
 // Bits of fields.
@@ -45,10 +47,13 @@ const (
 	xlf5Level  = 1 << 6 // it runs with 5 levels of page tables (XLF_5LEVEL_ENABLED)
 )
 
-// readSetupHeader finds the header of a bzImage that has a payload (version 2.08)
-// and of a kernel that is 64-bit.
+// readSetupHeader finds the header of a bzImage that has a payload (version 2.08) and
+// a 64-bit kernel.
 func readSetupHeader(b []byte) (setupHeader, error) {
 	if len(b) < setupHeaderEnd || string(b[headerMagic:headerMagic+4]) != "HdrS" {
+		if what, _ := guest.FileKind(b); what != "" {
+			return nil, fmt.Errorf("%w, but %s: want a bzImage or vmlinux", ErrNotKernel, what)
+		}
 		return nil, fmt.Errorf("%w: want a bzImage or vmlinux", ErrNotKernel)
 	}
 	h := setupHeader(b[:min(len(b), headerLimit, headerMagic+int(b[headerJump]))])
@@ -67,7 +72,7 @@ func readSetupHeader(b []byte) (setupHeader, error) {
 func (h setupHeader) u16(at int) uint16 { return binary.LittleEndian.Uint16(h[at:]) }
 func (h setupHeader) u32(at int) uint32 { return binary.LittleEndian.Uint32(h[at:]) }
 
-// sectors is how many of 512 bytes are between the first one and the kernel.
+// sectors is the number of 512-byte sectors between the first one and the kernel.
 func (h setupHeader) sectors() int {
 	if h[setupSects] == 0 {
 		return 4
@@ -75,7 +80,8 @@ func (h setupHeader) sectors() int {
 	return int(h[setupSects])
 }
 
-// newSetupHeader returns a header for a kernel that is loaded without one, of version 2.15.
+// newSetupHeader returns a header, of version 2.15, for a kernel that is loaded
+// without one.
 func newSetupHeader() setupHeader {
 	h, le := make(setupHeader, headerLimit), binary.LittleEndian
 	copy(h[headerMagic:], "HdrS")

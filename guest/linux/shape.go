@@ -4,40 +4,41 @@ import (
 	"github.com/guestprobe/guestprobe/guest/elf"
 )
 
-// shape is how a table is found that has no symbols around it, in a kernel without
-// CONFIG_KALLSYMS_ALL: as the longest run of what can be its entries.
+// shape describes how to find a table without symbols around it, in a kernel without
+// CONFIG_KALLSYMS_ALL: as the longest run of possible entries.
 type shape struct {
 	size, align int
 	entry       func(k *Kernel, t *elf.Part, at int) bool
-	// user is a function that only a kernel with such a table has; member one that is in it.
+	// user is a function that only a kernel with such a table has; member is a
+	// function in the table.
 	user, member string
-	off          string // what is not known without it
+	off          string // the feature that is lost without it
 }
 
-// minRun is how many entries in a row are no chance.
+// minRun is the number of consecutive entries that rules out chance.
 const minRun = 8
 
 var shapes = map[string]shape{
-	MCount: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
+	mCount: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		a := le64(t.Data[at:])
 		return (at < 8 || a != le64(t.Data[at-8:])) && k.patchableLen(a, 0xe8, 0xe8) == 5
 	}, "ftrace_init", "", "the entries of functions"},
-	JumpTable: {16, 8, func(k *Kernel, t *elf.Part, at int) bool {
-		to := relative(t, at+4)
-		return k.patchableLen(relative(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
+	jumpTable: {16, 8, func(k *Kernel, t *elf.Part, at int) bool {
+		to := relativeAddr(t, at+4)
+		return k.patchableLen(relativeAddr(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
 	}, "jump_label_init", "", "static branches"},
-	StaticCallSites: {8, 4, func(k *Kernel, t *elf.Part, at int) bool {
-		b := k.mem.Bytes(relative(t, at), 2)
-		return b != nil && (b[0] == 0xe8 || b[0] == 0xe9 || b[0] == 0x0f && b[1]&0xf0 == 0x80) && k.isText(relative(t, at)) && k.isData(relative(t, at+4)&^3)
+	staticCallSites: {8, 4, func(k *Kernel, t *elf.Part, at int) bool {
+		b := k.mem.Bytes(relativeAddr(t, at), 2)
+		return b != nil && (b[0] == 0xe8 || b[0] == 0xe9 || b[0] == 0x0f && b[1]&0xf0 == 0x80) && k.isText(relativeAddr(t, at)) && k.isData(relativeAddr(t, at+4)&^3)
 	}, "static_call_init", "", "static calls"},
-	Blacklist: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
+	blacklist: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		i := k.mem.NamesFrom(le64(t.Data[at:]))
 		return i < len(k.mem.Names) && k.mem.Names[i].Addr == le64(t.Data[at:]) && k.mem.Names[i].Func
 	}, "register_kprobe", "notify_die", "what must not be probed"},
 }
 
-// patchableLen returns the length of the instruction at a if that is text and a call or jump,
-// or the nop that the kernel writes instead, 0 if not.
+// patchableLen returns the length of the instruction at a if it is text and a call or
+// jump, or the nop that the kernel writes instead, 0 if not.
 func (k *Kernel) patchableLen(a uint64, long, short byte) int {
 	if a < KernelMap || !k.isText(a) {
 		return 0
@@ -53,7 +54,7 @@ func (k *Kernel) patchableLen(a uint64, long, short byte) int {
 	return 0
 }
 
-// isData reports whether a is in the loaded kernel, and no code.
+// isData reports whether a is in the loaded kernel, but not code.
 func (k *Kernel) isData(a uint64) bool {
 	lo, hi := k.program.extent()
 	return a >= lo+KernelMap && a < hi+KernelMap && !k.isText(a)
@@ -86,12 +87,13 @@ func (k *Kernel) findByShape(name string) (table elf.Part) {
 	return table
 }
 
-// missingTables returns the tables that the kernel may have and that were not found, each with
-// what is not known for that reason.
+// missingTables returns the tables that the kernel may have and that were not found,
+// each with the feature that is lost.
 func (k *Kernel) missingTables() map[string]string {
 	out := map[string]string{}
 	for name, s := range shapes {
-		// Exports are not all functions: what is not among them may be there.
+		// Not all functions are exported: a function that is not among the exports
+		// may exist.
 		_, has := k.mem.Lookup(s.user)
 		if t := k.table(name); len(t.Data) == 0 && (has || k.nameless) {
 			out[name] = s.off

@@ -13,9 +13,9 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
 )
 
-// tabled is a kernel of 64 functions of 16 bytes, which begin with the nop of 5 bytes,
+// tabledKernel is a kernel of 64 functions of 16 bytes, which begin with the nop of 5 bytes,
 // with tables of n entries that no symbols are around, among read-only data.
-func tabled(t testing.TB, n int, names ...string) *Kernel {
+func tabledKernel(t testing.TB, n int, names ...string) *Kernel {
 	t.Helper()
 	const data = kerneltest.Base + 0x10_0000
 	d := []byte("Linux version 6.1.0-test (gcc)\n\x00")
@@ -72,8 +72,8 @@ func tabled(t testing.TB, n int, names ...string) *Kernel {
 // TestShapes: tables are found without symbols, and what a kernel does not have is not
 // missed.
 func TestShapes(t *testing.T) {
-	k := tabled(t, 20, "notify_die", "register_kprobe", "ftrace_init", "jump_label_init", "static_call_init")
-	for name, want := range map[string]int{MCount: 20 * 8, JumpTable: 20 * 16, StaticCallSites: 20 * 8, Blacklist: 18 * 8} {
+	k := tabledKernel(t, 20, "notify_die", "register_kprobe", "ftrace_init", "jump_label_init", "static_call_init")
+	for name, want := range map[string]int{mCount: 20 * 8, jumpTable: 20 * 16, staticCallSites: 20 * 8, blacklist: 18 * 8} {
 		if got := k.table(name); len(got.Data) != want {
 			t.Errorf("%s has %d bytes, want %d", name, len(got.Data), want)
 		}
@@ -82,11 +82,11 @@ func TestShapes(t *testing.T) {
 		t.Errorf("it lacks %v", lacks)
 	}
 	// Too few to be sure.
-	k = tabled(t, 5, "notify_die", "register_kprobe", "ftrace_init", "static_call_init")
-	if lacks := k.missingTables(); len(lacks) != 3 || lacks[JumpTable] != "" {
+	k = tabledKernel(t, 5, "notify_die", "register_kprobe", "ftrace_init", "static_call_init")
+	if lacks := k.missingTables(); len(lacks) != 3 || lacks[jumpTable] != "" {
 		t.Errorf("it lacks %v", lacks)
 	}
-	if lacks := tabled(t, 5, "notify_die").missingTables(); len(lacks) != 0 {
+	if lacks := tabledKernel(t, 5, "notify_die").missingTables(); len(lacks) != 0 {
 		t.Errorf("it lacks %v", lacks)
 	}
 }
@@ -94,18 +94,18 @@ func TestShapes(t *testing.T) {
 // TestUnknownTables: where a table was not found, nothing is probed that looks like one of
 // its places.
 func TestUnknownTables(t *testing.T) {
-	k := tabled(t, 5)
-	mem := ram(t, MinRAM)
-	st, err := Boot(mem, k, BootOptions{RAM: MinRAM})
+	k := tabledKernel(t, 5)
+	mem := ram(t, minRAM)
+	st, err := Boot(mem, k, BootOptions{RAM: minRAM})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &booted{t: t}
-	b.ram, _ = mem.Slice(0, MinRAM)
-	if b.View, err = NewView(k, st, b.at); err != nil {
+	b.ram, _ = mem.Slice(0, minRAM)
+	if b.View, err = NewView(k, st, b.readAt); err != nil {
 		t.Fatal(err)
 	}
-	missing := b.Missing()
+	missing := b.MissingFeatures()
 	if len(missing) != 8 || !strings.HasPrefix(missing[1], "names: ") || !slices.ContainsFunc(missing, func(s string) bool { return strings.HasPrefix(s, "static branches: ") }) {
 		t.Errorf("missing: %q", missing)
 	}
@@ -114,7 +114,7 @@ func TestUnknownTables(t *testing.T) {
 		fixed bool
 	}{{0, 1, true}, {5, 1, false}, {5, 3, false}, {5, 4, true}, {8, 1, true}, {13, 2, false}} {
 		lo := b.fn(1) + guest.GVA(tt.at)
-		if got := b.Fixed(lo, lo+guest.GVA(tt.n)); (got != "") != tt.fixed {
+		if got := b.FixedReason(lo, lo+guest.GVA(tt.n)); (got != "") != tt.fixed {
 			t.Errorf("+%d, %d bytes: %q", tt.at, tt.n, got)
 		}
 	}

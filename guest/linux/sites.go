@@ -2,6 +2,7 @@ package linux
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sort"
@@ -11,38 +12,39 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// The tables of what a kernel, or a module, patches of itself, by their sections.
+// The tables of the code that a kernel, or a module, patches itself, by their
+// sections.
 const (
-	MCount          = "__mcount_loc"
-	JumpTable       = "__jump_table"
-	StaticCallSites = ".static_call_sites"
-	Bugs            = "__bug_table"
+	mCount          = "__mcount_loc"
+	jumpTable       = "__jump_table"
+	staticCallSites = ".static_call_sites"
+	bugs            = "__bug_table"
 	Exceptions      = "__ex_table"
-	Alternatives    = ".altinstructions"
-	LockPrefixes    = ".smp_locks"
+	alternatives    = ".altinstructions"
+	lockPrefixes    = ".smp_locks"
 	Returns         = ".return_sites"
-	Retpolines      = ".retpoline_sites"
+	retpolines      = ".retpoline_sites"
 	Calls           = ".call_sites"
-	Paravirt        = ".parainstructions"
-	EndbrSeals      = ".ibt_endbr_seal"
-	Blacklist       = "_kprobe_blacklist" // what must not be probed
+	paravirt        = ".parainstructions"
+	endbrSeals      = ".ibt_endbr_seal"
+	blacklist       = "_kprobe_blacklist" // functions that must not be probed
 )
 
-// Patch is why bytes of text must be as the kernel left them.
+// Patch is the reason why bytes of text must stay as the kernel left them.
 type Patch uint8
 
-// The reasons. Those up to Bug are for ever: the kernel rewrites or compares these bytes
-// whenever it likes. The others it rewrites once: a constant until its initcalls have run,
-// what follows before it starts its first thread (alternative_instructions), or when it
-// loads a module.
+// The reasons. Those up to Bug are permanent: the kernel rewrites or compares these
+// bytes at any time. The others are rewritten once: a constant until the initcalls
+// have run, the following ones before the kernel starts its first thread
+// (alternative_instructions), or when it loads a module.
 const (
-	Ftrace     Patch = iota + 1 // the call that a traceable function begins with
+	Ftrace     Patch = iota + 1 // the call at the beginning of a traceable function
 	JumpLabel                   // a static branch
 	StaticCall                  // a static call, or its trampoline
-	Bug                         // a BUG or WARN, which the kernel knows by its address and its bytes
-	Constant                    // a number that the kernel chooses while it starts (include/asm-generic/runtime-const.h)
+	Bug                         // a BUG or WARN, which the kernel recognizes by its address and its bytes
+	Constant                    // a number that the kernel chooses at boot (include/asm-generic/runtime-const.h)
 	Alternative
-	LockPrefix // gone while there is one CPU
+	LockPrefix // removed while there is only one CPU
 	Return
 	Retpoline
 	Call // call depth tracking
@@ -54,7 +56,8 @@ const (
 // Patches is a set of reasons.
 type Patches uint16
 
-// The sets: what the kernel may patch at any time, and what it patches when it starts, too.
+// The sets: code that the kernel may patch at any time, and code that it patches only
+// at boot.
 const (
 	Always  Patches = 1<<Ftrace | 1<<JumpLabel | 1<<StaticCall | 1<<Bug
 	AtStart Patches = 1<<numPatches - 1
@@ -62,19 +65,20 @@ const (
 
 var patchNames = [numPatches]string{"", "ftrace", "jump_label", "static_call", "bug", "runtime_const", "alternative", "smp_lock", "return", "retpoline", "call", "paravirt", "endbr"}
 
-// String is the word that reports and refusals use.
+// String is the word used in reports and rejections.
 func (p Patch) String() string { return patchNames[p] }
 
-// trampolineSize is that of a static call's trampoline: the jump, and what marks it
+// trampolineSize is the size of a static call's trampoline: the jump, and its mark
 // (arch/x86/include/asm/static_call.h).
 const trampolineSize = 8
 
-// Sites are what a kernel, or a module, patches of itself. They do not change once they
-// are sorted, and may be used from any thread.
+// Sites are the places that a kernel, or a module, patches itself. They do not change
+// once they are sorted, and may be used from any thread.
 type Sites struct {
 	sites      []site   // ascending by address
 	exceptions []uint64 // ascending
-	edges      []edge   // ascending by where it leads
+	warnings   []uint64 // likewise, of the bugs
+	edges      []edge   // ascending by target
 	counts     [numPatches]int
 }
 
@@ -85,21 +89,21 @@ type site struct {
 	what Patch
 }
 
-// edge says that what is at from may go on at to, which the text does not show.
+// edge says that control may pass from from to to, which the text does not show.
 type edge struct{ to, from uint64 }
 
-// Sites reads the tables of what the kernel, or the module, patches of itself, at the
-// addresses that it was linked at. The error says which table is damaged, or of a layout
-// that is not known.
+// Sites reads the tables of the places that the kernel, or the module, patches
+// itself, at link-time addresses. The error says which table is damaged, or has an
+// unknown layout.
 func (k *Kernel) Sites() (*Sites, error) {
 	r := &siteReader{Sites: &Sites{}, k: k}
 	for _, t := range []struct {
 		name string
 		read func(t *elf.Part)
 	}{
-		{MCount, r.readMCount}, {JumpTable, r.readJumps}, {StaticCallSites, r.readStaticCalls}, {Bugs, r.readBugs}, {Exceptions, r.readExceptionTable},
-		{Alternatives, r.readAlternatives}, {LockPrefixes, r.readLocks}, {Paravirt, r.readParavirt},
-		{Returns, r.readBranches(Return)}, {Retpolines, r.readBranches(Retpoline)}, {Calls, r.readBranches(Call)}, {EndbrSeals, r.readSeals},
+		{mCount, r.readMCount}, {jumpTable, r.readJumps}, {staticCallSites, r.readStaticCalls}, {bugs, r.readBugs}, {Exceptions, r.readExceptionTable},
+		{alternatives, r.readAlternatives}, {lockPrefixes, r.readLocks}, {paravirt, r.readParavirt},
+		{Returns, r.readBranches(Return)}, {retpolines, r.readBranches(Retpoline)}, {Calls, r.readBranches(Call)}, {endbrSeals, r.readSeals},
 	} {
 		part := k.table(t.name)
 		if t.read(&part); r.err != nil {
@@ -118,7 +122,7 @@ func (k *Kernel) Sites() (*Sites, error) {
 		}
 	}
 	for i := range k.mem.Names {
-		if n := &k.mem.Names[i]; n.Func && IsTrampoline(n.Name) {
+		if n := &k.mem.Names[i]; n.Func && isTrampoline(n.Name) {
 			r.add(n.Addr, trampolineSize, StaticCall)
 		}
 	}
@@ -126,7 +130,7 @@ func (k *Kernel) Sites() (*Sites, error) {
 	return r.Sites, nil
 }
 
-// siteReader is what reads tables.
+// siteReader reads tables.
 type siteReader struct {
 	*Sites
 	k   *Kernel
@@ -144,10 +148,11 @@ func (s *Sites) add(addr, size uint64, what Patch) {
 func (s *Sites) sort() {
 	slices.SortFunc(s.sites, func(a, b site) int { return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(a.what, b.what)) })
 	slices.Sort(s.exceptions)
+	slices.Sort(s.warnings)
 	slices.SortFunc(s.edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.from, b.from)) })
 }
 
-// Count returns how many sites of a kind there are.
+// Count returns the number of sites of a kind.
 func (s *Sites) Count(p Patch) int { return s.counts[p] }
 
 // maxSite is the length of the longest site, an alternative.
@@ -158,8 +163,9 @@ func (s *Sites) firstAt(addr uint64) int {
 	return sort.Search(len(s.sites), func(i int) bool { return s.sites[i].addr >= addr })
 }
 
-// At returns what of set the kernel patches in [lo, hi), and whether there is such.
-func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
+// PatchAt returns the first reason in set for which the kernel patches [lo, hi), and
+// whether there is one.
+func (s *Sites) PatchAt(lo, hi uint64, set Patches) (Patch, bool) {
 	for i := s.firstAt(lo - min(lo, maxSite)); i < len(s.sites) && s.sites[i].addr < hi; i++ {
 		if x := &s.sites[i]; set>>x.what&1 != 0 && x.addr+uint64(x.size) > lo {
 			return x.what, true
@@ -168,8 +174,8 @@ func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
 	return 0, false
 }
 
-// Covers returns the end of a site that addr is in, if it is in any.
-func (s *Sites) Covers(addr uint64) (end uint64, ok bool) {
+// covers returns the end of a site that contains addr, if any.
+func (s *Sites) covers(addr uint64) (end uint64, ok bool) {
 	for i := s.firstAt(addr + 1 - min(addr+1, maxSite)); i < len(s.sites) && s.sites[i].addr <= addr; i++ {
 		if x := &s.sites[i]; x.addr+uint64(x.size) > addr {
 			end, ok = max(end, x.addr+uint64(x.size)), true
@@ -194,8 +200,14 @@ func (s *Sites) Exception(addr uint64) bool {
 	return ok
 }
 
-// Edges returns the places in [lo, hi), ascending, at which a branch or an exception may
-// go on that the text does not show.
+// warns reports whether the instruction at addr is a WARN, after which the kernel continues.
+func (s *Sites) warns(addr uint64) bool {
+	_, ok := slices.BinarySearch(s.warnings, addr)
+	return ok
+}
+
+// Edges returns the places in [lo, hi), ascending, that a branch or an exception may
+// lead to although the text does not show it.
 func (s *Sites) Edges(lo, hi uint64) (at []uint64) {
 	e := s.edges
 	for i := sort.Search(len(e), func(i int) bool { return e[i].to >= lo }); i < len(e) && e[i].to < hi; i++ {
@@ -213,8 +225,8 @@ func (r *siteReader) fail(format string, args ...any) {
 	}
 }
 
-// eachEntry calls f with each of the entries of size bytes of a table.
-func (r *siteReader) eachEntry(t *elf.Part, size int, f func(at int)) {
+// forEachEntry calls f with each of the entries of size bytes of a table.
+func (r *siteReader) forEachEntry(t *elf.Part, size int, f func(at int)) {
 	if len(t.Data)%size != 0 {
 		r.fail("%d bytes are no whole number of entries of %d", len(t.Data), size)
 	}
@@ -223,36 +235,36 @@ func (r *siteReader) eachEntry(t *elf.Part, size int, f func(at int)) {
 	}
 }
 
-// place is the code that the 32-bit offset at n leads to, 0 where that is none: then the
-// entry is of text that was left out of the image.
+// place is the code that the 32-bit offset at n refers to, 0 if it is not code: then
+// the entry is for text that was left out of the image.
 func (r *siteReader) place(t *elf.Part, n int) uint64 {
-	a := relative(t, n)
+	a := relativeAddr(t, n)
 	if !r.k.isText(a) {
 		return 0
 	}
 	return a
 }
 
-// readMCount reads the addresses of the calls of the tracer. An entry that was left out has
+// readMCount reads the addresses of the tracer calls. An entry that was left out has
 // address 0.
 func (r *siteReader) readMCount(t *elf.Part) {
-	r.eachEntry(t, 8, func(at int) {
+	r.forEachEntry(t, 8, func(at int) {
 		if a := le64(t.Data[at:]); r.k.isText(a) {
 			r.add(a, x86.JmpLen, Ftrace)
 		}
 	})
 }
 
-// readJumps reads struct jump_entry: offsets to the code and to where it may go on, and a
-// key of 8 bytes.
+// readJumps reads struct jump_entry: offsets to the code and to its target, and a key
+// of 8 bytes.
 func (r *siteReader) readJumps(t *elf.Part) {
-	r.eachEntry(t, 16, func(at int) {
-		a, to := r.place(t, at), relative(t, at+4)
+	r.forEachEntry(t, 16, func(at int) {
+		a, to := r.place(t, at), relativeAddr(t, at+4)
 		if a == 0 {
 			return
 		}
 		size := uint64(x86.JmpLen)
-		// A short jump, or the nop that stands for one (since Linux 5.14).
+		// A short jump, or the nop in place of one (since Linux 5.14).
 		if b := r.code(a, 2); b != nil && (b[0] == 0xeb || b[0] == 0x66 && b[1] == 0x90) {
 			size = 2
 		}
@@ -263,7 +275,7 @@ func (r *siteReader) readJumps(t *elf.Part) {
 
 // readStaticCalls reads struct static_call_site: offsets to the code and to a key.
 func (r *siteReader) readStaticCalls(t *elf.Part) {
-	r.eachEntry(t, 8, func(at int) {
+	r.forEachEntry(t, 8, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, r.length(a), StaticCall)
 		}
@@ -272,7 +284,7 @@ func (r *siteReader) readStaticCalls(t *elf.Part) {
 
 // readConstants reads offsets to numbers of size bytes in instructions.
 func (r *siteReader) readConstants(t *elf.Part, size uint64) {
-	r.eachEntry(t, 4, func(at int) {
+	r.forEachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, size, Constant)
 		}
@@ -282,7 +294,7 @@ func (r *siteReader) readConstants(t *elf.Part, size uint64) {
 // readBranches reads offsets to branches.
 func (r *siteReader) readBranches(what Patch) func(t *elf.Part) {
 	return func(t *elf.Part) {
-		r.eachEntry(t, 4, func(at int) {
+		r.forEachEntry(t, 4, func(at int) {
 			if a := r.place(t, at); a != 0 {
 				r.add(a, r.length(a), what)
 			}
@@ -290,7 +302,7 @@ func (r *siteReader) readBranches(what Patch) func(t *elf.Part) {
 	}
 }
 
-// length is that of the instruction at a, of 5 bytes where it cannot be decoded.
+// length is the length of the instruction at a, 5 bytes if it cannot be decoded.
 func (r *siteReader) length(a uint64) uint64 {
 	for n := uint64(x86.MaxLen); n > 0; n-- {
 		if b := r.code(a, n); b != nil {
@@ -305,7 +317,7 @@ func (r *siteReader) length(a uint64) uint64 {
 
 // readLocks reads offsets to lock prefixes. The table is padded with zeros to a page.
 func (r *siteReader) readLocks(t *elf.Part) {
-	r.eachEntry(t, 4, func(at int) {
+	r.forEachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 && le32(t.Data[at:]) != 0 {
 			r.add(a, 1, LockPrefix)
 		}
@@ -314,7 +326,7 @@ func (r *siteReader) readLocks(t *elf.Part) {
 
 // readSeals reads offsets to endbr64 instructions.
 func (r *siteReader) readSeals(t *elf.Part) {
-	r.eachEntry(t, 4, func(at int) {
+	r.forEachEntry(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, uint64(len(x86.Endbr64)), EndbrSeal)
 		}
@@ -327,20 +339,20 @@ func (r *siteReader) readParavirt(t *elf.Part) {
 	// The last entry may lack its padding.
 	data := *t
 	data.Data = append(slices.Clip(t.Data), make([]byte, -len(t.Data)&15)...)
-	r.eachEntry(&data, 16, func(at int) {
+	r.forEachEntry(&data, 16, func(at int) {
 		if a, n := le64(data.Data[at:]), uint64(data.Data[at+9]); r.k.isText(a) {
 			r.add(a, n, ParavirtCall)
 		}
 	})
 }
 
-// readExceptionTable reads struct exception_table_entry: offsets to the instruction and to
-// where it goes on, and a type.
+// readExceptionTable reads struct exception_table_entry: offsets to the instruction
+// and to its fixup, and a type.
 func (r *siteReader) readExceptionTable(t *elf.Part) {
-	r.eachEntry(t, 12, func(at int) {
+	r.forEachEntry(t, 12, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.exceptions = append(r.exceptions, a)
-			r.edges = append(r.edges, edge{relative(t, at+4), a})
+			r.edges = append(r.edges, edge{relativeAddr(t, at+4), a})
 		}
 	})
 }
@@ -356,21 +368,31 @@ func (r *siteReader) readBugs(t *elf.Part) {
 	if size == 0 {
 		return
 	}
-	r.eachEntry(t, size, func(at int) {
-		if a := r.place(t, at); a != 0 {
-			r.add(a, r.length(a), Bug)
+	const warning = 1 // BUGFLAG_WARNING (include/linux/bug.h)
+	flags := size - 2
+	if size == 8 { // no file and line: two bytes of padding follow
+		flags = 4
+	}
+	r.forEachEntry(t, size, func(at int) {
+		a := r.place(t, at)
+		if a == 0 {
+			return
+		}
+		r.add(a, r.length(a), Bug)
+		if binary.LittleEndian.Uint16(t.Data[at+flags:])&warning != 0 {
+			r.warnings = append(r.warnings, a)
 		}
 	})
 }
 
-// readAlternatives reads struct alt_instr: offsets to the code and to what may replace it,
-// a CPU feature, and the lengths of both. The feature has 2 bytes until Linux 6.2, and
-// 4 since; until 5.12 a third length follows.
+// readAlternatives reads struct alt_instr: offsets to the code and to its possible
+// replacement, a CPU feature, and the lengths of both. The feature has 2 bytes until
+// Linux 6.2, and 4 since; until 5.12 a third length follows.
 func (r *siteReader) readAlternatives(t *elf.Part) {
 	ok := func(lengths int) func(at int) bool {
 		return func(at int) bool {
 			n, m := uint64(t.Data[at+lengths]), uint64(t.Data[at+lengths+1])
-			return n != 0 && r.code(relative(t, at), n) != nil && (m == 0 || r.code(relative(t, at+4), m) != nil)
+			return n != 0 && r.code(relativeAddr(t, at), n) != nil && (m == 0 || r.code(relativeAddr(t, at+4), m) != nil)
 		}
 	}
 	lengths := 12
@@ -382,18 +404,18 @@ func (r *siteReader) readAlternatives(t *elf.Part) {
 	if size == 0 {
 		return
 	}
-	r.eachEntry(t, size, func(at int) {
+	r.forEachEntry(t, size, func(at int) {
 		a, n := r.place(t, at), uint64(t.Data[at+lengths])
 		if a == 0 {
 			return // in code that is data, for another kernel (relocate_kernel)
 		}
 		r.add(a, n, Alternative)
-		r.replacement(relative(t, at+4), uint64(t.Data[at+lengths+1]), a, n)
+		r.replacement(relativeAddr(t, at+4), uint64(t.Data[at+lengths+1]), a, n)
 	})
 }
 
-// replacement notes where the m bytes at from, which may replace the n bytes at a, jump
-// to: those who copy them make it the same place.
+// replacement records the jump targets of the m bytes at from, which may replace the
+// n bytes at a: when the kernel copies them it keeps the targets.
 func (r *siteReader) replacement(from, m, a, n uint64) {
 	for code, at := r.code(from, m), uint64(0); at < uint64(len(code)); {
 		i, err := x86.Decode(code[at:])
@@ -407,8 +429,8 @@ func (r *siteReader) replacement(from, m, a, n uint64) {
 	}
 }
 
-// stride returns the size of a table's entries of which all are good, 0 with an error
-// where there is none, and where the table is empty without one.
+// stride returns the size of a table's entries for which all are good. If no size
+// fits it returns 0 with an error, and if the table is empty 0 without one.
 func (r *siteReader) stride(t *elf.Part, sizes []int, good func(at int) bool) int {
 	if len(t.Data) == 0 {
 		return 0

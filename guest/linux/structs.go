@@ -8,31 +8,31 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Read fills p with the guest's bytes at addr or fails, as guest.AddressSpace's method
-// of that name does. Nothing that it reads is trusted.
+// Read fills p with the guest's bytes at addr or fails, like guest.AddressSpace's
+// method of that name. The data is not trusted.
 type Read func(addr guest.GVA, p []byte) error
 
-// Lookup returns the address of a symbol of the kernel as it runs, or that of a per-CPU
-// variable as the kernel adds it to a GS base.
+// Lookup returns the address of a symbol of the running kernel, or the offset of a
+// per-CPU variable from a GS base.
 type Lookup func(name string) (guest.GVA, bool)
 
-// finder finds what a reader of a kernel's structures needs, and remembers what it
-// does not find.
+// finder looks up the fields and symbols for a reader of a kernel's structures, and
+// records the missing ones.
 type finder struct {
-	types  *Types // nil: none
+	types  *Types // nil if not known
 	lookup Lookup
 
 	missing []string
 }
 
-// need is a field that is needed: its path, or several joined by | of which the first
-// one counts that there is.
+// need is a field that is needed: its path, or several joined by |, of which the
+// first existing one counts.
 type need struct {
-	to   *Field
+	to   *field
 	path string
 }
 
-// fields finds all the fields, or notes that feature is off and returns false.
+// fields finds all the fields, or records that feature is off and returns false.
 func (f *finder) fields(feature string, all ...need) bool {
 	for _, n := range all {
 		err := error(ErrNoTypes)
@@ -40,7 +40,7 @@ func (f *finder) fields(feature string, all ...need) bool {
 			if f.types == nil {
 				break
 			}
-			if *n.to, err = f.types.Field(path); err == nil {
+			if *n.to, err = f.types.field(path); err == nil {
 				break
 			}
 		}
@@ -52,7 +52,7 @@ func (f *finder) fields(feature string, all ...need) bool {
 	return true
 }
 
-// symbol finds a symbol, or notes that feature is off.
+// symbol finds a symbol, or records that feature is off.
 func (f *finder) symbol(feature, name string) (guest.GVA, bool) {
 	addr, ok := f.lookup(name)
 	if !ok {
@@ -62,10 +62,10 @@ func (f *finder) symbol(feature, name string) (guest.GVA, bool) {
 }
 
 // word is a field of the size of a pointer, at a structure's beginning.
-var word = Field{Size: 8}
+var word = field{Size: 8}
 
 // value reads the number in field x of the structure at addr.
-func (read Read) value(addr guest.GVA, x Field) (uint64, error) {
+func (read Read) value(addr guest.GVA, x field) (uint64, error) {
 	if x.Size > 8 {
 		return 0, fmt.Errorf("a field of %d bytes is no number", x.Size)
 	}
@@ -80,14 +80,14 @@ func (read Read) value(addr guest.GVA, x Field) (uint64, error) {
 	return v, nil
 }
 
-// valueOrZero is value, or 0 where that cannot be read.
-func (read Read) valueOrZero(addr guest.GVA, x Field) uint64 {
+// valueOrZero is value, or 0 if it cannot be read.
+func (read Read) valueOrZero(addr guest.GVA, x field) uint64 {
 	v, _ := read.value(addr, x)
 	return v
 }
 
-// follow goes from the structure at addr through the pointers in fields.
-func (read Read) follow(addr guest.GVA, fields ...Field) (guest.GVA, error) {
+// follow follows the pointers in fields, from the structure at addr on.
+func (read Read) follow(addr guest.GVA, fields ...field) (guest.GVA, error) {
 	for _, x := range fields {
 		next, err := read.value(addr, x)
 		if err != nil {
@@ -101,7 +101,7 @@ func (read Read) follow(addr guest.GVA, fields ...Field) (guest.GVA, error) {
 	return addr, nil
 }
 
-// Errors about what the guest's memory says.
+// Errors about the contents of the guest's memory.
 var (
 	errNull = errors.New("a null pointer")
 	errLoop = errors.New("a list leads back into itself")
@@ -109,9 +109,9 @@ var (
 )
 
 // list calls each with the address of each structure that a list (struct list_head)
-// links by its field link, at most left of them, from the list's head on. It ends at the
-// first error.
-func (read Read) list(head guest.GVA, link Field, left *int, each func(guest.GVA) error) error {
+// links by its field link, at most left of them, from the list's head on. It ends at
+// the first error.
+func (read Read) list(head guest.GVA, link field, left *int, each func(guest.GVA) error) error {
 	seen := map[guest.GVA]bool{}
 	for at := head; ; {
 		next, err := read.value(at, word)

@@ -18,9 +18,9 @@ func note(id string) kerneltest.Section {
 	return kerneltest.Section{Name: ".notes", Type: debugelf.SHT_NOTE, Data: append(append(b, "GNU\x00"...), id...)}
 }
 
-// nameless makes the small kernel forget its names, as one that was built without
+// namelessKernel makes the small kernel forget its names, as one that was built without
 // CONFIG_KALLSYMS.
-func nameless(t testing.TB) (*Kernel, []elf.Name) {
+func namelessKernel(t testing.TB) (*Kernel, []elf.Name) {
 	t.Helper()
 	k, err := Parse(kerneltest.Kernel(kerneltest.Layouts[3], note("ours")))
 	if err != nil {
@@ -49,7 +49,7 @@ func systemMap(names []elf.Name) []byte {
 }
 
 func TestReadSymbols(t *testing.T) {
-	k, names := nameless(t)
+	k, names := namelessKernel(t)
 	if err := k.readSymbols(systemMap(names)); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestReadSymbols(t *testing.T) {
 		t.Errorf("sites: %+v, %v", s, err)
 	}
 
-	k, _ = nameless(t)
+	k, _ = namelessKernel(t)
 	var table, text []byte
 	table, text = append(table, make([]byte, 24)...), append(text, 0)
 	for _, n := range names {
@@ -91,7 +91,7 @@ func TestReadSymbols(t *testing.T) {
 
 // TestSymbolsOfAnotherKernel: what the image knows of itself must agree.
 func TestSymbolsOfAnotherKernel(t *testing.T) {
-	_, names := nameless(t)
+	_, names := namelessKernel(t)
 	good := string(systemMap(names))
 	moved := func(name string) string {
 		for _, n := range names {
@@ -112,7 +112,7 @@ func TestSymbolsOfAnotherKernel(t *testing.T) {
 		{"nothing to compare", "ffffffff81000000 T traced\n", ""},
 		{"damaged ELF", "\x7fELF\x02\x01\x01", "elf header"},
 	} {
-		k, _ := nameless(t)
+		k, _ := namelessKernel(t)
 		err := k.readSymbols([]byte(tt.file))
 		switch {
 		case tt.want == "" && (err == nil || k.Checked != 0):
@@ -127,7 +127,7 @@ func TestSymbolsOfAnotherKernel(t *testing.T) {
 }
 
 func FuzzSystemMap(f *testing.F) {
-	_, names := nameless(f)
+	_, names := namelessKernel(f)
 	f.Add(systemMap(names[:40]))
 	f.Add([]byte("ffffffffffffffff B The real one\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -40,7 +40,7 @@ func array(of btf.Type, n uint32) btf.Type { return &btf.Array{Index: tInt, Type
 // typesOf returns the types as a kernel has them.
 func typesOf(t testing.TB, types ...btf.Type) *Types {
 	t.Helper()
-	out, err := ReadTypes(marshal(t, types...), nil)
+	out, err := readTypes(marshal(t, types...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func (m *memory) put(addr guest.GVA, b []byte) { copy(m.b[addr-m.base:], b) }
 func (m *memory) set(addr guest.GVA, members ...any) {
 	m.t.Helper()
 	for i := 0; i < len(members); i += 2 {
-		f, err := m.types.Field(members[i].(string))
+		f, err := m.types.field(members[i].(string))
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func (m *memory) set(addr guest.GVA, members ...any) {
 
 // link makes a list of head and of the structures' members link.
 func (m *memory) link(head guest.GVA, link string, at ...guest.GVA) {
-	f, err := m.types.Field(link)
+	f, err := m.types.field(link)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 // Tasks reads the tasks of a running kernel. Its methods may be called from any
-// goroutine, and while the guest runs: what they return is then of several moments.
+// goroutine, and while the guest runs: the results are then not of a single moment.
 type Tasks struct {
 	missing []string
 
-	profile guest.Profile // GS is false where the current task is not known
+	profile guest.Profile // GS is false if the current task is not known
 
 	init      guest.GVA // init_task; 0 = no list
-	direct    guest.GVA // page_offset_base; 0 = it is where directMap is
+	direct    guest.GVA // page_offset_base; 0 = the address is directMap
 	ids       bool
 	parent    bool
 	cred      bool
@@ -33,18 +33,18 @@ type Tasks struct {
 
 // taskFields are the fields that are read of a task.
 type taskFields struct {
-	tasks, signal, threadHead, threadNode Field
-	pid, tgid, comm                       Field
-	parent                                Field
-	cred, uid, gid                        Field
-	cgroups, cgroup, node, id             Field
-	threadPID, level, numbers, upid, nr   Field
-	start                                 Field
-	mm, pgd                               Field
-	sp, inactive, bp, ret                 Field
+	tasks, signal, threadHead, threadNode field
+	pid, tgid, comm                       field
+	parent                                field
+	cred, uid, gid                        field
+	cgroups, cgroup, node, id             field
+	threadPID, level, numbers, upid, nr   field
+	start                                 field
+	mm, pgd                               field
+	sp, inactive, bp, ret                 field
 }
 
-// Task is a thread of the guest, as the guest says.
+// Task is a thread of the guest, as reported by the guest.
 type Task struct {
 	Addr guest.GVA // of its struct task_struct
 
@@ -58,12 +58,12 @@ type Task struct {
 	Root      guest.GPA // its top-level page table; 0 for a kernel thread
 }
 
-// NoID is a user or group that is not known.
+// NoID is an unknown user or group.
 const NoID = ^uint32(0)
 
-// NewTasks finds out how to read the tasks of a kernel with these types, which may be
-// nil, and these symbols.
-func NewTasks(types *Types, lookup Lookup) *Tasks {
+// newTasks determines how to read the tasks of a kernel with these types, which may
+// be nil, and these symbols.
+func newTasks(types *Types, lookup Lookup) *Tasks {
 	f := &finder{types: types, lookup: lookup}
 	t := &Tasks{}
 	x := &t.f
@@ -97,13 +97,13 @@ func NewTasks(types *Types, lookup Lookup) *Tasks {
 // is about to, and never runs again (include/linux/sched.h).
 const taskDead = 0x80
 
-// findCurrent finds the per-CPU variables: current_task and cpu_number, which from 6.2
-// to 6.14 are members of pcpu_hot; and how large the stacks of tasks are (THREAD_SIZE),
-// by that of the first task.
+// findCurrent finds the per-CPU variables: current_task and cpu_number, which from
+// 6.2 to 6.14 are members of pcpu_hot; and the size of tasks' stacks (THREAD_SIZE),
+// from that of the first task.
 func (t *Tasks) findCurrent(f *finder) {
 	var task, cpu guest.GVA
 	if hot, ok := f.lookup("pcpu_hot"); ok {
-		var x, y Field
+		var x, y field
 		if !f.fields("the current task", need{&x, "pcpu_hot.current_task"}, need{&y, "pcpu_hot.cpu_number"}) {
 			return
 		}
@@ -122,7 +122,7 @@ func (t *Tasks) findCurrent(f *finder) {
 		f.missing = append(f.missing, fmt.Sprintf("the current task: per-CPU variables at %v and %v", task, cpu))
 		return
 	}
-	var state Field
+	var state field
 	if f.fields("whether tasks are gone", need{&state, "task_struct.__state|task_struct.state"}) {
 		p.StateOff, p.Dead = int32(state.Off), taskDead
 	}
@@ -140,14 +140,14 @@ func (t *Tasks) findCurrent(f *finder) {
 	t.profile = p
 }
 
-// Known reports whether the users of tasks are known, and their cgroups.
-func (t *Tasks) Known() (users, cgroups bool) { return t.cred, t.cgroup }
+// KnownFeatures reports whether the users of tasks are known, and their cgroups.
+func (t *Tasks) KnownFeatures() (users, cgroups bool) { return t.cred, t.cgroup }
 
-// Missing returns a sentence for each feature that this kernel does not have, with the
-// reason.
-func (t *Tasks) Missing() []string { return t.missing }
+// MissingFeatures returns a sentence for each feature that this kernel lacks, with
+// the reason.
+func (t *Tasks) MissingFeatures() []string { return t.missing }
 
-// Profile returns how the current task is found. The error says why that is not known.
+// Profile returns how to find the current task. The error says why that is not known.
 func (t *Tasks) Profile() (guest.Profile, error) {
 	if !t.profile.GS {
 		return guest.Profile{}, t.unknownError()
@@ -155,22 +155,22 @@ func (t *Tasks) Profile() (guest.Profile, error) {
 	return t.profile, nil
 }
 
-// unknownError is the error for what needs something that is missing.
+// unknownError is the error for a feature whose data is missing.
 func (t *Tasks) unknownError() error {
 	return fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
 }
 
-// Current returns the address of the task of the CPU with that GS base. Errors are those
-// of read, and that none is known.
-func (t *Tasks) Current(gs guest.GVA, read Read) (guest.GVA, error) {
+// CurrentTask returns the address of the current task of the CPU with that GS base.
+// It fails if read fails, or if the task is not known.
+func (t *Tasks) CurrentTask(gs guest.GVA, read Read) (guest.GVA, error) {
 	if !t.profile.GS {
 		return 0, t.unknownError()
 	}
 	return read.follow(gs+guest.GVA(t.profile.TaskOff), word)
 }
 
-// Task reads the task at addr. Where one of its structures cannot be read, what that
-// would tell is not known; errors are those of reading the task itself.
+// Task reads the task at addr. Fields in structures that cannot be read are not
+// known; it fails only if the task itself cannot be read.
 func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	x := &t.f
 	task := Task{Addr: addr, UID: NoID, GID: NoID}
@@ -219,12 +219,13 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	return task, nil
 }
 
-// directMap is where kernels have all physical memory mapped that do not keep the place in
-// the variable page_offset_base (CONFIG_DYNAMIC_MEMORY_LAYOUT;
+// directMap is the address of the mapping of all physical memory in kernels that do
+// not have it in the variable page_offset_base (CONFIG_DYNAMIC_MEMORY_LAYOUT;
 // arch/x86/include/asm/page_64_types.h, __PAGE_OFFSET_BASE_L4).
 const directMap = 0xffff888000000000
 
-// directBase returns where the kernel has all physical memory mapped, or 0.
+// directBase returns the address of the kernel's mapping of all physical memory, or
+// 0.
 func (t *Tasks) directBase(read Read) guest.GVA {
 	if t.direct != 0 {
 		return guest.GVA(read.valueOrZero(t.direct, word))
@@ -235,7 +236,7 @@ func (t *Tasks) directBase(read Read) guest.GVA {
 	return directMap
 }
 
-// physicalAddr returns the physical address of what the kernel sees at addr in the mapping of
+// physicalAddr returns the physical address for the address addr in the mapping of
 // all memory, or 0.
 func (t *Tasks) physicalAddr(addr guest.GVA, read Read) guest.GPA {
 	base := t.directBase(read)
@@ -245,9 +246,10 @@ func (t *Tasks) physicalAddr(addr guest.GVA, read Read) guest.GPA {
 	return guest.GPA(addr - base)
 }
 
-// Saved returns where the task at addr goes on, which runs on no CPU, as __switch_to_asm has saved it on
-// the task's stack (arch/x86/include/asm/switch_to.h). Errors are those of read, and that it is not known.
-func (t *Tasks) Saved(addr guest.GVA, read Read) (f guest.Frame, err error) {
+// SavedFrame returns where the task at addr, which runs on no CPU, will resume, as
+// saved by __switch_to_asm on the task's stack (arch/x86/include/asm/switch_to.h). It
+// fails if read fails, or if the place is not known.
+func (t *Tasks) SavedFrame(addr guest.GVA, read Read) (f guest.Frame, err error) {
 	if !t.saved {
 		return f, errNotKnown
 	}
@@ -265,8 +267,8 @@ func (t *Tasks) Saved(addr guest.GVA, read Read) (f guest.Frame, err error) {
 	return f, nil
 }
 
-// Owner returns the real user and group of the task at addr. Errors are those of read,
-// and that they are not known.
+// Owner returns the real user and group of the task at addr. It fails if read fails,
+// or if they are not known.
 func (t *Tasks) Owner(addr guest.GVA, read Read) (uid, gid uint32, err error) {
 	if !t.cred {
 		return NoID, NoID, errNotKnown
@@ -286,8 +288,8 @@ func (t *Tasks) Owner(addr guest.GVA, read Read) (uid, gid uint32, err error) {
 	return uint32(u), uint32(g), nil
 }
 
-// Cgroup returns the number of the cgroup (v2) that the task at addr is in. Errors are
-// those of read, and that it is not known.
+// Cgroup returns the number of the cgroup (v2) of the task at addr. It fails if read
+// fails, or if it is not known.
 func (t *Tasks) Cgroup(addr guest.GVA, read Read) (uint64, error) {
 	if !t.cgroup {
 		return 0, errNotKnown
@@ -301,12 +303,12 @@ func (t *Tasks) Cgroup(addr guest.GVA, read Read) (uint64, error) {
 
 var errNotKnown = errors.New("the kernel's types do not say")
 
-// All returns the tasks of all processes, but not those with which CPUs are idle: in
-// the order of the kernel's list, the threads of a process together, and of more than
-// limit that many, with an error. While the guest runs a task can go in the middle of
-// the list, which then ends with an error as if the guest were malicious; the tasks
-// before it are returned.
-func (t *Tasks) All(limit int, read Read) (tasks []Task, err error) {
+// readAll returns the tasks of all processes, except the idle tasks of CPUs: in the
+// order of the kernel's list, the threads of a process together. If there are more
+// than limit it returns that many, with an error. While the guest runs a task can be
+// removed from the middle of the list, which then ends with an error as if the guest
+// were malicious; the tasks before it are returned.
+func (t *Tasks) readAll(limit int, read Read) (tasks []Task, err error) {
 	if t.init == 0 {
 		return nil, t.unknownError()
 	}

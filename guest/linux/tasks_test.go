@@ -57,14 +57,14 @@ func taskMemory(t testing.TB) (*memory, Lookup) {
 	m.set(cgroup, "cgroup.kn", node)
 	m.set(node, "kernfs_node.id", 4711)
 	m.set(pid, "pid.level", 2)
-	upid, _ := m.types.Field("upid")
-	numbers, _ := m.types.Field("pid.numbers")
+	upid, _ := m.types.field("upid")
+	numbers, _ := m.types.field("pid.numbers")
 	for level, nr := range []int{100, 50, 7} {
 		m.set(pid+guest.GVA(numbers.Off+upid.Size*uint32(level)), "upid.nr", nr)
 	}
 	m.set(mm, "mm_struct.pgd", memBase+0x5000)
-	list, _ := m.types.Field("task_struct.tasks")
-	head, _ := m.types.Field("signal_struct.thread_head")
+	list, _ := m.types.field("task_struct.tasks")
+	head, _ := m.types.field("signal_struct.thread_head")
 	m.link(task(0)+guest.GVA(list.Off), "task_struct.tasks", task(1), task(2))
 	m.link(signal(1)+guest.GVA(head.Off), "task_struct.thread_node", task(1))
 	m.link(signal(2)+guest.GVA(head.Off), "task_struct.thread_node", task(2), task(3))
@@ -78,11 +78,11 @@ func symbols(all map[string]guest.GVA) Lookup {
 
 func TestTasks(t *testing.T) {
 	m, lookup := taskMemory(t)
-	tasks := NewTasks(m.types, lookup)
-	if missing := tasks.Missing(); missing != nil {
+	tasks := newTasks(m.types, lookup)
+	if missing := tasks.MissingFeatures(); missing != nil {
 		t.Error(missing)
 	}
-	all, err := tasks.All(3, m.read)
+	all, err := tasks.readAll(3, m.read)
 	if err != nil {
 		t.Error(err)
 	}
@@ -96,7 +96,7 @@ func TestTasks(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("got  %+v\nwant %+v", all, want)
 	}
-	at, err := tasks.Current(gsBase, m.read)
+	at, err := tasks.CurrentTask(gsBase, m.read)
 	if err != nil || at != worker.Addr {
 		t.Errorf("current task: %v, %v", at, err)
 	}
@@ -108,16 +108,16 @@ func TestTasks(t *testing.T) {
 	if !profile.ReadTask(&now, 0, gsBase, m.read) || now.PID != 102 || now.TGID != 100 || now.CPU != 1 || now.At != worker.Addr {
 		t.Errorf("%+v", now)
 	}
-	// It has not gone on since it was switched away from.
+	// It has not run since it was scheduled out.
 	m.set(worker.Addr, "task_struct.thread", memBase+0x7000)
 	m.set(memBase+0x7000, "inactive_task_frame.bp", 0x1234, "inactive_task_frame.ret_addr", 0x5678)
-	saved, err := tasks.Saved(worker.Addr, m.read)
+	saved, err := tasks.SavedFrame(worker.Addr, m.read)
 	if err != nil || saved.PC != 0x5678 || saved.Regs[guest.FrameRBP] != 0x1234 || saved.Regs[guest.FrameRSP] != uint64(memBase)+0x7000+24 {
 		t.Errorf("saved: %+v, %v", saved, err)
 	}
 	// The same page table, in a mapping of memory that is elsewhere.
 	m.set(memBase+0x6000, "mm_struct.pgd", memBase-0x1000)
-	moved := NewTasks(m.types, func(name string) (guest.GVA, bool) {
+	moved := newTasks(m.types, func(name string) (guest.GVA, bool) {
 		if name == "page_offset_base" {
 			return memBase + 0x6008, true
 		}
@@ -127,7 +127,7 @@ func TestTasks(t *testing.T) {
 		t.Errorf("%+v, %v", x, err)
 	}
 	// One less than there are.
-	if some, err := tasks.All(2, m.read); !errors.Is(err, errMany) || len(some) != 2 {
+	if some, err := tasks.readAll(2, m.read); !errors.Is(err, errMany) || len(some) != 2 {
 		t.Errorf("of at most 2: %d, %v", len(some), err)
 	}
 }
@@ -168,15 +168,15 @@ func TestTasksMissing(t *testing.T) {
 			"the stacks of tasks that do not run: the kernel's types have no struct inactive_task_frame",
 		}},
 	} {
-		if got := NewTasks(c.types, c.lookup).Missing(); !reflect.DeepEqual(got, c.want) {
+		if got := newTasks(c.types, c.lookup).MissingFeatures(); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("got  %q\nwant %q", got, c.want)
 		}
 	}
-	none := NewTasks(nil, lookup)
-	if _, err := none.All(1, m.read); err == nil {
+	none := newTasks(nil, lookup)
+	if _, err := none.readAll(1, m.read); err == nil {
 		t.Error("tasks without types")
 	}
-	if _, err := none.Current(gsBase, m.read); err == nil {
+	if _, err := none.CurrentTask(gsBase, m.read); err == nil {
 		t.Error("a current task without types")
 	}
 	if _, err := none.Task(initTask, m.read); err == nil {
@@ -186,17 +186,17 @@ func TestTasksMissing(t *testing.T) {
 		t.Error("a profile without types")
 	}
 	// The old way: two variables, and another name for the end of the stack.
-	old := NewTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask,
+	old := newTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask,
 		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000}))
-	if p, err := old.Profile(); err != nil || p.TaskOff != hotAt || p.CPUOff != -0x7edcbaa0 || p.StackMask != ^uint64(0x7fff) || old.Missing() != nil {
-		t.Errorf("%+v, %v, %q", p, err, old.Missing())
+	if p, err := old.Profile(); err != nil || p.TaskOff != hotAt || p.CPUOff != -0x7edcbaa0 || p.StackMask != ^uint64(0x7fff) || old.MissingFeatures() != nil {
+		t.Errorf("%+v, %v, %q", p, err, old.MissingFeatures())
 	}
 }
 
 // TestTasksHostile: lists that do not end, or lead nowhere, end the walk.
 func TestTasksHostile(t *testing.T) {
 	m, lookup := taskMemory(t)
-	tasks := NewTasks(m.types, lookup)
+	tasks := newTasks(m.types, lookup)
 	loop := fmt.Sprint(initTask + 0x200)
 	for _, c := range []struct {
 		name string
@@ -212,7 +212,7 @@ func TestTasksHostile(t *testing.T) {
 	} {
 		x := &memory{t: t, types: m.types, base: m.base, b: slices.Clone(m.b)}
 		c.do(x)
-		if got, err := tasks.All(100, x.read); !errors.Is(err, c.want) || len(got) != c.n {
+		if got, err := tasks.readAll(100, x.read); !errors.Is(err, c.want) || len(got) != c.n {
 			t.Errorf("%s: %d tasks, %v; want %d, %v", c.name, len(got), err, c.n, c.want)
 		}
 	}
@@ -223,16 +223,16 @@ func FuzzTasks(f *testing.F) {
 	f.Add(uint16(0x1000), []byte{1, 2, 3, 4, 5, 6, 7, 8}, uint16(0x1100), []byte{0})
 	f.Add(uint16(0x101c), []byte{0x1c, 0x11, 0, 0, 0x80, 0x88, 0xff, 0xff}, uint16(0x2048), []byte{0x48, 0x20})
 	m, lookup := taskMemory(f)
-	tasks := NewTasks(m.types, lookup)
+	tasks := newTasks(m.types, lookup)
 	f.Fuzz(func(t *testing.T, at uint16, b []byte, at2 uint16, b2 []byte) {
 		x := &memory{t: t, types: m.types, base: m.base, b: slices.Clone(m.b)}
 		copy(x.b[int(at)%len(x.b):], b)
 		copy(x.b[int(at2)%len(x.b):], b2)
 		reads := 0
-		got, _ := tasks.All(50, func(addr guest.GVA, p []byte) error { reads++; return x.read(addr, p) })
+		got, _ := tasks.readAll(50, func(addr guest.GVA, p []byte) error { reads++; return x.read(addr, p) })
 		if len(got) > 50 || reads > 50*40 {
 			t.Errorf("%d tasks with %d reads", len(got), reads)
 		}
-		tasks.Current(gsBase, x.read)
+		tasks.CurrentTask(gsBase, x.read)
 	})
 }

@@ -19,14 +19,14 @@ func TestKprobes(t *testing.T) {
 	lookup := func(name string) (guest.GVA, bool) { a, ok := symbols[name]; return a, ok }
 	b := boot1(t, 0, "")
 	b.read = func(addr guest.GVA, p []byte) error {
-		if err := b.at(addr, p); err == nil {
+		if err := b.readAt(addr, p); err == nil {
 			return nil
 		}
 		return m.read(addr, p)
 	}
 	b.running.kprobes = newKprobes(m.types, lookup)
-	link, _ := m.types.Field("kprobe.hlist")
-	tail, _ := m.types.Field("optimized_kprobe.optinsn.copied_insn")
+	link, _ := m.types.field("kprobe.hlist")
+	tail, _ := m.types.field("optimized_kprobe.optinsn.copied_insn")
 	text := func(addr guest.GVA) []byte { return b.ram[uint64(addr)-KernelMap:] }
 	var r guest.Range
 	for _, r = range b.Text(false) {
@@ -41,7 +41,7 @@ func TestKprobes(t *testing.T) {
 		m.set(k, "kprobe.addr", at, "kprobe.opcode", int(was[0]))
 		m.put(k+guest.GVA(tail.Off), was[1:])
 		node := k + guest.GVA(link.Off)
-		if i == 1 { // behind the first in its bucket
+		if i == 1 { // after the first in its bucket
 			m.put(first+guest.GVA(link.Off), le.AppendUint64(nil, uint64(node)))
 		} else {
 			m.put(table+guest.GVA(8*i), le.AppendUint64(nil, uint64(node)))
@@ -55,7 +55,7 @@ func TestKprobes(t *testing.T) {
 			want = append(want, Kprobe{at, was})
 		}
 	}
-	b.Poked()
+	b.NotePoke()
 	got, err := b.Kprobes()
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%+v, %v; want %+v", got, err, want)
@@ -72,16 +72,17 @@ func TestKprobes(t *testing.T) {
 		t.Errorf("a part of what a jump displaces: % x", code)
 	}
 
-	// A byte that nobody is known to have changed, outside of what the kernel patches.
+	// A byte changed by an unknown writer, outside of the places that the kernel
+	// patches.
 	at := b.fn(1) + 1
 	for {
-		if _, site := b.core.sites.Covers(uint64(at)); !site {
+		if _, site := b.core.sites.covers(uint64(at)); !site {
 			break
 		}
 		at++
 	}
 	text(at)[0] ^= 0x55
-	expected, kprobes, err := b.Expected(r, b.Code(r.Start, int(r.End-r.Start)))
+	expected, kprobes, err := b.ExpectedText(r, b.Code(r.Start, int(r.End-r.Start)))
 	if err != nil || len(kprobes) != 2 || !bytes.Equal(expected[at-r.Start:][:1], own[at-r.Start:][:1]) {
 		t.Errorf("%d kprobes, %v; at %v expected %x, want %x", len(kprobes), err, at, expected[at-r.Start], own[at-r.Start])
 	}
@@ -96,6 +97,16 @@ func TestKprobes(t *testing.T) {
 	m.put(first+guest.GVA(link.Off), le.AppendUint64(nil, uint64(first+guest.GVA(link.Off))))
 	if _, err := b.Kprobes(); err == nil {
 		t.Error("a table that leads back into itself is read")
+	}
+	// Code is read often, and the guest's table once.
+	b.NotePoke()
+	reads, read := 0, b.read
+	b.read = func(addr guest.GVA, p []byte) error { reads++; return read(addr, p) }
+	for range 100 {
+		b.Code(b.fn(1), 8)
+	}
+	if b.read = read; reads > 4*maxKprobes {
+		t.Errorf("%d reads for 100 times 8 bytes of code", reads)
 	}
 	m.put(first+guest.GVA(link.Off), le.AppendUint64(nil, 1))
 	if _, err := b.Kprobes(); err == nil {

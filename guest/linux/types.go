@@ -13,8 +13,8 @@ import (
 // ErrNoTypes is returned for a kernel without BTF.
 var ErrNoTypes = errors.New("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)")
 
-// Types are the types of a kernel, or those that a module adds. They may be used from
-// any goroutine.
+// Types are the types of a kernel, or the types that a module adds. They may be used
+// from any goroutine.
 type Types struct {
 	Spec *btf.Spec
 }
@@ -27,14 +27,14 @@ func (k *Kernel) Types() (*Types, error) {
 			k.typesErr = ErrNoTypes
 			return
 		}
-		k.types, k.typesErr = ReadTypes(b, nil)
+		k.types, k.typesErr = readTypes(b, nil)
 	})
 	return k.types, k.typesErr
 }
 
-// ReadTypes reads BTF as it is in memory: that of a kernel, with a base of nil, or
-// that of a module of the kernel with the types base.
-func ReadTypes(b []byte, base *Types) (*Types, error) {
+// readTypes reads BTF from memory: a kernel's, with a nil base, or a module's, with
+// the kernel's types as base.
+func readTypes(b []byte, base *Types) (*Types, error) {
 	var in *btf.Spec
 	if base != nil {
 		in = base.Spec
@@ -46,24 +46,24 @@ func ReadTypes(b []byte, base *Types) (*Types, error) {
 	return &Types{spec}, nil
 }
 
-// Field is where a member is in a structure.
-type Field struct {
+// field is the place of a member in a structure.
+type field struct {
 	Off  uint32 // bytes
 	Size uint32 // bytes
 
-	// Of a bit field, in the Size bytes at Off: its lowest bit, and how many there
-	// are; else 0.
+	// For a bit field, in the Size bytes at Off: its lowest bit, and its width; else
+	// 0.
 	Shift, Bits uint32
 
 	Type btf.Type
 }
 
-// Field finds a member by its path, the structure's name and the members' joined by
+// field finds a member by its path, the structure's name and the members' joined by
 // dots: "task_struct.thread_info.flags". It looks into anonymous structures and
-// unions, and through no pointer.
-func (t *Types) Field(path string) (Field, error) {
+// unions, but does not follow pointers.
+func (t *Types) field(path string) (field, error) {
 	name, rest, _ := strings.Cut(path, ".")
-	f := Field{}
+	f := field{}
 	var s *btf.Struct
 	if err := t.Spec.TypeByName(name, &s); err != nil {
 		return f, fmt.Errorf("the kernel's types have no struct %s", name)

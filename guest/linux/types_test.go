@@ -32,7 +32,7 @@ func TestField(t *testing.T) {
 		{"s.low", 28, 4, 0, 3},
 		{"s.high", 29, 4, 3, 5},
 	} {
-		f, err := types.Field(c.path)
+		f, err := types.field(c.path)
 		if err != nil || f.Off != c.off || f.Size != c.size || f.Shift != c.at || f.Bits != c.n {
 			t.Errorf("%s: %+v, %v; want %+v", c.path, f, err, c)
 		}
@@ -44,13 +44,13 @@ func TestField(t *testing.T) {
 		"s.x.y":     "the kernel's types have no s.x.y: no member y",
 		"s.named.x": "the kernel's types have no s.named.x: no member x",
 	} {
-		if _, err := types.Field(path); err == nil || err.Error() != want {
+		if _, err := types.field(path); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", path, err, want)
 		}
 	}
 }
 
-// rawTypes are types with their strings, as struct btf_header has them behind it.
+// rawTypes are types with their strings, after a struct btf_header.
 func rawTypes(types, strings []byte) []byte {
 	b := le.AppendUint32([]byte{0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0}, uint32(len(types)))
 	b = le.AppendUint32(b, uint32(len(types)))
@@ -68,11 +68,11 @@ func words(w ...uint32) (b []byte) {
 
 var le = binary.LittleEndian
 
-// TestTypesOfModule: a module's types continue those of the kernel.
+// TestTypesOfModule: a module's types continue the kernel's.
 func TestTypesOfModule(t *testing.T) {
 	kernels := structOf("kernels", "pad", tInt, "x", tLong)
 	raw := marshal(t, kernels)
-	base, err := ReadTypes(raw, nil)
+	base, err := readTypes(raw, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,20 +86,20 @@ func TestTypesOfModule(t *testing.T) {
 	}
 	// struct mine { struct kernels k; } at 32 bits from its beginning. Strings count on, too.
 	at := le.Uint32(raw[20:])
-	module, err := ReadTypes(rawTypes(words(at, 4<<24|1, 16, at+5, uint32(id), 32), []byte("mine\x00k\x00")), base)
+	module, err := readTypes(rawTypes(words(at, 4<<24|1, 16, at+5, uint32(id), 32), []byte("mine\x00k\x00")), base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := module.Field("mine.k.x"); err != nil || f.Off != 8 || f.Size != 8 {
+	if f, err := module.field("mine.k.x"); err != nil || f.Off != 8 || f.Size != 8 {
 		t.Errorf("mine.k.x: %+v, %v", f, err)
 	}
 }
 
-// TestHostileTypes: what is no BTF, or more of it than is read, is an error.
+// TestHostileTypes: data that is not BTF, or exceeds the limits, is an error.
 func TestHostileTypes(t *testing.T) {
 	raw := marshal(t, structOf("s", "x", tLong))
 	for n := range len(raw) {
-		if _, err := ReadTypes(raw[:n], nil); err == nil {
+		if _, err := readTypes(raw[:n], nil); err == nil {
 			t.Fatalf("%d of %d bytes were taken", n, len(raw))
 		}
 	}
@@ -112,15 +112,15 @@ func TestHostileTypes(t *testing.T) {
 		}
 		return rawTypes(chain, []byte{0})
 	}
-	if read, err := ReadTypes(deep(types.MaxModuleTypes), base); err != nil {
+	if read, err := readTypes(deep(types.MaxModuleTypes), base); err != nil {
 		t.Error(err)
 	} else if _, err := read.Spec.TypeByID(2); !errors.Is(err, btf.ErrNotFound) {
 		t.Errorf("a chain that leads nowhere: %v", err)
 	}
-	if _, err := ReadTypes(deep(types.MaxModuleTypes+1), base); err == nil {
+	if _, err := readTypes(deep(types.MaxModuleTypes+1), base); err == nil {
 		t.Error("one type too many was read")
 	}
-	if _, err := ReadTypes(deep(types.MaxTypes+1), nil); err == nil {
+	if _, err := readTypes(deep(types.MaxTypes+1), nil); err == nil {
 		t.Error("one type too many was read")
 	}
 	// A structure of which each member is, without a name, the structure itself.
@@ -128,7 +128,7 @@ func TestHostileTypes(t *testing.T) {
 	for range 64 {
 		self.Members = append(self.Members, btf.Member{Type: self})
 	}
-	if _, err := typesOf(t, self).Field("self.x"); err == nil {
+	if _, err := typesOf(t, self).field("self.x"); err == nil {
 		t.Error("self.x was found")
 	}
 }
@@ -137,13 +137,13 @@ func TestHostileTypes(t *testing.T) {
 func FuzzTypes(f *testing.F) {
 	f.Add(marshal(f, structOf("task_struct", "pid", tInt, "", &btf.Union{Size: 4, Members: []btf.Member{{Name: "u", Type: tInt}}})))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		types, err := ReadTypes(b, nil)
+		types, err := readTypes(b, nil)
 		if err != nil {
 			return
 		}
-		if x, err := types.Field("task_struct.pid"); err == nil && x.Type == nil {
+		if x, err := types.field("task_struct.pid"); err == nil && x.Type == nil {
 			t.Error("a field without a type")
 		}
-		NewTasks(types, func(string) (guest.GVA, bool) { return 0, true })
+		newTasks(types, func(string) (guest.GVA, bool) { return 0, true })
 	})
 }

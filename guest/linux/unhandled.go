@@ -7,41 +7,47 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// unhandledText is why code is not probed that a CPU may run without a handler of breakpoints.
+// unhandledText is the reason for not probing code that a CPU may run before it has a
+// handler for breakpoints.
 const unhandledText = "it runs before the kernel has a handler for breakpoints, and this host hands them to that"
 
-// leftText is why code is not probed that a CPU may run when it has none any more.
+// leftText is the reason for not probing code that a CPU may run when it no longer
+// has a handler.
 const leftText = "it runs when the kernel has no handler for breakpoints any more (kexec), and this host hands them to that"
 
-// leaves is the function that takes the IDT away, and goes on, to where another kernel is started
-// (arch/x86/kernel/machine_kexec_64.c). From the one that restarts the machine
-// (native_machine_emergency_restart) a CPU does not come back then: any exception is what it is after.
+// leaves is the function that removes the IDT, and then starts another kernel
+// (arch/x86/kernel/machine_kexec_64.c). A CPU does not return from the function that
+// restarts the machine (native_machine_emergency_restart): there any exception serves
+// its purpose.
 const leaves = "machine_kexec"
 
-// firsts is where CPUs begin in the kernel (arch/x86/kernel/head_64.S), and what that goes on
-// with by a pointer: x86_64_start_kernel, or on all but the first CPU start_secondary.
+// firsts are the places where CPUs begin in the kernel (arch/x86/kernel/head_64.S),
+// and the functions that these continue with by a pointer: x86_64_start_kernel, or
+// start_secondary on all but the first CPU.
 var firsts = []string{"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "common_startup_64", "x86_64_start_kernel", "start_secondary"}
 
-// handled is what a CPU calls to have an IDT with a handler of breakpoints
-// (arch/x86/kernel/idt.c), and what it comes to only behind that.
+// handled are the functions that a CPU calls to get an IDT with a handler for
+// breakpoints (arch/x86/kernel/idt.c), and those that it reaches only after that.
 var handled = []string{"idt_setup_early_handler", "load_current_idt", "start_kernel", "x86_64_start_reservations", "cpu_startup_entry"}
 
-// never are patterns of functions that a CPU without a handler does not call, but where it gives up: what
-// speaks, schedules or traces, and what is of guests with encrypted memory. They lead to all there is.
+// never are patterns of functions that a CPU without a handler does not call, except
+// when it gives up: functions for printing, scheduling or tracing, and for guests
+// with encrypted memory. They lead to almost all other code.
 var never = []string{
 	"panic", "*printk*", "*warn*", "__SCT__WARN*", "__ubsan_*", "__stack_chk_fail", "*fortify_*", "dump_stack*", "exc_*",
 	"*preempt_schedule*", "__traceiter_*", "__SCT__tp_func_*", "do_trace_*", "*sev_es_*", "*svsm_*", "snp_abort",
 }
 
-// The bounds of what is followed: calls in calls, and instructions. Kernels have 10 and 10,000.
+// The bounds of the walk: nested calls, and instructions. Kernels have 10 and 10,000.
 const (
 	maxUnhandledDepth = 100
 	maxUnhandledInsts = 1 << 20
 )
 
-// BreakpointsByVector says that the host hands breakpoints to the guest's own handler of
-// vector 3: what the kernel runs before it has one, or when it has none any more, is not to be probed then,
-// because a breakpoint in there is the guest's end. Call it before the view is used.
+// BreakpointsByVector says that the host delivers breakpoints to the guest's own
+// handler of vector 3: then code that the kernel runs before it has a handler, or
+// when it no longer has one, must not be probed, because a breakpoint there ends the
+// guest. Call it before the view is used.
 func (v *View) BreakpointsByVector() {
 	p := v.core
 	p.unhandled = map[guest.GVA]string{}
@@ -76,7 +82,8 @@ func newUnhandledWalk(p *piece) *unhandledWalk {
 	return w
 }
 
-// placesWithoutIDT returns where leaves goes on when it has loaded another IDT, itself or by a call.
+// placesWithoutIDT returns the places where leaves continues after it has loaded
+// another IDT, itself or by a call.
 func (w *unhandledWalk) placesWithoutIDT() (at []uint64) {
 	first, _ := w.k.mem.Lookup(leaves)
 	invalidate, _ := w.k.mem.Lookup("idt_invalidate")
@@ -98,18 +105,21 @@ func (w *unhandledWalk) placesWithoutIDT() (at []uint64) {
 	return at
 }
 
-// unhandledWalk follows a kernel's code, as it was linked, from where a CPU begins.
+// unhandledWalk follows a kernel's code, at link-time addresses, from where a CPU
+// begins.
 type unhandledWalk struct {
 	*piece
-	found    map[guest.GVA]bool  // the functions, by where they start
-	known    map[uint64]bool     // by what is called: whether the CPU has a handler behind it
-	replaced map[uint64][]uint64 // where places that the kernel patches may go on
+	found    map[guest.GVA]bool  // the functions, by start
+	known    map[uint64]bool     // by called function: whether the CPU has a handler after the call
+	replaced map[uint64][]uint64 // possible targets of places that the kernel patches
 	left     int                 // instructions
 }
 
-// hasHandler follows all paths from at until they return, or have a handler, and reports whether one has.
-// Places that are patched go on both ways. Paths go on behind an indirect jump: so does the first code, to
-// where it was linked. They end with the function, because what is behind one that does not return is another.
+// hasHandler follows all paths from at until they return, or have a handler, and
+// reports whether any has one. Patched places continue both ways. Paths continue
+// after an indirect jump: so does the first code, to its link-time address. They end
+// with the function, because the code after a function that does not return is
+// another one.
 func (w *unhandledWalk) hasHandler(at uint64, depth int) (has bool) {
 	if has, ok := w.known[at]; ok {
 		return has
@@ -155,7 +165,7 @@ func (w *unhandledWalk) hasHandler(at uint64, depth int) (has bool) {
 
 // decode returns the instruction at a.
 func (w *unhandledWalk) decode(a uint64) (i x86.Inst, ok bool) {
-	s := w.k.mem.At(a)
+	s := w.k.mem.PartAt(a)
 	if s == nil || !w.k.isText(a) {
 		return i, false
 	}
@@ -163,8 +173,9 @@ func (w *unhandledWalk) decode(a uint64) (i x86.Inst, ok bool) {
 	return i, err == nil
 }
 
-// target returns where i, which is at a, goes on but behind itself: also through a pointer at a fixed
-// address, which has its first value (pv_ops, initial_code).
+// target returns where i, which is at a, continues other than after itself: also
+// through a pointer at a fixed address, with its initial value (pv_ops,
+// initial_code).
 func (w *unhandledWalk) target(i *x86.Inst, a uint64) (to uint64, ok bool) {
 	if c := i.Class(); c != x86.ClassCallInd && c != x86.ClassJumpInd {
 		return i.Target(a)

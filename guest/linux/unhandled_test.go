@@ -14,7 +14,7 @@ func TestUnhandled(t *testing.T) {
 		b := boot1(t, slide, "")
 		found := func(why string) (got []int) {
 			for n := range 600 {
-				if b.Blacklisted(b.fn(n)+9) == why {
+				if b.BlacklistReason(b.fn(n)+9) == why {
 					got = append(got, n-kerneltest.First)
 				}
 			}

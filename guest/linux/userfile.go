@@ -17,21 +17,22 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Code of programs has no address of its own in a View: each process has it somewhere
-// else. So a View gives the bytes of each file that was asked for addresses that no code
-// can have, because they are not canonical: byte N of a file is at its base + N.
+// Code of programs has no address of its own in a View: each process has it at a
+// different one. So a View gives the bytes of each requested file addresses that no
+// code can have, because they are not canonical: byte N of a file is at its base + N.
 const (
 	fileCode  = guest.GVA(0x4000_0000_0000_0000) // base of the first file
 	fileShift = 40                               // of the others
-	maxFiles  = 256                              // that are known at a time
+	maxFiles  = 256                              // files known at a time
 	maxFile   = 64 << 20                         // bytes of one
 	allFiles  = 512 << 20                        // bytes of all
 )
 
-// IsFile reports whether addr is one that a View gives to bytes of a file.
+// IsFile reports whether addr is an address that a View gives to bytes of a file.
 func IsFile(addr guest.GVA) bool { return addr-fileCode < maxFiles<<fileShift }
 
-// FileByte returns which byte of its file an address stands for, and another address as it is.
+// FileByte returns the offset of the byte of a file at an address; other addresses
+// are returned unchanged.
 func FileByte(addr guest.GVA) uint64 {
 	if !IsFile(addr) {
 		return uint64(addr)
@@ -39,43 +40,44 @@ func FileByte(addr guest.GVA) uint64 {
 	return uint64(addr) & (1<<fileShift - 1)
 }
 
-// userFile is a file with programs that is known.
+// userFile is a known file with programs.
 type userFile struct {
 	path string // without symbolic links
 	base guest.GVA
-	text []guest.Range // what is executable of it, ascending
+	text []guest.Range // the executable parts, ascending
 
 	segments []fileSegment // of its program headers
-	constant []guest.Range // what nobody writes to, and code has as far from itself as the file has
-	buildID  string        // "" = it has none, or the guest has it not in memory
+	writable []guest.Range // where processes have data of their own
+	constant []guest.Range // parts that are never written, and that are as far from the code in memory as in the file
+	buildID  string        // "" = it has none, or the guest does not have it in memory
 	names    atomic.Pointer[fileNames]
 
 	mu     sync.Mutex
-	inode  Inode     // its address is 0 while the guest has it not in memory
-	data   []byte    // of the file; it does not change where have says that it is there
+	inode  inode     // its address is 0 while the guest does not have it in memory
+	data   []byte    // of the file; it does not change where have is set
 	have   []bool    // by page
-	given  bool      // data is a copy of the user's (Give)
-	sought time.Time // when it was looked for last and was not there, for this reason
+	given  bool      // data is the user's copy (Give)
+	sought time.Time // time and reason of the last failed lookup
 	whyNot error
 }
 
-// fileSegment is what an executable program header says.
+// fileSegment is an executable program header.
 type fileSegment struct{ addr, off, size uint64 }
 
 // fileNames are the functions of a file.
 type fileNames struct {
 	*guest.SymbolTable
-	none string // why there are no names; "" = there are
+	none string // why there are no names; "" if there are
 }
 
-// userFiles are the files that are known, in the order in which they were asked for.
+// userFiles are the known files, in the order of the requests.
 type userFiles struct {
 	mu   sync.Mutex
 	all  []*userFile
-	list atomic.Pointer[[]*userFile] // all, for who does not hold mu
+	list atomic.Pointer[[]*userFile] // all, for readers that do not hold mu
 }
 
-// put makes f known, as number n. Callers hold mu.
+// put registers f as number n. Callers hold mu.
 func (u *userFiles) put(n int, f *userFile) {
 	u.all = slices.Clone(u.all)
 	if n == len(u.all) {
@@ -86,7 +88,8 @@ func (u *userFiles) put(n int, f *userFile) {
 	u.list.Store(&all)
 }
 
-// file returns the file that has addr, or nil. When another kernel runs there is none.
+// file returns the file that contains addr, or nil. When another kernel runs it
+// returns nil.
 func (v *View) file(addr guest.GVA) *userFile {
 	list := v.files.list.Load()
 	if !IsFile(addr) || list == nil || v.now.Load().gone != "" {
@@ -98,9 +101,10 @@ func (v *View) file(addr guest.GVA) *userFile {
 	return nil
 }
 
-// open returns the file at path, which it makes known. Errors say why that cannot be.
+// open returns the file at path, and registers it. Errors say why that is not
+// possible.
 func (v *View) open(path string) (*userFile, error) {
-	if why := v.Why(); why != "" {
+	if why := v.GoneReason(); why != "" {
 		return nil, errors.New(why)
 	}
 	v.files.mu.Lock()
@@ -110,7 +114,7 @@ func (v *View) open(path string) (*userFile, error) {
 
 // openLocked is open. Callers hold the files' mu.
 func (v *View) openLocked(asked string) (*userFile, error) {
-	in, path, err := v.running.files.Resolve(asked, v.read)
+	in, path, err := v.running.files.resolve(asked, v.read)
 	if err != nil {
 		if f := v.files.awaitedCopy(asked); f != nil {
 			return f, nil
@@ -141,14 +145,14 @@ func (v *View) openLocked(asked string) (*userFile, error) {
 	return f, nil
 }
 
-// fileOf returns the file that is known as in, or nil. Callers hold mu.
-func (u *userFiles) fileOf(in Inode, x *Files, read Read) *userFile {
+// fileOf returns the known file for the inode in, or nil. Callers hold mu.
+func (u *userFiles) fileOf(in inode, x *Files, read Read) *userFile {
 	for _, f := range u.all {
 		f.mu.Lock()
 		same := f.inode.Addr != 0 && f.inode.isSame(in)
 		if same && f.inode.Addr != in.Addr {
-			// It has come back, if it was gone. Subvolumes of a btrfs, and snapshots above all,
-			// have files that look the same.
+			// It is back, if it was gone. Subvolumes of a btrfs, and above all
+			// snapshots, have files that look the same.
 			now, mode, err := x.inodeAt(f.inode.Addr, read)
 			same = err != nil || mode != modeRegular || !now.isSame(in)
 		}
@@ -163,7 +167,7 @@ func (u *userFiles) fileOf(in Inode, x *Files, read Read) *userFile {
 	return nil
 }
 
-// newFile returns a file of that size, which is not known yet, without bytes. Callers hold mu.
+// newFile returns a new file of that size, without bytes. Callers hold mu.
 func (u *userFiles) newFile(path string, size uint64) (*userFile, error) {
 	total := size
 	for _, f := range u.all {
@@ -180,8 +184,8 @@ func (u *userFiles) newFile(path string, size uint64) (*userFile, error) {
 	return f, nil
 }
 
-// fill reads a page of the file, if the guest has it in memory. Callers hold mu, or know
-// the file alone.
+// fill reads a page of the file, if the guest has it in memory. Callers hold mu, or
+// have the only reference to the file.
 func (f *userFile) fill(v *View, index uint64) bool {
 	if f.have[index] {
 		return true
@@ -199,19 +203,19 @@ func (f *userFile) has(off, n uint64) bool {
 	return !slices.Contains(f.have[off/guest.PageSize:(off+n-1)/guest.PageSize+1], false)
 }
 
-// parse reads where the file's code is, and its names as far as the guest has them in
-// memory.
+// parse reads the places of the file's code, and its names as far as the guest has
+// them in memory.
 func (f *userFile) parse() error {
 	var h debugelf.Header64
-	const headers = 4096 // what linkers put at the beginning is in the first page
+	const headers = 4096 // linkers put the headers at the beginning, in the first page
 	if n := min(uint64(len(f.data)), headers); !f.has(0, n) {
 		return ErrNoPage
 	}
 	file, err := elf.Parse(f.data)
 	if err != nil {
-		// Without what it may have at its end: section headers.
+		// Without section headers, which are at the end.
 		b := slices.Clone(f.data[:min(len(f.data), headers)])
-		if len(b) < 64 || slices.Index(f.have, false) < 0 {
+		if len(b) < 64 || !slices.Contains(f.have, false) {
 			return err
 		}
 		clear(b[40:48]) // e_shoff
@@ -236,6 +240,9 @@ func (f *userFile) parse() error {
 		return errors.New("it has no code")
 	}
 	for _, p := range file.Progs {
+		if debugelf.ProgType(p.Type) == debugelf.PT_LOAD && debugelf.ProgFlag(p.Flags)&debugelf.PF_W != 0 && p.Off < uint64(len(f.data)) {
+			f.writable = append(f.writable, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+min(p.Filesz, uint64(len(f.data))-p.Off))})
+		}
 		if debugelf.ProgType(p.Type) == debugelf.PT_LOAD && debugelf.ProgFlag(p.Flags)&debugelf.PF_W == 0 && p.Vaddr-p.Off == f.segments[0].addr-f.segments[0].off && p.Off < uint64(len(f.data)) {
 			f.constant = append(f.constant, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+min(p.Filesz, uint64(len(f.data))-p.Off))})
 		}
@@ -251,8 +258,8 @@ func (f *userFile) parse() error {
 	return nil
 }
 
-// namesOf returns the functions of file, which is f or has its debug information. has says
-// which parts of it are there.
+// namesOf returns the functions of file, which is f or has its debug information. has
+// reports which parts of it are available.
 func (f *userFile) namesOf(file *elf.File, has func(off, n uint64) bool) *fileNames {
 	names := &fileNames{}
 	var syms []guest.Symbol
@@ -300,7 +307,7 @@ func (f *userFile) namesOf(file *elf.File, has func(off, n uint64) bool) *fileNa
 	return names
 }
 
-// textAt returns the executable range that has addr, or nil.
+// textAt returns the executable range that contains addr, or nil.
 func (f *userFile) textAt(addr guest.GVA) *guest.Range {
 	for i, r := range f.text {
 		if addr >= r.Start && addr < r.End {
@@ -310,13 +317,13 @@ func (f *userFile) textAt(addr guest.GVA) *guest.Range {
 	return nil
 }
 
-// code returns the n bytes at addr, fewer where the text ends, none where the guest has
-// them not in memory.
+// code returns the n bytes at addr, fewer where the text ends, none if the guest does
+// not have them in memory.
 func (f *userFile) code(v *View, addr guest.GVA, n int) []byte {
 	return f.read(v, f.textAt(addr), addr, n)
 }
 
-// read is code for what is in r; nil: nothing is.
+// read is code for addresses in r; nil r: no bytes.
 func (f *userFile) read(v *View, r *guest.Range, addr guest.GVA, n int) []byte {
 	if r == nil || n <= 0 {
 		return nil
@@ -334,7 +341,7 @@ func (f *userFile) read(v *View, r *guest.Range, addr guest.GVA, n int) []byte {
 	return slices.Clone(f.data[off:end])
 }
 
-// constantAt returns the n bytes at addr where nobody writes to them, or nil.
+// constantAt returns the n bytes at addr if they are never written, or nil.
 func (f *userFile) constantAt(v *View, addr guest.GVA, n int) []byte {
 	for i, r := range f.constant {
 		if addr >= r.Start && addr < r.End {
@@ -346,8 +353,8 @@ func (f *userFile) constantAt(v *View, addr guest.GVA, n int) []byte {
 	return nil
 }
 
-// find returns the function that has addr. Where the file does not name it, it is the one
-// instruction there.
+// find returns the function that contains addr. If the file does not name it, the
+// result is the single instruction there.
 func (f *userFile) find(v *View, addr guest.GVA) (guest.Symbol, bool) {
 	if s, ok := f.names.Load().Find(addr); ok || f.textAt(addr) == nil {
 		return s, ok
@@ -359,7 +366,7 @@ func (f *userFile) find(v *View, addr guest.GVA) (guest.Symbol, bool) {
 	return s, true
 }
 
-// fileName takes a name of a file's code apart, PATH:SYMBOL or PATH:OFFSET.
+// fileName splits the name of a file's code, PATH:SYMBOL or PATH:OFFSET.
 func fileName(name string) (path, symbol string, ok bool) {
 	i := strings.LastIndexByte(name, ':')
 	if !strings.HasPrefix(name, "/") || i < 0 {
@@ -413,25 +420,25 @@ func (v *View) matchFile(path, pattern string) (out []guest.Symbol) {
 	return out
 }
 
-// parseOffset reads an offset in a file, as tracefs has it: hexadecimal behind 0x, decimal,
-// or octal behind 0.
+// parseOffset parses an offset in a file, in the syntax of tracefs: hexadecimal after
+// 0x, decimal, or octal after 0.
 func parseOffset(s string) (uint64, bool) {
 	n, err := strconv.ParseUint(s, 0, 64)
 	return n, err == nil && !strings.Contains(s, "_")
 }
 
-// FilePages are where the guest has a part of a file in its memory.
+// FilePages are the pages of guest memory with a part of a file.
 type FilePages struct {
-	Cached   Page // that of the page cache; PA 0: it is not there
+	Cached   Page // the page of the page cache; PA 0: it is not there
 	Mappings []Mapping
-	// Swapped: it is in the swap, with what was in it.
+	// Swapped: it is in the swap, with its contents.
 	Swapped bool
 }
 
-// FilePages returns where the bytes of a file's page are in the guest's memory that has the
-// address addr here: the page that all share, and by Mappings those that processes have
-// instead. It is true of a stopped guest if it is asked while that stands still. Errors are
-// those of reading the guest's memory, and that the file is none any more.
+// FilePages returns the pages of guest memory with the bytes of a file's page whose
+// address here is addr: the page that all share, and by Mappings the private ones of
+// processes. The result is reliable only if the guest is stopped during the call. It
+// fails if the guest's memory cannot be read, and if the file is no longer known.
 func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
 	f := v.file(addr)
 	if f == nil {
@@ -453,9 +460,9 @@ func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
 	case errors.Is(err, errValue):
 		out.Swapped = x.fileSystem(in, read) == "tmpfs"
 	}
-	out.Mappings, err = x.Mappings(in, index, read)
+	out.Mappings, err = x.mappings(in, index, read)
 	return out, err
 }
 
-// FileReader returns how the pages of files are found and recognised.
+// FileReader returns the reader of files' pages.
 func (v *View) FileReader() *Files { return v.running.files }

@@ -27,8 +27,8 @@ func newFileView(t *testing.T, b []byte) (*View, *fileMemory) {
 	return v, m
 }
 
-// programFile has two functions at the beginning of its second page and code without a name
-// behind them; its names are in the third.
+// programFile has two functions at the beginning of its second page, followed by code
+// without a name; its names are in the third.
 func programFile(names bool) []byte {
 	const base, text = 0x400000, 0x400078
 	code := make([]byte, 0x2000)
@@ -87,7 +87,7 @@ func TestFileLookup(t *testing.T) {
 	if v.IsText(fileCode+0x10) || v.IsText(fileCode+1<<fileShift+0x1000) || v.Code(fileCode+1<<fileShift+0x1000, 1) != nil {
 		t.Error("text where there is none")
 	}
-	// The page goes: what was read of it stays known, with where it was.
+	// The page is evicted: its contents and addresses stay known.
 	at, err := v.FilePages(first.Addr, m.read)
 	if err != nil || at.Cached.PA != 50<<12 {
 		t.Errorf("%+v, %v", at, err)
@@ -101,7 +101,7 @@ func TestFileLookup(t *testing.T) {
 	}
 	m.set(m.prog, "inode.i_ino", 1)
 	defer func() { // another kernel has the memory
-		v.Gone(ReplacedText)
+		v.MarkGone(ReplacedText)
 		if _, err := v.Lookup("/bin/prog:first"); err == nil || v.IsText(first.Addr) || v.Code(first.Addr, 1) != nil {
 			t.Errorf("another kernel has the file: %v", err)
 		}
@@ -111,7 +111,8 @@ func TestFileLookup(t *testing.T) {
 	}
 }
 
-// TestFileMissingParts: of a file that is not whole in memory is known what is there.
+// TestFileMissingParts: of a file that is not completely in memory, the present parts
+// are known.
 func TestFileMissingParts(t *testing.T) {
 	named, bare := programFile(true), programFile(false)
 	gone := func(pages ...int) func(*fileMemory) {
@@ -153,8 +154,9 @@ func elfWithoutCode() []byte {
 	return f.Bytes()
 }
 
-// TestFilesOfOthers: files that look the same, as those of a snapshot, are not taken for one
-// another; what is in the swap is known to be; file systems whose pages are others' are refused.
+// TestFilesOfOthers: files that look the same, as in a snapshot, are not confused;
+// swapped pages are recognized; file systems whose pages belong to others are
+// rejected.
 func TestFilesOfOthers(t *testing.T) {
 	v, m := newFileView(t, programFile(true))
 	first, err := v.Lookup("/usr/bin/prog:first")
@@ -167,7 +169,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 	other := m.alloc(0x80)
 	m.put(other, copied)
-	host, _ := m.types.Field("inode.i_mapping")
+	host, _ := m.types.field("inode.i_mapping")
 	mapping := guest.GVA(Read(m.read).valueOrZero(m.prog, host))
 	// The directory has it in the place of the one that is probed.
 	m.set(m.names["prog"], "dentry.d_inode", other)
@@ -182,14 +184,14 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 
 	slots := Read(m.read).valueOrZero(mapping, m.files.f.head) &^ entryKind
-	low := guest.GVA(Read(m.read).valueOrZero(guest.GVA(slots), Field{Off: m.files.f.slots.Off, Size: 8})) &^ entryKind
+	low := guest.GVA(Read(m.read).valueOrZero(guest.GVA(slots), field{Off: m.files.f.slots.Off, Size: 8})) &^ entryKind
 	m.put(low+guest.GVA(m.files.f.slots.Off)+8, le.AppendUint64(nil, 0x42<<1|1))
 	if at, err := v.FilePages(second.Addr, m.read); err != nil || at.Swapped || at.Cached.PA != 0 {
 		t.Errorf("a page that went: %+v, %v", at, err)
 	}
-	super, _ := m.types.Field("inode.i_sb")
-	kind, _ := m.types.Field("super_block.s_type")
-	name, _ := m.types.Field("file_system_type.name")
+	super, _ := m.types.field("inode.i_sb")
+	kind, _ := m.types.field("super_block.s_type")
+	name, _ := m.types.field("file_system_type.name")
 	at, err := Read(m.read).follow(other, super, kind, name)
 	if err != nil {
 		t.Fatal(err)

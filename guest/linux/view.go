@@ -14,29 +14,30 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// View is what is known of the code of a guest that runs Linux: a guest.View, and what
-// probe.Kernel asks for. Its structure is the image's, slid; its bytes are the guest's
-// memory, because the kernel patches itself; its modules are those that it was told of.
+// View describes the code of a guest that runs Linux: a guest.View with the methods
+// of probe.Kernel. Its structure is the image's, slid; its bytes are the guest's
+// memory, because the kernel patches itself; its modules are those passed to
+// setModules.
 type View struct {
 	id     guest.ID
 	read   Read
 	core   *piece
-	locks  Patches // LockPrefix where CPUs may come later
+	locks  Patches // LockPrefix if CPUs may be added later
 	state  guest.GVA
-	mu     sync.Mutex // serialises changes
+	mu     sync.Mutex // serializes changes
 	now    atomic.Pointer[snapshot]
-	noName error // why nothing tells when the kernel has started
+	noName error // why names are unknown once the kernel has started
 
 	padding func() []guest.GVA
 	running *running
 	files   userFiles
 }
 
-// snapshot is what changes of a View.
+// snapshot is the changing part of a View.
 type snapshot struct {
 	system  SystemState
-	gone    string   // why the memory is not this kernel's any more; "": it is
-	pieces  []*piece // the kernel's, then those of modules by name
+	gone    string   // why the memory no longer belongs to this kernel; "" if it does
+	pieces  []*piece // the kernel's, then the modules', by name
 	parts   []guest.Piece
 	owners  []owner // ascending
 	symbols []guest.Symbol
@@ -44,29 +45,29 @@ type snapshot struct {
 	patches Patches       // of the core
 }
 
-// owner says what code a range belongs to.
+// owner is the code that a range belongs to.
 type owner struct {
 	guest.Range
 	piece *piece
 }
 
-// SystemState is how far a kernel has started (enum system_states).
+// SystemState is the kernel's progress in starting (enum system_states).
 type SystemState uint32
 
-// The states. What follows is like StateRunning, or the end.
+// The states. Later ones are treated like StateRunning, or are the end.
 const (
 	StateBooting    SystemState = iota
 	StateScheduling             // it has patched itself: alternatives, returns and the like
-	StateFreeing                // the memory of what only ran at the start is given back
+	StateFreeing                // the memory of code that only ran at boot is freed
 	StateRunning
 )
 
 var _ guest.View = (*View)(nil)
 
-// NewView returns the view of a kernel that was booted so. read reads the guest's
-// memory without probes' patches, for which text that no table maps yet is at home where
-// it was loaded; it is called from any goroutine. The error says that a table of the
-// kernel cannot be read.
+// NewView returns the view of a kernel with that boot state. read reads the guest's
+// memory without probes' patches; for it, text that no table maps yet is at its load
+// address. It is called from any goroutine. The error says that a table of the kernel
+// cannot be read.
 func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
 	core, err := newPiece("", k, guest.GVA(st.Slide))
 	if err != nil {
@@ -86,9 +87,9 @@ func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
 	return v, nil
 }
 
-// Missing says what is not known of this kernel's code, and what does not work for that
-// reason.
-func (v *View) Missing() []string {
+// MissingFeatures says which parts of this kernel's code are not known, and which
+// features are lost.
+func (v *View) MissingFeatures() []string {
 	var out []string
 	if v.noName != nil {
 		out = append(out, v.noName.Error())
@@ -99,11 +100,11 @@ func (v *View) Missing() []string {
 	return slices.Concat(out, v.core.missing, v.running.missingReasons())
 }
 
-// Slide is how far the kernel's addresses are from those that it was linked at.
+// Slide is the distance of the kernel's addresses from those that it was linked at.
 func (v *View) Slide() guest.GVA { return v.core.slide }
 
-// Refresh looks how far the kernel has started, and reports whether that has changed: then
-// what may be probed has, too. Reading its memory costs 4 bytes.
+// Refresh reads the kernel's system state, and reports whether it has changed: then
+// the places that may be probed have changed too. Reading its memory costs 4 bytes.
 func (v *View) Refresh() (changed bool) {
 	if v.state == 0 {
 		return false
@@ -114,7 +115,7 @@ func (v *View) Refresh() (changed bool) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	// It never goes back: a kernel that says so lies.
+	// It never decreases: a kernel that claims so lies.
 	s, now := SystemState(le32(b[:])), v.now.Load()
 	if s = min(s, StateRunning); s <= now.system {
 		return false
@@ -123,8 +124,8 @@ func (v *View) Refresh() (changed bool) {
 	return true
 }
 
-// Panicked reports whether the kernel is in panic(), from which it does not come back: a CPU is
-// in panic_cpu (kernel/panic.c). Reading its memory costs 4 bytes.
+// Panicked reports whether the kernel is in panic(), from which it does not return: a
+// CPU is in panic_cpu (kernel/panic.c). Reading its memory costs 4 bytes.
 func (v *View) Panicked() bool {
 	at, ok := v.Address("panic_cpu")
 	var b [4]byte
@@ -138,15 +139,15 @@ func (v *View) Leaving() bool {
 	return ok && v.read(at, b[:]) == nil && b[0] != 0
 }
 
-// What Gone may say.
+// Reasons for MarkGone.
 const (
 	ReplacedText   = "another kernel runs in the guest (kexec): names are not its, and probes are gone until a reset"
 	HibernatedText = "the guest hibernates, or is what another boot has put aside: probes are out of its memory, and gone until a reset"
 )
 
-// Gone says that the memory is not this kernel's any more, or not for long, and why: there
-// is no text from then on.
-func (v *View) Gone(why string) {
+// MarkGone says that the memory no longer belongs to this kernel, or soon will not,
+// and why: from then on there is no text.
+func (v *View) MarkGone(why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := *v.now.Load()
@@ -154,16 +155,16 @@ func (v *View) Gone(why string) {
 	v.now.Store(&now)
 }
 
-// Why returns what Gone was told, or "".
-func (v *View) Why() string { return v.now.Load().gone }
+// GoneReason returns the reason passed to MarkGone, or "".
+func (v *View) GoneReason() string { return v.now.Load().gone }
 
-// System returns how far the kernel had started when Refresh last looked, and false for
-// one that does not tell.
+// System returns the kernel's state at the last Refresh, and false if it is not
+// known.
 func (v *View) System() (SystemState, bool) { return v.now.Load().system, v.state != 0 }
 
-// SetModules says which modules there are, by name. Errors say which one has tables that
-// cannot be read; the others are known then.
-func (v *View) SetModules(modules map[string]*Kernel) error {
+// setModules sets the loaded modules, by name. Errors say which one has unreadable
+// tables; the others are registered.
+func (v *View) setModules(modules map[string]*Kernel) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := map[*Kernel]*piece{}
@@ -207,7 +208,8 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		}
 		part := guest.Piece{ID: p, Text: p.text}
 		if i == 0 {
-			part.ID = coreAt{p, min(system, StateFreeing)} // it patches itself, and frees what it started with
+			part.Link = p.link
+			part.ID = coreAt{p, min(system, StateFreeing)} // it patches itself, and frees its boot code
 		}
 		if i > 0 || system < StateFreeing { // a module is read again when it has started
 			part.Text = sortedRanges(p.text, p.init)
@@ -226,8 +228,8 @@ func (v *View) publish(system SystemState, modules []*piece) {
 	v.now.Store(s)
 }
 
-// mergeSymbols returns the kernel's symbols with those of modules, ascending: the kernel's
-// are many, so they are not sorted again.
+// mergeSymbols returns the kernel's symbols merged with the modules', ascending: the
+// kernel has many, so they are not sorted again.
 func mergeSymbols(core []guest.Symbol, modules []*piece) []guest.Symbol {
 	var more []guest.Symbol
 	for _, p := range modules {
@@ -250,8 +252,8 @@ func sortedRanges(ranges ...[]guest.Range) []guest.Range {
 	return all
 }
 
-// piece returns the code that holds addr, or nil. Of modules only text is known, and
-// tables.
+// piece returns the code that contains addr, or nil. For modules only text and tables
+// are known.
 func (s *snapshot) piece(addr guest.GVA) *piece {
 	i := sort.Search(len(s.owners), func(i int) bool { return s.owners[i].Start > addr }) - 1
 	if i < 0 || addr >= s.owners[i].End {
@@ -263,9 +265,9 @@ func (s *snapshot) piece(addr guest.GVA) *piece {
 // ID implements guest.View.
 func (v *View) ID() guest.ID { return v.id }
 
-// Lookup implements guest.View: a symbol of the kernel goes before those of modules.
-// Of a module alone it is MODULE:NAME, guest.ErrModuleNotFound while that is not there; a
-// place in the code of a file, PATH:SYMBOL or PATH:OFFSET.
+// Lookup implements guest.View: symbols of the kernel take precedence over modules'.
+// MODULE:NAME is a symbol of that module, guest.ErrModuleNotFound while it is not
+// loaded; PATH:SYMBOL or PATH:OFFSET is a place in the code of a file.
 func (v *View) Lookup(name string) (guest.Symbol, error) {
 	if path, symbol, ok := fileName(name); ok {
 		return v.lookupFile(path, symbol)
@@ -313,11 +315,11 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 	return guest.Symbol{}, e
 }
 
-// noNames says what is the matter with a kernel that has none.
+// noNames is the error for a kernel without names.
 const noNames = "this kernel carries no names of its own (CONFIG_KALLSYMS): give guestprobed --symbols System.map, or its vmlinux"
 
-// noModuleReason returns why nothing of that name can be a module that is not there, or "": what is
-// meant is then something else.
+// noModuleReason returns why that cannot be the name of a module that is not loaded,
+// or "": then the name means something else.
 func (v *View) noModuleReason(name string) string {
 	if strings.ContainsAny(name, ".*?[") {
 		return name + " is no module's name: that has no dots, and no patterns; FILE:LINE, with a number, is a line of the source"
@@ -328,7 +330,7 @@ func (v *View) noModuleReason(name string) string {
 	return ""
 }
 
-// Address is a Lookup: where a symbol of the kernel itself is.
+// Address is a Lookup: the address of a symbol of the kernel itself.
 func (v *View) Address(name string) (guest.GVA, bool) {
 	s, err := v.core.Lookup(name)
 	return s.Addr, err == nil
@@ -345,8 +347,8 @@ func (v *View) Find(addr guest.GVA) (guest.Symbol, bool) {
 	return guest.Symbol{}, false
 }
 
-// Match implements guest.View. A pattern MODULE:PATTERN is about that module alone, and
-// PATH:PATTERN about a file.
+// Match implements guest.View. A pattern MODULE:PATTERN matches only in that module,
+// and PATH:PATTERN in a file.
 func (v *View) Match(pattern string) (all []guest.Symbol) {
 	if path, symbols, ok := fileName(pattern); ok {
 		return v.matchFile(path, symbols)
@@ -363,7 +365,7 @@ func (v *View) Match(pattern string) (all []guest.Symbol) {
 	return all
 }
 
-// Module returns the name of the module that addr is in, "" for the kernel itself.
+// Module returns the name of the module that contains addr, "" for the kernel itself.
 func (v *View) Module(addr guest.GVA) string {
 	if p := v.now.Load().piece(addr); p != nil {
 		return p.name
@@ -374,8 +376,8 @@ func (v *View) Module(addr guest.GVA) string {
 // Symbols implements guest.View.
 func (v *View) Symbols() []guest.Symbol { return v.now.Load().symbols }
 
-// IsText implements guest.View. Of text that the kernel gives back when it has started it
-// asks the kernel whether it has: that memory is somebody else's soon.
+// IsText implements guest.View. For text that the kernel frees at the end of its boot
+// it reads whether that has happened: the memory will soon be reused.
 func (v *View) IsText(addr guest.GVA) bool {
 	if f := v.file(addr); f != nil {
 		return f.textAt(addr) != nil
@@ -399,8 +401,9 @@ func (v *View) FreedText(addr guest.GVA) bool {
 	return !IsFile(addr) && now.piece(addr) != v.core && !v.running.holds(addr, v.read)
 }
 
-// ModuleReady returns the function of the kernel that it calls for each module of which no
-// code has run yet, when that is complete: the earliest that there is in its load_module. None where there is none.
+// ModuleReady returns the function that the kernel calls for each complete module
+// before any of its code runs: the earliest one in its load_module. It returns nil if
+// the kernel has no such function.
 func (v *View) ModuleReady() []string {
 	if v.running.modules.head != 0 {
 		for _, name := range []string{"ftrace_module_enable", "klp_module_coming", "do_init_module"} {
@@ -412,9 +415,10 @@ func (v *View) ModuleReady() []string {
 	return nil
 }
 
-// MemoryLeaves returns the functions that the kernel calls, on the one CPU that runs then, before it
-// copies its memory to hibernate (kernel/power/snapshot.c), and before it puts such a copy in place
-// of its own (arch/x86/power/hibernate_64.c). None where it cannot hibernate.
+// MemoryLeaves returns the functions that the kernel calls, on the only CPU that runs
+// then, before it copies its memory to hibernate (kernel/power/snapshot.c), and
+// before it restores such a copy over its own memory (arch/x86/power/hibernate_64.c).
+// It returns none if the kernel cannot hibernate.
 func (v *View) MemoryLeaves() (names []string) {
 	for _, name := range []string{"swsusp_save", "swsusp_arch_resume"} {
 		if _, ok := v.Address(name); ok {
@@ -427,8 +431,8 @@ func (v *View) MemoryLeaves() (names []string) {
 // IsUserText implements guest.View: of files.
 func (v *View) IsUserText(addr guest.GVA) bool { return IsFile(addr) && v.IsText(addr) }
 
-// Text implements guest.View. The code of files is at addresses of theirs, which the guest
-// does not have.
+// Text implements guest.View. The code of files has addresses that the guest does not
+// have.
 func (v *View) Text(user bool) []guest.Range {
 	if user {
 		return nil
@@ -436,7 +440,7 @@ func (v *View) Text(user bool) []guest.Range {
 	return v.now.Load().text
 }
 
-// textAt returns the range of text that holds addr, or nil.
+// textAt returns the range of text that contains addr, or nil.
 func (s *snapshot) textAt(addr guest.GVA) *guest.Range {
 	i, found := slices.BinarySearchFunc(s.text, addr, func(r guest.Range, a guest.GVA) int { return cmp.Compare(r.Start, a) })
 	if !found {
@@ -448,25 +452,8 @@ func (s *snapshot) textAt(addr guest.GVA) *guest.Range {
 	return &s.text[i]
 }
 
-// Code implements guest.View: the guest's memory, without kprobes of the kernel's own, or where that is not mapped, nothing.
-func (v *View) Code(addr guest.GVA, n int) []byte {
-	if f := v.file(addr); f != nil {
-		return f.code(v, addr, n)
-	}
-	r := v.now.Load().textAt(addr)
-	if r == nil || n <= 0 {
-		return nil
-	}
-	b := make([]byte, min(uint64(n), uint64(r.End-addr)))
-	if v.read(addr, b) != nil {
-		return nil
-	}
-	v.restoreDisplaced(addr, b)
-	return b
-}
-
-// Constant implements guest.View: what the image has, relocated, where the kernel never
-// writes.
+// Constant implements guest.View: the image's bytes, relocated, where the kernel
+// never writes.
 func (v *View) Constant(addr guest.GVA, n int) []byte {
 	if f := v.file(addr); f != nil {
 		return f.constantAt(v, addr, n)
@@ -480,8 +467,8 @@ func (v *View) Constant(addr guest.GVA, n int) []byte {
 // Data implements guest.View: the text of Linux has no data (tools/objtool).
 func (v *View) Data(lo, hi guest.GVA) string { return "" }
 
-// Blacklisted implements guest.View.
-func (v *View) Blacklisted(addr guest.GVA) string {
+// BlacklistReason implements guest.View.
+func (v *View) BlacklistReason(addr guest.GVA) string {
 	now := v.now.Load()
 	p := now.piece(addr)
 	switch {
@@ -501,12 +488,12 @@ func (v *View) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {
 	if p == nil || p.orc == nil {
 		return guest.FrameRule{}, false
 	}
-	return p.orc.FrameRule(uint64(pc - p.slide))
+	return p.orc.frameRule(uint64(pc - p.slide))
 }
 
-// Fixed returns why no byte of [lo, hi) may be changed now: what the kernel rewrites
-// there, or compares; "" if nothing.
-func (v *View) Fixed(lo, hi guest.GVA) string {
+// FixedReason returns why no byte of [lo, hi) may be changed now: the kernel rewrites
+// or compares it; "" if it may be.
+func (v *View) FixedReason(lo, hi guest.GVA) string {
 	now := v.now.Load()
 	p, set := now.piece(lo), Always
 	if p == v.core {
@@ -515,18 +502,18 @@ func (v *View) Fixed(lo, hi guest.GVA) string {
 	if p == nil {
 		return ""
 	}
-	what, found := p.sites.At(uint64(lo-p.slide), uint64(hi-p.slide), set)
+	what, found := p.sites.PatchAt(uint64(lo-p.slide), uint64(hi-p.slide), set)
 	if !found && v.suspectLen(p, lo, hi) != 0 {
 		return "perhaps patched: the kernel's tables were not found"
 	}
 	return what.String()
 }
 
-// suspectLen returns the length of the first instruction in [lo, hi), which begin with
-// one, that looks like what the kernel patches of which it has no table, 0 if there is
-// none.
+// suspectLen returns the length of the first instruction in [lo, hi), which begins
+// with one, that looks like a place that the kernel patches by a table that was not
+// found, or 0.
 func (v *View) suspectLen(p *piece, lo, hi guest.GVA) int {
-	if p.lacks[MCount]+p.lacks[JumpTable]+p.lacks[StaticCallSites] == "" {
+	if p.lacks[mCount]+p.lacks[jumpTable]+p.lacks[staticCallSites] == "" {
 		return 0
 	}
 	for code := v.Code(lo, int(hi-lo)+x86.MaxLen); lo < hi; {
@@ -543,15 +530,16 @@ func (v *View) suspectLen(p *piece, lo, hi guest.GVA) int {
 	return 0
 }
 
-// Entry returns where a probe on a function's entry goes whose first instruction behind
-// endbr64 is at addr: behind the place where the function calls its tracer, or addr.
+// Entry returns the address for a probe on the entry of a function whose first
+// instruction after endbr64 is at addr: after the place where the function calls its
+// tracer, or addr.
 func (v *View) Entry(addr guest.GVA) guest.GVA {
 	p := v.now.Load().piece(addr)
 	if p == nil {
 		return addr
 	}
 	n, _ := p.sites.Begins(uint64(addr-p.slide), Ftrace)
-	if p.lacks[MCount] != "" {
+	if p.lacks[mCount] != "" {
 		if n = v.suspectLen(p, addr, addr+1); n != x86.JmpLen {
 			n = 0
 		}
@@ -565,12 +553,12 @@ func (v *View) Exception(addr guest.GVA) bool {
 	return p != nil && p.sites.Exception(uint64(addr-p.slide))
 }
 
-// Padding returns int3s of the kernel's own text that nobody executes, and that stay as they
-// are.
+// Padding returns int3s of the kernel's own text that are never executed, and never
+// change.
 func (v *View) Padding() []guest.GVA { return v.padding() }
 
-// Edges returns the places in [lo, hi) where a branch or an exception may go on that the
-// text does not show.
+// Edges returns the places in [lo, hi) that a branch or an exception may lead to
+// although the text does not show it.
 func (v *View) Edges(lo, hi guest.GVA) (at []guest.GVA) {
 	p := v.now.Load().piece(lo)
 	if p == nil {

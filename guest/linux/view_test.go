@@ -35,21 +35,21 @@ func boot1(t testing.TB, slide uint64, cmdline string) *booted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mem := ram(t, MinRAM)
-	st, err := Boot(mem, k, BootOptions{RAM: MinRAM, Slide: &slide, Cmdline: cmdline})
+	mem := ram(t, minRAM)
+	st, err := Boot(mem, k, BootOptions{RAM: minRAM, Slide: &slide, Cmdline: cmdline})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &booted{t: t, slide: guest.GVA(slide)}
-	b.ram, _ = mem.Slice(0, MinRAM)
-	if b.View, err = NewView(k, st, b.at); err != nil {
+	b.ram, _ = mem.Slice(0, minRAM)
+	if b.View, err = NewView(k, st, b.readAt); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// at reads memory at an address of the kernel's.
-func (b *booted) at(addr guest.GVA, p []byte) error {
+// readAt reads memory at an address of the kernel's.
+func (b *booted) readAt(addr guest.GVA, p []byte) error {
 	off := uint64(addr-b.slide) - KernelMap
 	if off >= uint64(len(b.ram)) || copy(p, b.ram[off:]) != len(p) {
 		return errors.New("not mapped")
@@ -60,15 +60,15 @@ func (b *booted) at(addr guest.GVA, p []byte) error {
 // fn is the address of function n.
 func (b *booted) fn(n int) guest.GVA { return kerneltest.Base + guest.GVA(n)*16 + b.slide }
 
-// started makes the kernel say how far it is.
-func (b *booted) started(s SystemState) {
+// setState makes the kernel say how far it is.
+func (b *booted) setState(s SystemState) {
 	binary.LittleEndian.PutUint32(b.ram[kerneltest.State-KernelMap:], uint32(s))
 }
 
 func TestView(t *testing.T) {
 	for _, slide := range []uint64{0, 0x1460_0000} {
 		b := boot1(t, slide, "")
-		if got := b.Missing(); len(got) != 2 || !strings.HasPrefix(got[0], "stacks: the kernel has no ORC tables") || !strings.HasPrefix(got[1], "types, tasks, modules and files: the kernel has no BTF") {
+		if got := b.MissingFeatures(); len(got) != 2 || !strings.HasPrefix(got[0], "stacks: the kernel has no ORC tables") || !strings.HasPrefix(got[1], "types, tasks, modules and files: the kernel has no BTF") {
 			t.Errorf("missing: %q", got)
 		}
 		init := guest.GVA(kerneltest.InitText) + b.slide
@@ -121,7 +121,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestFixed: what the kernel rewrites, while it starts and behind that.
+// TestFixed: the places that the kernel rewrites, during and after boot.
 func TestFixed(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
@@ -148,32 +148,32 @@ func TestFixed(t *testing.T) {
 		b := boot1(t, 0x40_0000, tt.cmdline)
 		lo := b.fn(tt.fn) + guest.GVA(tt.at)
 		hi := lo + guest.GVA(tt.n)
-		if got := b.Fixed(lo, hi); got != tt.early {
+		if got := b.FixedReason(lo, hi); got != tt.early {
 			t.Errorf("%s: %q while it starts, want %q", tt.name, got, tt.early)
 		}
-		b.started(StateScheduling)
+		b.setState(StateScheduling)
 		changed, again := b.Refresh(), b.Refresh()
 		if s, known := b.System(); !changed || again || s != StateScheduling || !known {
 			t.Errorf("%s: state %v, changed %v, again %v", tt.name, s, changed, again)
 		}
-		if got := b.Fixed(lo, hi); got != tt.late {
+		if got := b.FixedReason(lo, hi); got != tt.late {
 			t.Errorf("%s: %q when it has started, want %q", tt.name, got, tt.late)
 		}
-		b.started(StateBooting)
+		b.setState(StateBooting)
 		if b.Refresh() {
 			t.Errorf("%s: it has gone back", tt.name)
 		}
 		if tt.late != "runtime_const" {
 			continue
 		}
-		b.started(StateFreeing)
-		if got := b.Fixed(lo, hi); !b.Refresh() || b.Fixed(lo, hi) != "" {
+		b.setState(StateFreeing)
+		if got := b.FixedReason(lo, hi); !b.Refresh() || b.FixedReason(lo, hi) != "" {
 			t.Errorf("%s: %q when its initcalls have run", tt.name, got)
 		}
 	}
 }
 
-// TestFreedText: the text that only runs at the start is none any more behind it.
+// TestFreedText: text that only runs at boot is not text afterwards.
 func TestFreedText(t *testing.T) {
 	b := boot1(t, 0x20_0000, "")
 	s, err := b.Lookup("init_plain")
@@ -183,11 +183,11 @@ func TestFreedText(t *testing.T) {
 	inText := func() bool {
 		return slices.ContainsFunc(b.Text(false), func(r guest.Range) bool { return s.Addr >= r.Start && s.Addr < r.End })
 	}
-	if !b.IsText(s.Addr) || !inText() || b.Code(s.Addr, 1) == nil || b.Blacklisted(s.Addr) != "" {
+	if !b.IsText(s.Addr) || !inText() || b.Code(s.Addr, 1) == nil || b.BlacklistReason(s.Addr) != "" {
 		t.Error("it is no text at the start")
 	}
-	b.started(StateFreeing)
-	if b.IsText(s.Addr) || b.Refresh() || inText() || b.Code(s.Addr, 1) != nil || !strings.HasPrefix(b.Blacklisted(s.Addr), "its memory was given back") {
+	b.setState(StateFreeing)
+	if b.IsText(s.Addr) || b.Refresh() || inText() || b.Code(s.Addr, 1) != nil || !strings.HasPrefix(b.BlacklistReason(s.Addr), "its memory was given back") {
 		t.Error("it is still text")
 	}
 	if !b.IsText(b.fn(0)) || b.Text(true) != nil || b.IsUserText(b.fn(0)) {
@@ -205,7 +205,7 @@ func TestEntry(t *testing.T) {
 	}
 	for addr, want := range map[guest.GVA]string{b.fn(4): "listed in _kprobe_blacklist", b.fn(7): "part of hidden, listed in _kprobe_blacklist", b.fn(5): "", 0x1000: "",
 		b.fn(15): tracerCode, b.fn(16): tracerCode, b.fn(17): "the kernel copies it to where it runs (kexec)"} {
-		if got := b.Blacklisted(addr); got != want {
+		if got := b.BlacklistReason(addr); got != want {
 			t.Errorf("%v: %q, want %q", addr, got, want)
 		}
 	}
@@ -227,7 +227,7 @@ func TestViewOfModules(t *testing.T) {
 	module := func(addr uint64, name string) *Kernel {
 		m := &elf.Memory{Sections: []elf.Part{
 			{Name: ".text", Addr: addr, Data: bytes.Repeat([]byte{0x90}, 64), X: true},
-			{Name: MCount, Addr: addr + 0x1000, Data: binary.LittleEndian.AppendUint64(nil, addr+32)},
+			{Name: mCount, Addr: addr + 0x1000, Data: binary.LittleEndian.AppendUint64(nil, addr+32)},
 		}}
 		m.SetNames([]elf.Name{{Name: name, Addr: addr, Func: true}, {Name: "both", Addr: addr + 32, Func: true}, {Name: "traced", Addr: addr + 48, Func: true}})
 		return &Kernel{mem: m}
@@ -235,7 +235,7 @@ func TestViewOfModules(t *testing.T) {
 	one, two := module(at, "one"), module(at+0x10_0000, "two")
 	// Since 6.4 the parts of a module are apart: another one's may be between.
 	one.mem.Sections[1].Addr = at + 0x20_0000
-	if err := b.SetModules(map[string]*Kernel{"m1": one, "m2": two}); err != nil {
+	if err := b.setModules(map[string]*Kernel{"m1": one, "m2": two}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]guest.GVA{"one": at, "m1:one": at, "m2:both": at + 0x10_0020, "traced": b.fn(0), "m1:traced": at + 48} {
@@ -252,17 +252,17 @@ func TestViewOfModules(t *testing.T) {
 	if got := b.Match("m*:bo*"); len(got) != 2 || got[0].Addr != at+32 || got[1].Addr != at+0x10_0020 {
 		t.Errorf("m*:bo*: %v", got)
 	}
-	if !b.IsText(at+63) || b.IsText(at+64) || b.Fixed(at+33, at+34) != "ftrace" || b.Entry(at+32) != at+37 || b.Module(at) != "m1" || b.Module(b.fn(0)) != "" {
+	if !b.IsText(at+63) || b.IsText(at+64) || b.FixedReason(at+33, at+34) != "ftrace" || b.Entry(at+32) != at+37 || b.Module(at) != "m1" || b.Module(b.fn(0)) != "" {
 		t.Error("what is known of m1")
 	}
-	if f, _ := b.Find(at + 0x10_0021); f.Name != "both" || b.Fixed(at+0x10_0021, at+0x10_0022) != "ftrace" || b.Module(at+0x10_0000) != "m2" {
+	if f, _ := b.Find(at + 0x10_0021); f.Name != "both" || b.FixedReason(at+0x10_0021, at+0x10_0022) != "ftrace" || b.Module(at+0x10_0000) != "m2" {
 		t.Error("what is known of m2")
 	}
 	n := len(b.Symbols())
-	if err := b.SetModules(map[string]*Kernel{"m2": two}); err != nil {
+	if err := b.setModules(map[string]*Kernel{"m2": two}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Lookup("one"); err == nil || b.IsText(at) || !b.IsText(at+0x10_0000) || b.Fixed(at+33, at+34) != "" || len(b.Symbols()) != n-3 {
+	if _, err := b.Lookup("one"); err == nil || b.IsText(at) || !b.IsText(at+0x10_0000) || b.FixedReason(at+33, at+34) != "" || len(b.Symbols()) != n-3 {
 		t.Errorf("m1 is still there: %v", err)
 	}
 }
@@ -273,7 +273,7 @@ func FuzzSites(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	names := []string{MCount, JumpTable, StaticCallSites, Bugs, Exceptions, Alternatives, LockPrefixes, Returns, Retpolines, Calls, Paravirt, EndbrSeals, "runtime_ptr_x", "runtime_mask_x", "runtime_shift_x"}
+	names := []string{mCount, jumpTable, staticCallSites, bugs, Exceptions, alternatives, lockPrefixes, Returns, retpolines, Calls, paravirt, endbrSeals, "runtime_ptr_x", "runtime_mask_x", "runtime_shift_x"}
 	for i, name := range names {
 		f.Add(byte(i), k.table(name).Data)
 	}
@@ -289,7 +289,7 @@ func FuzzSites(f *testing.F) {
 			if !k.isText(x.addr) {
 				t.Errorf("%+v is not in text", x)
 			}
-			if _, ok := s.At(x.addr, x.addr+1, 1<<x.what); !ok && x.size > 0 {
+			if _, ok := s.PatchAt(x.addr, x.addr+1, 1<<x.what); !ok && x.size > 0 {
 				t.Errorf("%+v is not found", x)
 			}
 			if _, ok := s.Begins(x.addr, x.what); !ok {
@@ -323,18 +323,18 @@ func TestEnd(t *testing.T) {
 	put(8, 1)
 	state(true, true)
 
-	if !b.IsText(b.fn(10)) || len(b.Text(false)) == 0 || b.Blacklisted(b.fn(10)) != "" {
+	if !b.IsText(b.fn(10)) || len(b.Text(false)) == 0 || b.BlacklistReason(b.fn(10)) != "" {
 		t.Fatal("it is not there yet")
 	}
-	b.Gone(ReplacedText)
-	b.started(StateScheduling)
+	b.MarkGone(ReplacedText)
+	b.setState(StateScheduling)
 	if !b.Refresh() {
 		t.Error("nothing has changed")
 	}
-	if err := b.SetModules(nil); err != nil {
+	if err := b.setModules(nil); err != nil {
 		t.Error(err)
 	}
-	if b.IsText(b.fn(10)) || len(b.Text(false)) != 0 || b.Code(b.fn(10), 1) != nil || b.Blacklisted(b.fn(10)) != ReplacedText {
+	if b.IsText(b.fn(10)) || len(b.Text(false)) != 0 || b.Code(b.fn(10), 1) != nil || b.BlacklistReason(b.fn(10)) != ReplacedText {
 		t.Error("there is text still")
 	}
 	if _, _, err := b.Tasks(1); err == nil || err.Error() != ReplacedText {
@@ -349,15 +349,15 @@ func TestViewCopy(t *testing.T) {
 	m := &elf.Memory{Sections: []elf.Part{{Name: ".text", Addr: at, Data: bytes.Repeat([]byte{0x90}, 64), X: true}}}
 	m.SetNames([]elf.Name{{Name: "one", Addr: at, Func: true}})
 	first := b.Copy()
-	b.started(StateRunning)
+	b.setState(StateRunning)
 	if !b.Refresh() {
 		t.Fatal("the kernel has not started")
 	}
-	if err := b.SetModules(map[string]*Kernel{"m1": {mem: m}}); err != nil {
+	if err := b.setModules(map[string]*Kernel{"m1": {mem: m}}); err != nil {
 		t.Fatal(err)
 	}
 	later := b.Copy()
-	b.Gone(ReplacedText)
+	b.MarkGone(ReplacedText)
 	for what, c := range map[string]struct {
 		*View
 		system SystemState
@@ -373,8 +373,8 @@ func TestViewCopy(t *testing.T) {
 		if c.IsText(at) {
 			text++
 		}
-		if s, _ := c.System(); c.Why() != c.why || text != c.text || what != "before" && s != c.system {
-			t.Errorf("%s: %v, %d of two are text, %q", what, s, text, c.Why())
+		if s, _ := c.System(); c.GoneReason() != c.why || text != c.text || what != "before" && s != c.system {
+			t.Errorf("%s: %v, %d of two are text, %q", what, s, text, c.GoneReason())
 		}
 		if s, err := c.Lookup("traced"); err != nil || s.Addr != b.fn(0) || c.ID() != b.ID() || c.Slide() != b.slide {
 			t.Errorf("%s: %+v, %v", what, s, err)

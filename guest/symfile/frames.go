@@ -61,7 +61,7 @@ type writer struct {
 // frames is .debug_frame (DWARF 5, 6.4.1) of the rules, a description for each function.
 func frames(c Code, starts []guest.GVA) []byte {
 	w := &writer{fde: -1}
-	cie := w.common()
+	cie := w.writeCommon()
 	end := func(at guest.GVA) guest.GVA {
 		i, found := slices.BinarySearch(starts, at)
 		if found {
@@ -116,14 +116,14 @@ func (w *writer) close(at int) {
 	binary.LittleEndian.PutUint32(w.b[at:], uint32(len(w.b)-at-4))
 }
 
-// common appends a common information entry, and returns where it is.
+// writeCommon appends a common information entry, and returns where it is.
 //
 // It does not say of the kernel's entries that they are signal frames, as GNU's augmentation "S" would: GDB shows no
 // names of those. It costs that code is taken for the function before that was interrupted at its first instruction.
-func (w *writer) common() uint32 {
+func (w *writer) writeCommon() uint32 {
 	at := w.entry(^uint32(0))
 	w.b = append(w.b, 3, 0, 1) // version, no augmentation, unit of code
-	w.signed(dataUnit)
+	w.writeSigned(dataUnit)
 	w.b = append(w.b, dwarfRIP)
 	w.close(at)
 	return uint32(at)
@@ -181,49 +181,49 @@ func (w *writer) rule(r guest.FrameRule) {
 	case r.Indirect:
 		w.expression([]byte{cfaDefExpression}, func() {
 			w.b = append(w.b, opBase+reg)
-			w.signed(int64(r.Inner))
+			w.writeSigned(int64(r.Inner))
 			w.b = append(w.b, opDeref, opConst)
-			w.signed(int64(r.CFA))
+			w.writeSigned(int64(r.CFA))
 			w.b = append(w.b, opPlus)
 		})
 	case r.CFA < 0:
 		w.b = append(w.b, cfaDefSigned, reg)
-		w.signed(int64(r.CFA) / dataUnit)
+		w.writeSigned(int64(r.CFA) / dataUnit)
 	default:
 		w.b = append(w.b, cfaDef, reg)
-		w.unsigned(uint64(r.CFA))
+		w.writeUnsigned(uint64(r.CFA))
 	}
-	w.saved(dwarfRIP, r.Return)
+	w.writeSaved(dwarfRIP, r.Return)
 	switch {
 	case r.AtRBP:
 		w.expression([]byte{cfaExpression, dwarfRBP}, func() {
 			w.b = append(w.b, opBase+dwarfRBP)
-			w.signed(int64(r.RBP))
+			w.writeSigned(int64(r.RBP))
 		})
 	case r.RBP != 0:
-		w.saved(dwarfRBP, r.RBP)
+		w.writeSaved(dwarfRBP, r.RBP)
 	default:
 		w.b = append(w.b, cfaSameValue, dwarfRBP)
 	}
 	if r.Trap {
-		w.saved(dwarfRSP, r.Return+frameRSP)
+		w.writeSaved(dwarfRSP, r.Return+frameRSP)
 	}
 	if r.Full {
 		for i, reg := range ptRegs {
-			w.saved(reg, int32(8*i))
+			w.writeSaved(reg, int32(8*i))
 		}
 	}
 }
 
-// saved says that a register is saved at an offset from the CFA.
-func (w *writer) saved(reg byte, offset int32) {
+// writeSaved says that a register is saved at an offset from the CFA.
+func (w *writer) writeSaved(reg byte, offset int32) {
 	if offset <= 0 {
 		w.b = append(w.b, cfaOffset|reg)
-		w.unsigned(uint64(offset / dataUnit))
+		w.writeUnsigned(uint64(offset / dataUnit))
 		return
 	}
 	w.b = append(w.b, cfaOffsetSigned, reg)
-	w.signed(int64(offset / dataUnit))
+	w.writeSigned(int64(offset / dataUnit))
 }
 
 // expression appends an instruction with an expression, which f appends.
@@ -234,9 +234,9 @@ func (w *writer) expression(insn []byte, f func()) {
 	w.b[at-1] = byte(len(w.b) - at) // it is short
 }
 
-func (w *writer) unsigned(v uint64) { w.b = binary.AppendUvarint(w.b, v) } // LEB128 is the same
+func (w *writer) writeUnsigned(v uint64) { w.b = binary.AppendUvarint(w.b, v) } // LEB128 is the same
 
-func (w *writer) signed(v int64) {
+func (w *writer) writeSigned(v int64) {
 	for {
 		c := byte(v & 0x7f)
 		v >>= 7

@@ -13,21 +13,21 @@ const (
 	vectorRegs  = 8
 )
 
-// class is where a value goes (3.2.3, "Classification"): the classes of up to two words,
-// or, where that is nil, memory.
+// class is how a value is passed (3.2.3, "Classification"): the classes of up to two
+// words or, if nil, memory.
 type class []word
 
 type word uint8
 
 const (
-	vector  word = iota // floating point numbers only
+	vector  word = iota // only floating point numbers
 	integer             // anything else
 )
 
-// passedAs is where a parameter is passed: in registers, or in memory.
+// passedAs is the place of a parameter: registers or memory.
 type passedAs struct {
 	class class // nil: in memory
-	first int   // the number of the first register of integer arguments, from 1, that it may have
+	first int   // the number of the first register of integer arguments, from 1, that is available to it
 	slot  uint64
 }
 
@@ -35,7 +35,7 @@ type passedAs struct {
 // 0 for one in a vector register; nil for a parameter in memory or without a value.
 func Words(p *btf.FuncProto) [][]int {
 	out := make([][]int, len(p.Params))
-	for i, x := range passed(p) {
+	for i, x := range placeParams(p) {
 		n := x.first
 		for _, w := range x.class {
 			if w == integer {
@@ -49,13 +49,13 @@ func Words(p *btf.FuncProto) [][]int {
 	return out
 }
 
-// Arguments returns, for each parameter of p, the number of the word in which it is passed, or begins,
-// by the System V ABI: 1 to 6 for the registers of integer arguments, from 7 on for the
-// words of the stack above the return address. It is 0 for what is in a vector register
-// or takes no room.
+// Arguments returns, for each parameter of p, the number of the word in which it is
+// passed, or begins, by the System V ABI: 1 to 6 for the registers of integer
+// arguments, from 7 on for the words of the stack above the return address. It is 0
+// for a parameter that is in a vector register or has no size.
 func Arguments(p *btf.FuncProto) []int {
 	numbers := make([]int, len(p.Params))
-	for i, x := range passed(p) {
+	for i, x := range placeParams(p) {
 		switch {
 		case x.class != nil && x.class[0] == integer:
 			numbers[i] = x.first
@@ -66,12 +66,12 @@ func Arguments(p *btf.FuncProto) []int {
 	return numbers
 }
 
-// passed returns where each parameter is; first is 0 for one that takes no room.
-func passed(p *btf.FuncProto) []passedAs {
+// placeParams returns the place of each parameter; first is 0 for one without size.
+func placeParams(p *btf.FuncProto) []passedAs {
 	out := make([]passedAs, len(p.Params))
 	regs, vectors, slot := 0, 0, uint64(0)
 	if size, ok := Size(p.Return); ok && size > 0 && returnedInMemory(p.Return, size) {
-		regs++ // the caller says where the value goes
+		regs++ // the caller passes the address for the result
 	}
 	for i := range p.Params {
 		t := p.Params[i].Type
@@ -101,7 +101,8 @@ func passed(p *btf.FuncProto) []passedAs {
 	return out
 }
 
-// returnedInMemory reports whether a function with a result of type t, of size bytes, gets a pointer to where it puts it.
+// returnedInMemory reports whether a function with a result of type t, of size bytes,
+// gets a pointer to the memory for it.
 func returnedInMemory(t btf.Type, size uint64) bool {
 	switch {
 	case hasTag(t, indirectTag):
@@ -112,7 +113,8 @@ func returnedInMemory(t btf.Type, size uint64) bool {
 	return classify(t, size) == nil
 }
 
-// isX87 reports whether a floating point number is one of the x87 FPU, not one of 16 bytes in a vector register: the name alone tells.
+// isX87 reports whether a floating point number is an x87 number, as opposed to one
+// of 16 bytes in a vector register: only the name distinguishes them.
 func isX87(t *btf.Float) bool {
 	switch t.Name {
 	case "long double", "_Float64x", "real(kind=10)":
@@ -121,7 +123,8 @@ func isX87(t *btf.Float) bool {
 	return t.Size > 8 && t.Size < 16
 }
 
-// onlyX87 reports whether a value is one x87 number, alone in a structure too, or two of a complex number, which is a typedef here.
+// onlyX87 reports whether a value is one x87 number, possibly alone in a structure,
+// or the two of a complex number, which is a typedef here.
 func onlyX87(t btf.Type, size uint64) bool {
 	for range maxDepth {
 		switch x := Strip(t).(type) {
@@ -130,7 +133,7 @@ func onlyX87(t btf.Type, size uint64) bool {
 		case *btf.Array:
 			_, structure := Members(t)
 			part, ok := Strip(x.Type).(*btf.Float)
-			return ok && !structure && x.Nelems == 2 && isX87(part) && IsComplex(t)
+			return ok && !structure && x.Nelems == 2 && isX87(part) && isComplex(t)
 		case *btf.Struct:
 			if len(x.Members) != 1 || size > 16 {
 				return false
@@ -143,8 +146,8 @@ func onlyX87(t btf.Type, size uint64) bool {
 	return false
 }
 
-// IsComplex reports whether t is a complex number, which is a typedef of an array of its parts.
-func IsComplex(t btf.Type) bool {
+// isComplex reports whether t is a complex number, which is a typedef of an array of its parts.
+func isComplex(t btf.Type) bool {
 	for range maxDepth {
 		switch x := t.(type) {
 		case *btf.Typedef:
@@ -190,13 +193,13 @@ func aligned(t btf.Type, size uint64, budget *int) bool {
 	return false
 }
 
-// maxMembers is how many types within one are looked at for what it is aligned to.
+// maxMembers bounds the types within one that are examined for its alignment.
 const maxMembers = 256
 
 // classify returns how a value of t, of size bytes, is passed.
 func classify(t btf.Type, size uint64) class {
 	if hasTag(t, vectorTag) && size >= 8 {
-		return class{vector} // one register has it all
+		return class{vector} // one register holds all of it
 	}
 	if size > 16 {
 		return nil
@@ -212,7 +215,8 @@ func classify(t btf.Type, size uint64) class {
 	return c
 }
 
-// add notes that a value of type t is at bit offset at; false: it is passed in memory.
+// add records that a value of type t is at bit offset at; false: it is passed in
+// memory.
 func (c class) add(t btf.Type, at uint64, budget *int) bool {
 	if *budget--; *budget < 0 {
 		return false
@@ -222,7 +226,7 @@ func (c class) add(t btf.Type, at uint64, budget *int) bool {
 	}
 	switch t := Strip(t).(type) {
 	case *btf.Float:
-		return t.Size > 0 && !isX87(t) && at%(8*uint64(t.Size)) == 0 // an x87 number is in memory
+		return t.Size > 0 && !isX87(t) && at%(8*uint64(t.Size)) == 0 // an unaligned x87 number is in memory
 	case *btf.Array:
 		n, ok := Size(t.Type)
 		if !ok {
@@ -251,7 +255,7 @@ func (c class) add(t btf.Type, at uint64, budget *int) bool {
 	return ok && n > 0 && at%(8*min(n, 8)) == 0 && c.mark(at, 8*n)
 }
 
-// mark makes the words with bits [at, at+n) those of an integer.
+// mark makes the words with bits [at, at+n) integer words.
 func (c class) mark(at, n uint64) bool {
 	if at+n > 64*uint64(len(c)) {
 		return false

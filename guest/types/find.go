@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Tag is in front of a type's name in C.
+// Tag is the tag before a type's name in C.
 type Tag string
 
 // The tags. The last one is that of typedefs, and of C's own types.
@@ -18,7 +18,7 @@ const (
 	TagNone   Tag = ""
 )
 
-// TagOf returns the tag that a type has in C.
+// TagOf returns the tag of a type in C.
 func TagOf(t btf.Type) (tag Tag, ok bool) {
 	switch t.(type) {
 	case *btf.Struct:
@@ -33,9 +33,10 @@ func TagOf(t btf.Type) (tag Tag, ok bool) {
 	return "", false
 }
 
-// Named returns the type of the program that C writes with this tag and this name, or nil.
-func (i *Info) Named(tag Tag, name string) btf.Type {
-	for _, t := range i.named(i.program, name) {
+// TypeByName returns the program's type that C writes with this tag and this name, or
+// nil.
+func (i *Info) TypeByName(tag Tag, name string) btf.Type {
+	for _, t := range i.typesByName(i.program, name) {
 		if has, ok := TagOf(t); ok && has == tag {
 			return t
 		}
@@ -43,7 +44,7 @@ func (i *Info) Named(tag Tag, name string) btf.Type {
 	return nil
 }
 
-// index is what the program has by its names.
+// index has the program's types by name.
 type index struct {
 	once        sync.Once
 	tagged      map[Tag][]string
@@ -55,9 +56,8 @@ type enumerator struct {
 	of    *btf.Enum
 }
 
-// indexed reads all types of the program once, and forgets what it has read but for their
-// names.
-func (i *Info) indexed() *index {
+// loadIndex reads all types of the program once, and keeps only their names.
+func (i *Info) loadIndex() *index {
 	x := &i.index
 	x.once.Do(func() {
 		x.tagged, x.enumerators = map[Tag][]string{}, map[string]enumerator{}
@@ -66,7 +66,7 @@ func (i *Info) indexed() *index {
 		i.mu.Unlock()
 		for t, err := range all.All() {
 			if err != nil {
-				return // damaged: what is before it is known
+				return // damaged: only the types before it are known
 			}
 			if tag, ok := TagOf(t); ok && t.TypeName() != "" {
 				x.tagged[tag] = append(x.tagged[tag], t.TypeName())
@@ -86,10 +86,10 @@ func (i *Info) indexed() *index {
 }
 
 // Names returns the names of all types with this tag, sorted.
-func (i *Info) Names(tag Tag) []string { return slices.Clone(i.indexed().tagged[tag]) }
+func (i *Info) Names(tag Tag) []string { return slices.Clone(i.loadIndex().tagged[tag]) }
 
 // Enumerator returns the value of an enumerator of that name, and its enumeration.
 func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
-	e, ok := i.indexed().enumerators[name]
+	e, ok := i.loadIndex().enumerators[name]
 	return e.value, e.of, ok
 }

@@ -9,19 +9,18 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// MaxBTF is how many bytes of BTF are read at most. That of Debian's kernels has up to
-// 6 MiB.
+// MaxBTF is the most bytes of BTF that are read. Debian's kernels have up to 6 MiB.
 const MaxBTF = 16 << 20
 
-// Type is a type of a guest's program, for those who do not look into it.
+// Type is a type of a guest's program, for packages that do not look into it.
 type Type = btf.Type
 
 // FuncProto is the prototype of a function, likewise.
 type FuncProto = btf.FuncProto
 
-// Read returns the types of a section .BTF as it is in files and in memory: those of a
-// program, with base nil, or those that a module adds to its kernel's, base. They are
-// decoded when they are asked for.
+// Read returns the types of a section .BTF, from a file or from memory: a program's,
+// with base nil, or those that a module adds to its kernel's, base. They are decoded
+// lazily.
 func Read(section []byte, base *btf.Spec) (*btf.Spec, error) {
 	limit := MaxTypes
 	if base != nil {
@@ -49,19 +48,19 @@ type Info struct {
 	program *btf.Spec
 	module  func(name string) *btf.Spec
 
-	mu sync.Mutex // what reads a module's types reads the program's too, without their lock
+	mu sync.Mutex // reading a module's types also reads the program's, without their lock
 
 	index index
 }
 
-// New returns the types of a program, which Read has returned. Module returns those that
-// a module which is loaded adds to them, or nil; it may be nil itself.
+// New returns the types of a program, a result of Read. module returns the types that
+// a loaded module adds to them, or nil; it may be nil itself.
 func New(program *btf.Spec, module func(name string) *btf.Spec) *Info {
 	return &Info{program: program, module: module}
 }
 
-// Func returns the prototype of a function of the program, or of that module where it is
-// not "". It is nil when it is not known.
+// Func returns the prototype of a function of the program or, if module is not "", of
+// that module. It is nil if it is not known.
 func (i *Info) Func(module, name string) *btf.FuncProto {
 	spec := i.program
 	if module != "" {
@@ -72,7 +71,7 @@ func (i *Info) Func(module, name string) *btf.FuncProto {
 			return nil
 		}
 	}
-	for _, t := range i.named(spec, name) {
+	for _, t := range i.typesByName(spec, name) {
 		if f, ok := t.(*btf.Func); ok {
 			if proto, ok := f.Type.(*btf.FuncProto); ok {
 				return proto
@@ -84,7 +83,7 @@ func (i *Info) Func(module, name string) *btf.FuncProto {
 
 // Struct returns the structure or union of that tag of the program, or nil.
 func (i *Info) Struct(tag string) btf.Type {
-	for _, t := range i.named(i.program, tag) {
+	for _, t := range i.typesByName(i.program, tag) {
 		if _, ok := Members(t); ok {
 			return t
 		}
@@ -92,8 +91,8 @@ func (i *Info) Struct(tag string) btf.Type {
 	return nil
 }
 
-// named returns what has a name; damaged types have none.
-func (i *Info) named(s *btf.Spec, name string) []btf.Type {
+// typesByName returns the types with a name; damaged types have no name.
+func (i *Info) typesByName(s *btf.Spec, name string) []btf.Type {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	types, err := s.AnyTypesByName(name)
@@ -103,8 +102,8 @@ func (i *Info) named(s *btf.Spec, name string) []btf.Type {
 	return types
 }
 
-// Size returns the bytes of a value of that type, at least 0; ok is false where it has
-// none, as a function or what is declared only.
+// Size returns the size of a value of that type, at least 0; ok is false if it has no
+// size, for example a function or an incomplete type.
 func Size(t btf.Type) (n uint64, ok bool) {
 	size, err := btf.Sizeof(t)
 	if err != nil || size < 0 || size > math.MaxUint32 {

@@ -2,11 +2,11 @@ package types
 
 import "github.com/cilium/ebpf/btf"
 
-// Strip returns what t is behind qualifiers and the names of typedefs.
+// Strip removes qualifiers and typedefs from t.
 func Strip(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
 
-// Members returns the members of a structure or union, which t is behind qualifiers and
-// typedefs; ok is false for all else.
+// Members returns the members of a structure or union, after removing qualifiers and
+// typedefs; ok is false for other types.
 func Members(t btf.Type) (m []btf.Member, ok bool) {
 	switch t := Strip(t).(type) {
 	case *btf.Struct:
@@ -17,19 +17,19 @@ func Members(t btf.Type) (m []btf.Member, ok bool) {
 	return nil, false
 }
 
-// maxAnonymous is how many structures without a name are looked into for a member.
+// maxAnonymous bounds the unnamed structures that are searched for a member.
 const maxAnonymous = 256
 
-// Field is a member as its structure has it, or one of an anonymous structure within.
+// Field is a member of a structure, or of an anonymous structure within it.
 type Field struct {
 	Type   btf.Type
-	Offset uint64 // bits from the beginning of the structure that was asked
-	Width  uint64 // bits of a bit field; 0: it is none
+	Offset uint64 // bits from the beginning of the outer structure
+	Width  uint64 // bits of a bit field; 0: not a bit field
 }
 
-// Member returns the member of that name of the structure or union t, which may be one
-// of an anonymous structure or union within t. ok is false where t is neither; found,
-// where it has no such member.
+// Member returns the member of that name of the structure or union t, which may be
+// one of an anonymous structure or union within t. ok is false if t is neither; found
+// is false if it has no such member.
 func Member(t btf.Type, name string) (f Field, found, ok bool) {
 	members, ok := Members(t)
 	if !ok || name == "" {
@@ -56,9 +56,9 @@ func Member(t btf.Type, name string) (f Field, found, ok bool) {
 	return Field{}, false, true
 }
 
-// IsChar reports whether t is char: an integer of 8 bits without sign, or with that
+// isChar reports whether t is char: an unsigned integer of 8 bits, or one with that
 // name, whose sign is the compiler's choice.
-func IsChar(t btf.Type) bool {
+func isChar(t btf.Type) bool {
 	i, ok := Strip(t).(*btf.Int)
 	return ok && i.Size == 1 && (i.Encoding != btf.Signed && i.Encoding != btf.Bool || i.Name == "char")
 }
@@ -67,22 +67,23 @@ func IsChar(t btf.Type) bool {
 // of them.
 func IsCharPointer(t btf.Type) bool {
 	p, ok := Strip(t).(*btf.Pointer)
-	return ok && IsChar(p.Target)
+	return ok && isChar(p.Target)
 }
 
 // IsCharArray is described with IsCharPointer.
 func IsCharArray(t btf.Type) bool {
 	a, ok := Strip(t).(*btf.Array)
-	return ok && IsChar(a.Type)
+	return ok && isChar(a.Type)
 }
 
-// Kinds of references of C++, as the values of type tags, which a pointer to what is referred to has here.
+// Kinds of C++ references, as the values of type tags on a pointer to the target.
 const (
 	referenceTag       = "&"
 	rvalueReferenceTag = "&&"
 )
 
-// NewReference returns the type of a reference to t, of C++; with rvalue of one to a temporary.
+// NewReference returns the type of a C++ reference to t; if rvalue is set, of a
+// reference to a temporary.
 func NewReference(t btf.Type, rvalue bool) btf.Type {
 	tag := referenceTag
 	if rvalue {
@@ -91,7 +92,8 @@ func NewReference(t btf.Type, rvalue bool) btf.Type {
 	return &btf.Pointer{Target: &btf.TypeTag{Value: tag, Type: t}}
 }
 
-// Reference returns what t refers to; ok is false where it is no reference.
+// Reference returns the target type of a reference; ok is false if t is not a
+// reference.
 func Reference(t btf.Type) (to btf.Type, ok bool) {
 	if p, pointer := Strip(t).(*btf.Pointer); pointer && referenceOf(p) != "" {
 		return p.Target.(*btf.TypeTag).Type, true
@@ -99,7 +101,8 @@ func Reference(t btf.Type) (to btf.Type, ok bool) {
 	return nil, false
 }
 
-// referenceOf returns how C++ writes the reference that a pointer is, or "".
+// referenceOf returns the C++ syntax of the reference that a pointer represents, or
+// "".
 func referenceOf(p *btf.Pointer) string {
 	if tag, ok := p.Target.(*btf.TypeTag); ok && (tag.Value == referenceTag || tag.Value == rvalueReferenceTag) {
 		return tag.Value
@@ -107,20 +110,22 @@ func referenceOf(p *btf.Pointer) string {
 	return ""
 }
 
-// How values are passed where their type alone does not say it, as the values of type tags.
+// How values are passed if their type alone does not determine it, as the values of
+// type tags.
 const (
 	indirectTag = "by pointer"
 	vectorTag   = "vector"
 )
 
-// NewIndirect returns t as the type of a parameter of which a pointer is passed, or of a result that is returned in the
-// caller's memory, whatever its size: so C++ does with classes that cannot be copied bit by bit.
+// NewIndirect returns t as the type of a parameter that is passed by a pointer, or of
+// a result that is returned in the caller's memory, whatever its size: C++ does so
+// with classes that cannot be copied bit by bit.
 func NewIndirect(t btf.Type) btf.Type { return &btf.TypeTag{Value: indirectTag, Type: t} }
 
 // NewVector returns the array t as a type of vectors, which are passed in vector registers.
 func NewVector(t btf.Type) btf.Type { return &btf.TypeTag{Value: vectorTag, Type: t} }
 
-// hasTag reports whether t has the tag, alone or before qualifiers and names.
+// hasTag reports whether t has the tag, possibly below qualifiers and typedefs.
 func hasTag(t btf.Type, tag string) bool {
 	for range maxDepth {
 		switch x := t.(type) {
@@ -144,7 +149,7 @@ func hasTag(t btf.Type, tag string) bool {
 	return false
 }
 
-// IsVoid reports whether there is no value of type t.
+// IsVoid reports whether type t has no values.
 func IsVoid(t btf.Type) bool {
 	_, ok := Strip(t).(*btf.Void)
 	return ok

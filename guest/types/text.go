@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Limits of C text; what is longer or deeper ends in "...".
+// Limits of C text; a longer or deeper text ends in "...".
 const (
 	maxText  = 4096
 	maxDepth = 32
@@ -16,13 +16,13 @@ const (
 // Text returns the type as C writes it.
 func Text(t btf.Type) string { return Declaration(t, "") }
 
-// Declaration returns the declaration of something of that name as C writes it.
+// Declaration returns the C declaration of name with type t.
 func Declaration(t btf.Type, name string) string {
 	w := writer{left: maxText}
 	return w.declare(t, name, 0)
 }
 
-// Prototype returns a function with its parameters and what it returns:
+// Prototype returns a function with its parameters and its result:
 //
 //	vfs_read(struct file *file, char *buf, size_t count, loff_t *pos) -> ssize_t
 func Prototype(name string, p *btf.FuncProto) string {
@@ -32,8 +32,8 @@ func Prototype(name string, p *btf.FuncProto) string {
 
 // Parameter is one parameter of a function.
 type Parameter struct {
-	Name string // "" where it has none
-	Type string // as C writes it, or "..."
+	Name string // "" if it has none
+	Type string // in C syntax, or "..."
 }
 
 // Parameters returns the parameters of p as text.
@@ -48,13 +48,13 @@ func Parameters(p *btf.FuncProto) []Parameter {
 	return out
 }
 
-// variadic reports whether parameter i of p stands for any number of further ones: BTF
-// ends with one that has neither a name nor a type.
+// variadic reports whether parameter i of p is the "..." of a variable argument list:
+// in BTF the last one, with neither a name nor a type.
 func variadic(p *btf.FuncProto, i int) bool {
 	return i == len(p.Params)-1 && p.Params[i].Name == "" && IsVoid(p.Params[i].Type)
 }
 
-// writer writes types; left is how many parts it may still write.
+// writer writes types; left is the number of parts it may still write.
 type writer struct{ left int }
 
 func (w *writer) params(p *btf.FuncProto, depth int) string {
@@ -72,8 +72,8 @@ func (w *writer) params(p *btf.FuncProto, depth int) string {
 	return strings.Join(out, ", ")
 }
 
-// declare writes the declaration of inner, which may be a name, or a name with what
-// makes it a pointer, an array or a function.
+// declare writes the declaration of inner, which may be a name, possibly with the
+// syntax that makes it a pointer, an array or a function.
 func (w *writer) declare(t btf.Type, inner string, depth int) string {
 	if w.left -= 1 + len(inner); w.left < 0 || depth > maxDepth {
 		return "..."
@@ -102,23 +102,23 @@ func (w *writer) declare(t btf.Type, inner string, depth int) string {
 	case *btf.FuncProto:
 		return w.declare(t.Return, inner+"("+w.params(t, depth)+")", depth+1)
 	case *btf.Const:
-		return w.qualified("const", t.Type, inner, depth)
+		return w.qualify("const", t.Type, inner, depth)
 	case *btf.Volatile:
-		return w.qualified("volatile", t.Type, inner, depth)
+		return w.qualify("volatile", t.Type, inner, depth)
 	case *btf.Restrict:
-		return w.qualified("restrict", t.Type, inner, depth)
+		return w.qualify("restrict", t.Type, inner, depth)
 	case *btf.TypeTag:
 		return w.declare(t.Type, inner, depth+1)
 	case *btf.Void:
 		return word("void")
 	case *btf.Struct:
-		return word(tagged("struct", t.Name))
+		return word(tagText("struct", t.Name))
 	case *btf.Union:
-		return word(tagged("union", t.Name))
+		return word(tagText("union", t.Name))
 	case *btf.Enum:
-		return word(tagged("enum", t.Name))
+		return word(tagText("enum", t.Name))
 	case *btf.Fwd:
-		return word(tagged(t.Kind.String(), t.Name))
+		return word(tagText(t.Kind.String(), t.Name))
 	}
 	if name := t.TypeName(); name != "" {
 		return word(name)
@@ -126,8 +126,8 @@ func (w *writer) declare(t btf.Type, inner string, depth int) string {
 	return word("?")
 }
 
-// qualified writes a qualifier: behind the star of a pointer, else in front.
-func (w *writer) qualified(qualifier string, t btf.Type, inner string, depth int) string {
+// qualify writes a qualifier: after the star of a pointer, otherwise in front.
+func (w *writer) qualify(qualifier string, t btf.Type, inner string, depth int) string {
 	if _, pointer := btf.QualifiedType(t).(*btf.Pointer); pointer {
 		if inner != "" && inner[0] != '[' && inner[0] != '(' {
 			inner = " " + inner
@@ -137,7 +137,7 @@ func (w *writer) qualified(qualifier string, t btf.Type, inner string, depth int
 	return qualifier + " " + w.declare(t, inner, depth+1)
 }
 
-func tagged(kind, name string) string {
+func tagText(kind, name string) string {
 	if name == "" {
 		return kind + " {...}"
 	}

@@ -1,6 +1,6 @@
 package x86
 
-// Kind is how a probed instruction is run once its handlers are done.
+// Kind is how a probed instruction is run after its handlers.
 type Kind uint8
 
 // The kinds, from the cheapest to the dearest.
@@ -8,15 +8,14 @@ const (
 	// Refuse: not at all; Plan.Reason says why. The zero value, so that a
 	// forgotten plan does no harm.
 	Refuse Kind = iota
-	// Emulate: Inst.Emulate computes its effect. When that fails at a hit, the
+	// Emulate: Inst.Emulate computes its effect. If that fails at a hit, the
 	// instruction is run as Plan.Fallback says.
 	Emulate
 	// Boost: from a slot that ends in a jump back. With a post handler it is
 	// stepped instead, unless Plan.NoStep.
 	Boost
-	// Step: from a slot that ends in an int3, with IF held clear. Analyze does
-	// not choose it: it is what becomes of Boost when something must run
-	// behind the instruction.
+	// Step: from a slot that ends in an int3, with IF held clear. Analyze does not
+	// choose it: Boost turns into it if something must run after the instruction.
 	Step
 	// InPlace: at its own address, with every other vCPU stopped. Plan.Reason
 	// says why it cannot be moved.
@@ -33,19 +32,19 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Reason says why an instruction is refused, or cannot be moved.
+// Reason says why an instruction is rejected, or cannot be moved.
 type Reason uint8
 
-// The reasons. Those of a refusal have the names of probe.Code.
+// The reasons. Those for rejecting it have the names of probe.Code.
 const (
 	ReasonNone Reason = iota
 
-	// Refusals.
+	// Rejections.
 	ReasonUndecodable     // no valid instruction, or it is cut off
 	ReasonTrap            // int3, int n, int1, ud0, ud1, ud2: a trap of its own
-	ReasonEmulationPrefix // ud2 that Xen or KVM takes as a prefix
-	ReasonMasksExceptions // mov ss: the next instruction's trap would be held off
-	ReasonUnsupported     // leaves by a way that neither a slot nor a single step can follow
+	ReasonEmulationPrefix // ud2 that Xen or KVM interprets as a prefix
+	ReasonMasksExceptions // mov ss: the next instruction's trap would be delayed
+	ReasonUnsupported     // continues in a way that neither a slot nor a single step can follow
 
 	// Why in place.
 	ReasonFar         // changes CS
@@ -55,7 +54,7 @@ const (
 	ReasonAPX         // a branch with REX2: raises #UD, or uses registers that are not saved
 	ReasonException   // its fault is looked up by its address: see Plan.StayPut
 	ReasonAddress     // it keeps its address where the guest can read it: syscall, x87
-	ReasonHypercall   // vmcall, vmmcall: KVM may replace one by the other, in the guest's text
+	ReasonHypercall   // vmcall, vmmcall: KVM may replace one by the other in the guest's text
 )
 
 var reasonNames = [...]string{
@@ -71,7 +70,7 @@ func (r Reason) String() string {
 	return "invalid"
 }
 
-// Options is what Analyze must know besides the bytes.
+// Options is the input of Analyze besides the bytes.
 type Options struct {
 	CPL uint8 // privilege of the code: 0 or 3
 }
@@ -81,11 +80,11 @@ type Options struct {
 type Plan struct {
 	Kind   Kind
 	Reason Reason // for Refuse and InPlace, and for Emulate after StayPut
-	// Fallback is for Emulate: how to run the instruction when Emulate
-	// reports an error. Boost, Step and InPlace are their own.
+	// Fallback is for Emulate: how to run the instruction if Emulate reports an
+	// error. Boost, Step and InPlace are their own.
 	Fallback Kind
-	// NoStep: for Boost and InPlace, the instruction does not come to the one
-	// behind it, or waits for an interrupt that a step holds off. No post handler then.
+	// NoStep: for Boost and InPlace, execution does not reach the next instruction,
+	// or waits for an interrupt that a step delays. No post handler then.
 	NoStep bool
 	// Shadow: for Emulate, if the instruction changed IF from 0 to 1, no
 	// interrupt may be delivered before one more guest instruction has run
@@ -94,14 +93,14 @@ type Plan struct {
 	Inst   Inst
 }
 
-// Analyze decides how to run the instruction at the start of b, which stands
-// at addr. b should hold 15 bytes where the text has them.
+// Analyze decides how to run the instruction at the start of b, whose address is
+// addr. b should hold 15 bytes if the text has them.
 //
-// The rules follow the CPU manuals. They accept more than Linux 6.12 does:
-// indirect branches through memory, far transfers, vmcall, and instructions of
-// 15 bytes. What keeps its own address where the guest can read it is executed
-// in its place: syscall leaves its return address in RCX, and x87 instructions
-// leave theirs in the FPU's instruction pointer.
+// The rules follow the CPU manuals. They accept more than Linux 6.12 does: indirect
+// branches through memory, far transfers, vmcall, and instructions of 15 bytes. An
+// instruction that stores its own address where the guest can read it is executed in
+// place: syscall leaves its return address in RCX, and x87 instructions leave theirs
+// in the FPU's instruction pointer.
 func Analyze(b []byte, addr uint64, o Options) Plan {
 	i, err := Decode(b)
 	if err != nil {
@@ -136,7 +135,7 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 		p.Shadow = i.Opcode == 0xfb && i.Map == Map0
 		if i.emu == emuNone {
 			p.Kind, p.Fallback, p.Shadow = InPlace, Refuse, false
-			p.Reason = i.unmovable()
+			p.Reason = i.unmovableReason()
 		}
 	default:
 		switch p.Kind = Boost; {
@@ -151,8 +150,9 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 	return p
 }
 
-// KeepsFIP reports whether the instruction leaves its address in the FPU's instruction pointer: those of the x87, but
-// for the control instructions (SDM Vol. 1, 8.1.8).
+// KeepsFIP reports whether the instruction leaves its address in the FPU's
+// instruction pointer: x87 instructions do, except the control instructions (SDM Vol.
+// 1, 8.1.8).
 func (i *Inst) KeepsFIP() bool {
 	if !i.legacy(Map0) || i.Opcode < 0xd8 || i.Opcode > 0xdf {
 		return false
@@ -176,15 +176,15 @@ func (i *Inst) KeepsFIP() bool {
 	return true
 }
 
-// hypercall reports whether the instruction is vmcall or vmmcall. KVM writes the one that the processor has over the other
-// (KVM_X86_QUIRK_FIX_HYPERCALL_INSN).
+// hypercall reports whether the instruction is vmcall or vmmcall. KVM overwrites it
+// with the one that the processor supports (KVM_X86_QUIRK_FIX_HYPERCALL_INSN).
 func (i *Inst) hypercall() bool {
 	return i.legacy(Map0F) && i.Opcode == 0x01 && (i.ModRM == 0xc1 || i.ModRM == 0xd9) && i.pp == ppNone
 }
 
-// StayPut keeps the instruction of p at its own address, where the system looks up its
-// faults by that (an entry of Linux's exception table): it is emulated, or stepped in
-// place.
+// StayPut keeps the instruction of p at its own address, because the system looks up
+// its faults by address (an entry of Linux's exception table): it is emulated, or
+// stepped in place.
 func (p *Plan) StayPut() {
 	switch p.Kind {
 	case Boost, Step:
@@ -194,8 +194,8 @@ func (p *Plan) StayPut() {
 	}
 }
 
-// unmovable says why a branch is not emulated.
-func (i *Inst) unmovable() Reason {
+// unmovableReason says why a branch is not emulated.
+func (i *Inst) unmovableReason() Reason {
 	switch {
 	case i.Enc == REX2:
 		return ReasonAPX
@@ -209,9 +209,9 @@ func (i *Inst) unmovable() Reason {
 	return ReasonUnsupported
 }
 
-// emulationPrefix reports whether b begins with ud2 and a signature that makes
-// Xen ("xen") or KVM ("kvm", with force_emulation_prefix) emulate the
-// instruction behind it.
+// emulationPrefix reports whether b begins with ud2 and a signature that makes Xen
+// ("xen") or KVM ("kvm", with force_emulation_prefix) emulate the instruction after
+// it.
 func emulationPrefix(b []byte) bool {
 	return len(b) >= 5 && (string(b[:5]) == "\x0f\x0bxen" || string(b[:5]) == "\x0f\x0bkvm")
 }

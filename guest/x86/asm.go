@@ -2,24 +2,23 @@ package x86
 
 import "fmt"
 
-// Asm assembles code. The zero value makes code for address 0, which is the
-// same at any other address as long as no Label stands outside of it (see
-// Outside). Every encoding is the shortest there is, but for jumps, calls and
-// pushes of an immediate, which always have 32 bits of it: their length does not
-// depend on where code stands and what it pushes. An operand that no instruction
-// can have is a bug of the caller and panics.
+// Asm assembles code. The zero value makes code for address 0, which is the same at
+// any other address as long as it has no Label outside of it (see LabelAt). Every
+// encoding is the shortest possible, except that jumps, calls and pushes of an
+// immediate always have 32-bit operands: their length does not depend on the address
+// of the code or on the value. An operand that no instruction supports is a bug of
+// the caller and panics.
 type Asm struct {
-	base    uint64
-	b       []byte
-	labels  []place
-	refs    []ref
-	written RegSet
+	encoder
+	base   uint64
+	labels []place
+	refs   []ref
 }
 
-// Reset begins anew, in the same memory.
-func (a *Asm) Reset() { *a = Asm{b: a.b[:0], labels: a.labels[:0], refs: a.refs[:0]} }
+// Reset starts over, in the same memory.
+func (a *Asm) Reset() { *a = Asm{encoder: encoder{b: a.b[:0]}, labels: a.labels[:0], refs: a.refs[:0]} }
 
-// Label is a place in the code, or outside of it, that jumps and calls name.
+// Label is a place in the code, or outside of it, for jumps and calls.
 type Label int
 
 // place is where a label is.
@@ -36,7 +35,8 @@ const (
 	outside
 )
 
-// ref is a 32-bit displacement that waits for its label. It counts from its end.
+// ref is a 32-bit displacement whose label is not placed yet. It is relative to its
+// own end.
 type ref struct {
 	at    int
 	label Label
@@ -48,13 +48,13 @@ type RegSet uint16
 // Has reports whether r is in the set.
 func (s RegSet) Has(r Reg64) bool { return s>>r&1 != 0 }
 
-// Add puts r into the set.
-func (s *RegSet) Add(r Reg64) { *s |= 1 << r }
+// add puts r into the set.
+func (s *RegSet) add(r Reg64) { *s |= 1 << r }
 
 // NewAsm returns an assembler of code for the address base.
 func NewAsm(base uint64) *Asm { return &Asm{base: base} }
 
-// Assemble returns what f assembles, which is the same at any address.
+// Assemble returns the code assembled by f, which is the same at any address.
 func Assemble(f func(a *Asm)) []byte {
 	var a Asm
 	f(&a)
@@ -75,21 +75,21 @@ func (a *Asm) Place(l Label) {
 	a.labels[l] = place{inside, uint64(len(a.b))}
 }
 
-// Here returns a new label that is placed here.
-func (a *Asm) Here() Label {
+// LabelHere returns a new label that is placed here.
+func (a *Asm) LabelHere() Label {
 	l := a.NewLabel()
 	a.Place(l)
 	return l
 }
 
-// Outside returns a label of an address that is not in the code.
-func (a *Asm) Outside(addr uint64) Label {
+// LabelAt returns a label of an address that is not in the code.
+func (a *Asm) LabelAt(addr uint64) Label {
 	l := a.NewLabel()
 	a.labels[l] = place{outside, addr}
 	return l
 }
 
-// Offset returns where in the code a label is, which has been placed there.
+// Offset returns the offset in the code of a label that has been placed.
 func (a *Asm) Offset(l Label) int {
 	if a.labels[l].state != inside {
 		panic("BUG: label is not in the code")
@@ -97,29 +97,17 @@ func (a *Asm) Offset(l Label) int {
 	return int(a.labels[l].at)
 }
 
-// Len returns how many bytes there are so far.
+// Len returns the number of bytes so far.
 func (a *Asm) Len() int { return len(a.b) }
 
-// PC returns the address of what comes next.
+// PC returns the address of the next instruction.
 func (a *Asm) PC() uint64 { return a.base + uint64(len(a.b)) }
 
-// Written returns the registers that instructions have written so far, apart
-// from those that they write besides their operands (mul, div, cqo, rdtsc,
-// lahf, push, pop and calls).
-func (a *Asm) Written() RegSet { return a.written }
-
-// MarkWritten adds registers to what Written returns.
-func (a *Asm) MarkWritten(regs ...Reg64) {
-	for _, r := range regs {
-		a.written.Add(r)
-	}
-}
-
-// Append appends code that is complete: it was relocated or linked for this
-// address, or is the same at any.
+// Append appends complete code: it was relocated or linked for this address, or is
+// the same at any.
 func (a *Asm) Append(code []byte) { a.b = append(a.b, code...) }
 
-// Align fills up with int3s to a multiple of n.
+// Align pads with int3s to a multiple of n.
 func (a *Asm) Align(n int) {
 	for len(a.b)%n != 0 {
 		a.Int3()
@@ -161,6 +149,3 @@ func (a *Asm) ref(l Label) {
 	a.refs = append(a.refs, ref{len(a.b), l})
 	a.imm32(0)
 }
-
-func (a *Asm) emit(b ...byte) { a.b = append(a.b, b...) }
-func (a *Asm) imm32(v int32)  { a.b = append32(a.b, uint32(v)) }

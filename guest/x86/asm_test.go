@@ -82,13 +82,13 @@ func TestAsmRows(t *testing.T) {
 		if i, err := Decode(b); err != nil || int(i.Len) != len(b) {
 			t.Errorf("%s: % x decodes to %d bytes: %v", r.text, b, i.Len, err)
 		}
-		if got, want := x86Text(b), sameText(r.text); got != want {
+		if got, want := x86Text(b), normalizeText(r.text); got != want {
 			t.Errorf("% x: x86asm says %q, want %q", b, got, want)
 		}
 	}
 }
 
-// x86Text is what golang.org/x/arch says of one instruction, as sameText has it.
+// x86Text is what golang.org/x/arch says of one instruction, as normalizeText has it.
 // It writes immediates of 16 bits with their sign, and has other names for some
 // conditions.
 func x86Text(b []byte) string {
@@ -96,7 +96,7 @@ func x86Text(b []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	text := sameText(x86asm.IntelSyntax(x, 0, nil))
+	text := normalizeText(x86asm.IntelSyntax(x, 0, nil))
 	if rel, ok := x.Args[0].(x86asm.Rel); ok {
 		name, _, _ := strings.Cut(text, " ")
 		text = fmt.Sprintf("%s %#x", name, uint64(len(b)+int(rel)))
@@ -120,10 +120,10 @@ var (
 	spaces = regexp.MustCompile(`\s+`)
 )
 
-// sameText brings what different disassemblers write to one form: lower case,
+// normalizeText brings what different disassemblers write to one form: lower case,
 // single spaces, numbers modulo 2^32 without sign, no scale of 1, no
 // displacement of 0.
-func sameText(s string) string {
+func normalizeText(s string) string {
 	s = strings.ToLower(spaces.ReplaceAllString(s, " "))
 	s = strings.NewReplacer(", ", ",", "ptr ", "", "ds:", "", "*1]", "]", "*1+", "+", "*1-", "-", "movabs", "mov", "movsxd", "movsx",
 		"rex ", "", "pushfq", "pushf", "popfq", "popf", "xchg ax,ax", "data16").Replace(s)
@@ -156,10 +156,10 @@ func sameText(s string) string {
 func TestAsmLabels(t *testing.T) {
 	a := NewAsm(0x1000)
 	ahead := a.NewLabel()
-	start := a.Here()
+	start := a.LabelHere()
 	a.Jcc(CondNE, ahead)
 	a.Jmp(start)
-	a.Call(a.Outside(0x800))
+	a.Call(a.LabelAt(0x800))
 	a.Place(ahead)
 	a.Ret()
 	if got, want := hex.EncodeToString(a.Code()), "0f850a000000e9f5fffffff0e8"; got != "0f850a000000"+"e9f5ffffff"+"e8f0f7ffff"+"c3" {
@@ -170,8 +170,8 @@ func TestAsmLabels(t *testing.T) {
 	}
 	for _, to := range []uint64{0x1005 + 1<<31 - 1, 0x1005 + 1<<31, ^uint64(0) - 1<<30} {
 		far := NewAsm(0x1000)
-		far.Jmp(far.Outside(to))
-		if _, err := far.Link(); (err == nil) != JmpReaches(0x1000, to) || err != nil && !errors.Is(err, ErrOutOfReach) {
+		far.Jmp(far.LabelAt(to))
+		if _, err := far.Link(); (err == nil) != jmpReaches(0x1000, to) || err != nil && !errors.Is(err, ErrOutOfReach) {
 			t.Errorf("jump to %#x: %v", to, err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestAsmLabels(t *testing.T) {
 func TestAsmBugs(t *testing.T) {
 	for name, f := range map[string]func(a *Asm){
 		"label not placed":     func(a *Asm) { a.Jmp(a.NewLabel()) },
-		"label placed twice":   func(a *Asm) { a.Place(a.Here()) },
+		"label placed twice":   func(a *Asm) { a.Place(a.LabelHere()) },
 		"imm8 too large":       func(a *Asm) { a.Add(1, RAX, Imm(256)) },
 		"imm16 too small":      func(a *Asm) { a.Add(2, RAX, Imm(-0x8001)) },
 		"imm32 too large":      func(a *Asm) { a.Add(4, RAX, Imm(1<<32)) },
@@ -212,7 +212,7 @@ func TestAsmBugs(t *testing.T) {
 	}
 }
 
-// TestAsmWritten has what is noted as written.
+// TestAsmWritten has the registers recorded as written.
 func TestAsmWritten(t *testing.T) {
 	var a Asm
 	a.Cmp(8, RBX, RSI)
@@ -224,9 +224,9 @@ func TestAsmWritten(t *testing.T) {
 	a.Lock().Xadd(8, At(RDI, 0), R10)
 	var want RegSet
 	for _, r := range []Reg64{R15, R8, RAX, R10} {
-		want.Add(r)
+		want.add(r)
 	}
-	if a.Written() != want {
-		t.Errorf("got %016b, want %016b", a.Written(), want)
+	if a.WrittenRegs() != want {
+		t.Errorf("got %016b, want %016b", a.WrittenRegs(), want)
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"math/bits"
 )
 
-// Arg is an operand of an instruction that Asm assembles: a Reg64, a Mem or an
-// Imm. Of a Mem only Segment, Base, Index, Scale and Disp count; Base may be NoReg for
-// an absolute address of 32 bits with its sign.
+// Arg is an operand of an instruction that Asm assembles: a Reg64, a Mem or an Imm.
+// For a Mem only Segment, Base, Index, Scale and Disp are used; Base may be NoReg for
+// a sign-extended absolute address of 32 bits.
 type Arg interface{ isArg() }
 
-// Imm is an immediate operand. It is extended with its sign, so one of an
-// operation on less than 64 bits may also be the number without sign.
+// Imm is an immediate operand. It is sign-extended, so an operand of less than 64
+// bits may also be given as an unsigned number.
 type Imm int64
 
 func (Reg64) isArg() {}
@@ -41,23 +41,30 @@ func (m Mem) Plus(n int) Mem {
 	return m
 }
 
+// encoder appends instructions without labels: their bytes depend only on their
+// operands.
+type encoder struct {
+	b       []byte
+	written RegSet
+}
+
 // opcode is a one-byte opcode, or with 0x0f in the upper byte a two-byte one.
 type opcode uint16
 
 // op appends an instruction on operands of size bytes: a register, and a
 // register or memory.
-func (a *Asm) op(size int, op opcode, reg Reg64, rm Arg) {
-	a.modrm(size, op.of(size), reg, rm, size == 1 && hiByte(reg), size == 1)
+func (e *encoder) op(size int, op opcode, reg Reg64, rm Arg) {
+	e.modrm(size, op.forSize(size), reg, rm, size == 1 && hiByte(reg), size == 1)
 }
 
-// ext is op for an opcode that goes on in the place of the register.
-func (a *Asm) ext(size int, op opcode, n byte, rm Arg) {
-	a.modrm(size, op.of(size), Reg64(n), rm, false, size == 1)
+// ext is op for an opcode that continues in the place of the register.
+func (e *encoder) ext(size int, op opcode, n byte, rm Arg) {
+	e.modrm(size, op.forSize(size), Reg64(n), rm, false, size == 1)
 }
 
-// of returns the opcode for operands of size bytes, where its lowest bit tells
-// bytes from all others (SDM Vol. 2, B.1.4.3).
-func (o opcode) of(size int) opcode {
+// forSize returns the opcode for operands of size bytes, if its lowest bit
+// distinguishes bytes from all others (SDM Vol. 2, B.1.4.3).
+func (o opcode) forSize(size int) opcode {
 	if size == 1 {
 		o &^= 1
 	}
@@ -68,16 +75,16 @@ func (o opcode) of(size int) opcode {
 // a REX prefix (SDM Vol. 2, 3.1.1.1).
 func hiByte(r Reg64) bool { return r >= RSP && r <= RDI }
 
-// modrm is op for any size that the opcode itself stands for. rex makes a REX
-// prefix necessary; byteRM says that rm is a byte.
-func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
+// modrm is op for opcodes that fix the operand size. rex makes a REX prefix
+// necessary; byteRM says that rm is a byte.
+func (e *encoder) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 	switch size {
 	case 1, 2, 4, 8:
 	default:
 		panic(fmt.Sprintf("BUG: no operand of %d bytes", size))
 	}
 	if size == 2 {
-		a.emit(0x66)
+		e.emit(0x66)
 	}
 	m, isMem := rm.(Mem)
 	r, isReg := rm.(Reg64)
@@ -85,7 +92,7 @@ func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 		panic(fmt.Sprintf("BUG: %v is neither register nor memory, or %d is no register", rm, reg))
 	}
 	if isMem && m.Segment == SegGS {
-		a.emit(0x65)
+		e.emit(0x65)
 	}
 	prefix := byte(0x40) | byte(reg>>3)<<2
 	if size == 8 {
@@ -103,30 +110,30 @@ func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 		}
 	}
 	if prefix != 0x40 || rex {
-		a.emit(prefix)
+		e.emit(prefix)
 	}
 	if op > 0xff {
-		a.emit(byte(op >> 8))
+		e.emit(byte(op >> 8))
 	}
-	a.emit(byte(op))
+	e.emit(byte(op))
 	if isReg {
-		a.emit(0xc0 | byte(reg&7)<<3 | byte(r&7))
+		e.emit(0xc0 | byte(reg&7)<<3 | byte(r&7))
 		return
 	}
-	a.mem(reg, m)
+	e.mem(reg, m)
 }
 
 // mem appends ModRM, SIB and displacement (SDM Vol. 2, 2.1.5) with the shortest
-// displacement that there is.
-func (a *Asm) mem(reg Reg64, m Mem) {
+// possible displacement.
+func (e *encoder) mem(reg Reg64, m Mem) {
 	disp := int32(m.Disp)
 	if int64(disp) != m.Disp || m.Index == RSP || m.Index > R15 && m.Index != NoReg || m.Base > R15 && m.Base != NoReg || bits.OnesCount8(m.Scale) != 1 || m.Scale > 8 || m.Base == NoReg && m.Index != NoReg {
 		panic(fmt.Sprintf("BUG: no such operand: %+v", m))
 	}
 	modrm := byte(reg&7) << 3
 	if m.Base == NoReg {
-		a.emit(modrm|4, 0x25)
-		a.imm32(disp)
+		e.emit(modrm|4, 0x25)
+		e.imm32(disp)
 		return
 	}
 	short := disp == int32(int8(disp))
@@ -142,20 +149,20 @@ func (a *Asm) mem(reg Reg64, m Mem) {
 		if m.Index != NoReg {
 			index = byte(m.Index & 7)
 		}
-		a.emit(modrm|4, byte(bits.TrailingZeros8(m.Scale))<<6|index<<3|byte(m.Base&7))
+		e.emit(modrm|4, byte(bits.TrailingZeros8(m.Scale))<<6|index<<3|byte(m.Base&7))
 	} else {
-		a.emit(modrm | byte(m.Base&7))
+		e.emit(modrm | byte(m.Base&7))
 	}
 	switch modrm >> 6 {
 	case 1:
-		a.emit(byte(disp))
+		e.emit(byte(disp))
 	case 2:
-		a.imm32(disp)
+		e.imm32(disp)
 	}
 }
 
-// imm returns v as the immediate of an operation on size bytes: 32 bits, which
-// the CPU extends with their sign, at most.
+// imm returns v as the immediate of an operation on size bytes: at most 32 bits,
+// which the CPU sign-extends.
 func (v Imm) imm(size int) int32 {
 	unused := 64 - 8*min(size, 4)
 	n := int64(v) << unused >> unused
@@ -165,21 +172,36 @@ func (v Imm) imm(size int) int32 {
 	return int32(n)
 }
 
-// immediate appends an immediate of an operation on size bytes, whole.
-func (a *Asm) immediate(size int, n int32) {
+// appendImmediate appends a full-size immediate of an operation on size bytes.
+func (e *encoder) appendImmediate(size int, n int32) {
 	switch size {
 	case 1:
-		a.emit(byte(n))
+		e.emit(byte(n))
 	case 2:
-		a.emit(byte(n), byte(n>>8))
+		e.emit(byte(n), byte(n>>8))
 	default:
-		a.imm32(n)
+		e.imm32(n)
 	}
 }
 
-// writes notes that an operand is written.
-func (a *Asm) writes(dst Arg) {
+// noteWrite records that an operand is written.
+func (e *encoder) noteWrite(dst Arg) {
 	if r, ok := dst.(Reg64); ok {
-		a.written.Add(r)
+		e.written.add(r)
 	}
 }
+
+// WrittenRegs returns the registers that instructions have written so far, except
+// implicit operands (mul, div, cqo, rdtsc, lahf, push, pop and calls).
+func (e *encoder) WrittenRegs() RegSet { return e.written }
+
+// MarkWritten adds registers to the result of WrittenRegs.
+func (e *encoder) MarkWritten(regs ...Reg64) {
+	for _, r := range regs {
+		e.written.add(r)
+	}
+}
+
+func (e *encoder) emit(b ...byte) { e.b = append(e.b, b...) }
+
+func (e *encoder) imm32(v int32) { e.b = append32(e.b, uint32(v)) }

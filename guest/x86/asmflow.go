@@ -4,7 +4,7 @@ package x86
 // B.1.4.7).
 type Cond uint8
 
-// The conditions: A and B compare without sign, G and L with it.
+// The conditions: A and B are unsigned comparisons, G and L signed ones.
 const (
 	CondO Cond = iota
 	CondNO
@@ -51,14 +51,14 @@ func (a *Asm) JmpAt(x Arg) { a.modrm(4, 0xff, 4, x, false, false) }
 // CallAt appends a call of the address in x, a register or memory.
 func (a *Asm) CallAt(x Arg) { a.modrm(4, 0xff, 2, x, false, false) }
 
-// Setcc appends r = 1 or 0, its low byte, by a condition.
+// Setcc appends r = 1 or 0, the low byte only, by a condition.
 func (a *Asm) Setcc(c Cond, r Reg64) {
-	a.writes(r)
+	a.noteWrite(r)
 	a.modrm(4, 0x0f90|opcode(c), 0, r, false, true)
 }
 
-// Push appends the push of a register, of memory, or of 32 bits that the CPU
-// extends with their sign.
+// Push appends the push of a register, of memory, or of a sign-extended immediate of
+// 32 bits.
 func (a *Asm) Push(x Arg) {
 	switch x := x.(type) {
 	case Reg64:
@@ -71,8 +71,8 @@ func (a *Asm) Push(x Arg) {
 	}
 }
 
-// Pop appends the pop of a register or to memory; an address with RSP is that
-// behind the pop.
+// Pop appends the pop of a register or to memory; an address with RSP uses RSP after
+// the pop.
 func (a *Asm) Pop(x Arg) {
 	if r, ok := x.(Reg64); ok {
 		a.shortReg(0x58, r)

@@ -15,7 +15,7 @@ import (
 // TestAsmText assembles each instruction with random operands, and lets
 // x86asm, and objdump where there is one, read them.
 func TestAsmText(t *testing.T) {
-	notInsns := []string{"NewLabel", "Place", "Here", "Outside", "Offset", "Len", "PC", "Written", "MarkWritten", "Append", "Align", "Link", "Code", "Reset"}
+	notInsns := []string{"NewLabel", "Place", "LabelHere", "LabelAt", "Offset", "Len", "PC", "WrittenRegs", "MarkWritten", "Append", "Align", "Link", "Code", "Reset"}
 	var names []string
 	for m := range reflect.TypeFor[*Asm]().Methods() {
 		if name := m.Name; !slices.Contains(notInsns, name) {
@@ -33,7 +33,7 @@ func TestAsmText(t *testing.T) {
 	var codes [][]byte
 	var want []string
 	for _, r := range asmRows {
-		codes, want = append(codes, Assemble(r.emit)), append(want, sameText(r.text))
+		codes, want = append(codes, Assemble(r.emit)), append(want, normalizeText(r.text))
 	}
 	for _, name := range names {
 		for range n {
@@ -45,7 +45,7 @@ func TestAsmText(t *testing.T) {
 				t.Errorf("%s: % x decodes to %d bytes: %v", text, b, i.Len, err)
 				continue
 			}
-			text = sameText(text)
+			text = normalizeText(text)
 			if got := x86Text(b); got != text {
 				t.Errorf("% x: x86asm says %q, want %q", b, got, text)
 			}
@@ -67,7 +67,7 @@ func TestAsmText(t *testing.T) {
 			v, _ := strconv.ParseUint(f[1], 0, 64)
 			text = fmt.Sprintf("%s %#x", f[0], v-l.addr)
 		}
-		if got := sameText(text); got != want[k] {
+		if got := normalizeText(text); got != want[k] {
 			t.Errorf("% x: objdump says %q, want %q", codes[k], got, want[k])
 		}
 	})
@@ -186,10 +186,10 @@ var asmMethods = map[string]func(g operands) (func(a *Asm), string){
 	"Mul": oneOperand("mul", (*Asm).Mul), "Div": oneOperand("div", (*Asm).Div), "Idiv": oneOperand("idiv", (*Asm).Idiv),
 	"Shl": shift("shl", (*Asm).Shl), "Shr": shift("shr", (*Asm).Shr), "Sar": shift("sar", (*Asm).Sar), "Rol": shift("rol", (*Asm).Rol),
 	"Xchg": memReg(1, "xchg", (*Asm).Xchg), "Xadd": memReg(1, "xadd", (*Asm).Xadd), "Cmpxchg": memReg(1, "cmpxchg", (*Asm).Cmpxchg),
-	"Ret": none("ret", (*Asm).Ret), "Int3": none("int3", (*Asm).Int3), "Iretq": none("iretq", (*Asm).Iretq),
-	"Pushfq": none("pushf", (*Asm).Pushfq), "Popfq": none("popf", (*Asm).Popfq), "Lahf": none("lahf", (*Asm).Lahf), "Sahf": none("sahf", (*Asm).Sahf),
-	"Cli": none("cli", (*Asm).Cli), "Cld": none("cld", (*Asm).Cld), "Hlt": none("hlt", (*Asm).Hlt), "Pause": none("pause", (*Asm).Pause),
-	"Nop": none("nop", (*Asm).Nop), "Rdtsc": none("rdtsc", (*Asm).Rdtsc), "Syscall": none("syscall", (*Asm).Syscall),
+	"Ret": noOperands("ret", (*Asm).Ret), "Int3": noOperands("int3", (*Asm).Int3), "Iretq": noOperands("iretq", (*Asm).Iretq),
+	"Pushfq": noOperands("pushf", (*Asm).Pushfq), "Popfq": noOperands("popf", (*Asm).Popfq), "Lahf": noOperands("lahf", (*Asm).Lahf), "Sahf": noOperands("sahf", (*Asm).Sahf),
+	"Cli": noOperands("cli", (*Asm).Cli), "Cld": noOperands("cld", (*Asm).Cld), "Hlt": noOperands("hlt", (*Asm).Hlt), "Pause": noOperands("pause", (*Asm).Pause),
+	"Nop": noOperands("nop", (*Asm).Nop), "Rdtsc": noOperands("rdtsc", (*Asm).Rdtsc), "Syscall": noOperands("syscall", (*Asm).Syscall),
 	"Test": func(g operands) (func(a *Asm), string) {
 		size := g.size(1)
 		x, s := g.rm(size)
@@ -279,18 +279,18 @@ var asmMethods = map[string]func(g operands) (func(a *Asm), string){
 	},
 	"Jcc": func(g operands) (func(a *Asm), string) {
 		c, s := g.cond()
-		return func(a *Asm) { a.Jcc(c, a.Outside(0x1000)) }, fmt.Sprintf("j%s 0x1000", s)
+		return func(a *Asm) { a.Jcc(c, a.LabelAt(0x1000)) }, fmt.Sprintf("j%s 0x1000", s)
 	},
-	"Jmp": func(operands) (func(a *Asm), string) { return func(a *Asm) { a.Jmp(a.Outside(0x1000)) }, "jmp 0x1000" },
+	"Jmp": func(operands) (func(a *Asm), string) { return func(a *Asm) { a.Jmp(a.LabelAt(0x1000)) }, "jmp 0x1000" },
 	"Call": func(operands) (func(a *Asm), string) {
-		return func(a *Asm) { a.Call(a.Outside(0x1000)) }, "call 0x1000"
+		return func(a *Asm) { a.Call(a.LabelAt(0x1000)) }, "call 0x1000"
 	},
-	"JmpAt":  indirect("jmp", (*Asm).JmpAt),
-	"CallAt": indirect("call", (*Asm).CallAt),
-	"Pop":    indirect("pop", (*Asm).Pop),
+	"JmpAt":  indirectOperand("jmp", (*Asm).JmpAt),
+	"CallAt": indirectOperand("call", (*Asm).CallAt),
+	"Pop":    indirectOperand("pop", (*Asm).Pop),
 	"Push": func(g operands) (func(a *Asm), string) {
 		if g.IntN(3) > 0 {
-			return indirect("push", (*Asm).Push)(g)
+			return indirectOperand("push", (*Asm).Push)(g)
 		}
 		v, s := g.imm(8)
 		return func(a *Asm) { a.Push(v) }, "push " + s
@@ -342,13 +342,13 @@ func memReg(min int, name string, f func(a *Asm, size int, m Mem, r Reg64)) func
 	}
 }
 
-func indirect(name string, f func(a *Asm, x Arg)) func(g operands) (func(a *Asm), string) {
+func indirectOperand(name string, f func(a *Asm, x Arg)) func(g operands) (func(a *Asm), string) {
 	return func(g operands) (func(a *Asm), string) {
 		x, s := g.rm(8)
 		return func(a *Asm) { f(a, x) }, name + " " + s
 	}
 }
 
-func none(name string, f func(a *Asm)) func(g operands) (func(a *Asm), string) {
+func noOperands(name string, f func(a *Asm)) func(g operands) (func(a *Asm), string) {
 	return func(operands) (func(a *Asm), string) { return f, name }
 }

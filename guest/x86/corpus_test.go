@@ -29,8 +29,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// testCommitted decodes each example alone, with other bytes behind it, and
-// cut off at every length.
+// testCommitted decodes each example alone, followed by other bytes, and truncated at
+// every length.
 func testCommitted(t *testing.T) {
 	n := 0
 	readCorpus(t, func(l *line) {
@@ -98,12 +98,12 @@ func (c *tally) add(t *testing.T, name string, b []byte, l *line) {
 	p := Analyze(b, l.addr, Options{})
 	f := formOf(&p.Inst)
 	if _, ok := c.forms[f]; !ok && c.forms != nil {
-		c.forms[f] = line{l.addr, slices.Clone(l.bytes), plain(l.text)}
+		c.forms[f] = line{l.addr, slices.Clone(l.bytes), plainText(l.text)}
 	}
 }
 
-// plain takes symbol names and superfluous blanks out of objdump's text.
-func plain(s string) string {
+// plainText takes symbol names and superfluous blanks out of objdump's text.
+func plainText(s string) string {
 	s, comment, ok := strings.Cut(s, " # ")
 	if ok {
 		comment, _, _ = strings.Cut(comment, " <")

@@ -1,12 +1,12 @@
 package x86
 
-// Decode decodes the 64-bit instruction at the start of b; bytes behind it are
-// not looked at, so the result for a longer b is the same.
+// Decode decodes the 64-bit instruction at the start of b; bytes after it are
+// ignored, so the result for a longer b is the same.
 //
-// Where vendors differ it follows AMD, as objdump does by default: a near
-// branch with the operand size prefix and without REX.W has a 16-bit
-// displacement (APM Vol. 3, JMP near; Intel ignores the prefix there, SDM Vol.
-// 2, JMP). VendorDependent tells them apart.
+// If vendors differ it follows AMD, as objdump does by default: a near branch with
+// the operand size prefix and without REX.W has a 16-bit displacement (APM Vol. 3,
+// JMP near; Intel ignores the prefix there, SDM Vol. 2, JMP). VendorDependent reports
+// such instructions.
 //
 // Opcodes that VEX, EVEX, XOP, 0F 38 and 0F 3A leave undefined are decoded by
 // the rule that fixes their length; the CPU raises #UD for them. Other
@@ -14,45 +14,48 @@ package x86
 //
 // Decode allocates nothing.
 func Decode(b []byte) (Inst, error) {
-	var i Inst
-	err := i.decode(b)
+	var d decoder
+	err := d.decode(b)
 	if err != nil {
 		return Inst{}, err
 	}
-	return i, nil
+	return d.Inst, nil
 }
 
-// short is the error for having fewer than need bytes: the caller's ended, or
-// the CPU's limit was reached.
-func short(need int) error {
+// shortError is the error for fewer than need bytes: the caller's bytes ended, or the
+// CPU's limit was reached.
+func shortError(need int) error {
 	if need > MaxLen {
 		return ErrTooLong
 	}
 	return ErrTruncated
 }
 
-func (i *Inst) decode(b []byte) error {
+// decoder fills in an instruction from its bytes.
+type decoder struct{ Inst }
+
+func (d *decoder) decode(b []byte) error {
 	if len(b) > MaxLen {
 		b = b[:MaxLen]
 	}
-	n, rex := i.prefixes(b)
+	n, rex := d.prefixes(b)
 	if n >= len(b) {
-		return short(n + 1)
+		return shortError(n + 1)
 	}
 	if rex != 0 {
-		i.Prefix |= PrefixREX
-		i.setREX(rex)
+		d.Prefix |= PrefixREX
+		d.setREX(rex)
 	}
 	op := b[n]
 	var a attr
 	var err error
 	switch {
 	case op == 0x0f:
-		a, n, err = i.escape(b, n)
+		a, n, err = d.escape(b, n)
 	case op == 0xc4, op == 0xc5, op == 0x62, op == 0xd5, op == 0x8f:
-		a, n, err = i.extended(b, n)
+		a, n, err = d.decodeExtended(b, n)
 	default:
-		i.Opcode, i.opOff = op, uint8(n)
+		d.Opcode, d.opOff = op, uint8(n)
 		a = map0[op]
 		n++
 	}
@@ -64,26 +67,26 @@ func (i *Inst) decode(b []byte) error {
 	}
 	if a&modrm != 0 {
 		if n >= len(b) {
-			return short(n + 1)
+			return shortError(n + 1)
 		}
-		i.ModRM, i.HasModRM = b[n], true
+		d.ModRM, d.HasModRM = b[n], true
 		n++
 		if a&special != 0 {
-			if a, err = i.specialAttr(a); err != nil {
+			if a, err = d.specialAttr(a); err != nil {
 				return err
 			}
 		}
-		if n, err = i.address(b, n); err != nil {
+		if n, err = d.address(b, n); err != nil {
 			return err
 		}
 	}
 	if a&immMask != 0 {
-		if n, err = i.immediate(b, n, a&immMask); err != nil {
+		if n, err = d.readImmediate(b, n, a&immMask); err != nil {
 			return err
 		}
 	}
-	i.Len = uint8(n)
-	copy(i.raw[:], b[:n])
+	d.Len = uint8(n)
+	copy(d.raw[:], b[:n])
 	return nil
 }
 
@@ -92,7 +95,7 @@ func (i *Inst) decode(b []byte) error {
 // 2.2.1). Of F2 and F3 the last one counts as mandatory prefix, of FS and GS
 // the last one as override; the four others are null prefixes (APM Vol. 3,
 // 1.2.4).
-func (i *Inst) prefixes(b []byte) (n int, rex uint8) {
+func (d *decoder) prefixes(b []byte) (n int, rex uint8) {
 	for ; n < len(b); n++ {
 		p := prefixOf[b[n]]
 		if p == 0 {
@@ -103,20 +106,20 @@ func (i *Inst) prefixes(b []byte) (n int, rex uint8) {
 			continue
 		}
 		rex = 0
-		i.Prefix |= p
+		d.Prefix |= p
 		switch p {
 		case PrefixOpSize:
-			if i.pp == 0 {
-				i.pp = ppOpSize
+			if d.pp == 0 {
+				d.pp = ppOpSize
 			}
 		case PrefixRep:
-			i.pp = ppRep
+			d.pp = ppRep
 		case PrefixRepNE:
-			i.pp = ppRepNE
+			d.pp = ppRepNE
 		case PrefixFS:
-			i.Segment = SegFS
+			d.Segment = SegFS
 		case PrefixGS:
-			i.Segment = SegGS
+			d.Segment = SegGS
 		}
 	}
 	return n, rex
@@ -147,81 +150,81 @@ var prefixOf = func() (t [256]Prefix) {
 }()
 
 // setREX takes the bits of a REX prefix: 0100 WRXB.
-func (i *Inst) setREX(rex uint8) {
+func (d *decoder) setREX(rex uint8) {
 	if rex&8 != 0 {
-		i.Prefix |= PrefixREXW
+		d.Prefix |= PrefixREXW
 	}
-	i.reg = rex << 1 & 8
-	i.index = rex << 2 & 8
-	i.base = rex << 3 & 8
+	d.reg = rex << 1 & 8
+	d.index = rex << 2 & 8
+	d.base = rex << 3 & 8
 }
 
-// escape decodes behind 0F at n.
-func (i *Inst) escape(b []byte, n int) (attr, int, error) {
+// escape decodes the bytes after 0F at n.
+func (d *decoder) escape(b []byte, n int) (attr, int, error) {
 	n++
 	if n >= len(b) {
-		return 0, n, short(n + 1)
+		return 0, n, shortError(n + 1)
 	}
 	op := b[n]
 	switch op {
 	case 0x38, 0x3a:
 		n++
 		if n >= len(b) {
-			return 0, n, short(n + 1)
+			return 0, n, shortError(n + 1)
 		}
-		i.Map = Map0F38
+		d.Map = Map0F38
 		a := mr
 		if op == 0x3a {
-			i.Map, a = Map0F3A, mB
+			d.Map, a = Map0F3A, mB
 		}
-		i.Opcode, i.opOff = b[n], uint8(n)
+		d.Opcode, d.opOff = b[n], uint8(n)
 		return a, n + 1, nil
 	}
-	i.Map, i.Opcode, i.opOff = Map0F, op, uint8(n)
+	d.Map, d.Opcode, d.opOff = Map0F, op, uint8(n)
 	return map0F[op], n + 1, nil
 }
 
 // specialAttr completes the attributes of opcodes whose immediate or validity
 // depends on ModRM or prefixes.
-func (i *Inst) specialAttr(a attr) (attr, error) {
-	if i.Enc == EVEX {
-		if i.Reg() <= 1 { // test, in map 4
-			return a | testImm(i.Opcode), nil
+func (d *decoder) specialAttr(a attr) (attr, error) {
+	if d.Enc == EVEX {
+		if d.Reg() <= 1 { // test, in map 4
+			return a | testImm(d.Opcode), nil
 		}
 		return a, nil
 	}
-	if i.Map == Map0F {
-		switch i.Opcode {
+	if d.Map == Map0F {
+		switch d.Opcode {
 		case 0x78: // vmread, or extrq and insertq with two imm8 (APM Vol. 4)
-			if i.pp == ppOpSize || i.pp == ppRepNE {
+			if d.pp == ppOpSize || d.pp == ppRepNE {
 				return a | immW, nil
 			}
 		case 0xb8: // popcnt; without F3 an IA-64 jump
-			if i.pp != ppRep {
+			if d.pp != ppRep {
 				return a, ErrInvalid
 			}
 		}
 		return a, nil
 	}
-	switch i.Opcode {
+	switch d.Opcode {
 	case 0x8f: // pop; other values of reg are XOP and were handled
-		if i.Reg() != 0 {
+		if d.Reg() != 0 {
 			return a, ErrInvalid
 		}
 	case 0xc6, 0xc7: // mov, and xabort, xbegin
-		if i.Reg() != 0 && i.ModRM != 0xf8 {
+		if d.Reg() != 0 && d.ModRM != 0xf8 {
 			return a, ErrInvalid
 		}
 	case 0xf6, 0xf7:
-		if i.Reg() <= 1 {
-			return a | testImm(i.Opcode), nil
+		if d.Reg() <= 1 {
+			return a | testImm(d.Opcode), nil
 		}
 	case 0xfe:
-		if i.Reg() > 1 {
+		if d.Reg() > 1 {
 			return a, ErrInvalid
 		}
 	case 0xff:
-		if i.Reg() == 7 || i.Mod() == 3 && (i.Reg() == 3 || i.Reg() == 5) {
+		if d.Reg() == 7 || d.Mod() == 3 && (d.Reg() == 3 || d.Reg() == 5) {
 			return a, ErrInvalid
 		}
 	}
@@ -236,18 +239,18 @@ func testImm(op uint8) attr {
 }
 
 // address decodes SIB and displacement (SDM Vol. 2, tables 2-2 and 2-3).
-func (i *Inst) address(b []byte, n int) (int, error) {
-	mod, rm := i.Mod(), i.RM()
-	if mod == 3 || i.regOnly() {
+func (d *decoder) address(b []byte, n int) (int, error) {
+	mod, rm := d.Mod(), d.RM()
+	if mod == 3 || d.regOnly() {
 		return n, nil
 	}
 	base := rm
 	if rm == 4 {
 		if n >= len(b) {
-			return n, short(n + 1)
+			return n, shortError(n + 1)
 		}
-		i.SIB, i.HasSIB = b[n], true
-		base = i.SIB & 7
+		d.SIB, d.HasSIB = b[n], true
+		base = d.SIB & 7
 		n++
 	}
 	size := 0
@@ -261,19 +264,19 @@ func (i *Inst) address(b []byte, n int) (int, error) {
 		return n, nil
 	}
 	if n+size > len(b) {
-		return n, short(n + size)
+		return n, shortError(n + size)
 	}
-	i.dispOff, i.dispLen = uint8(n), uint8(size)
+	d.dispOff, d.dispLen = uint8(n), uint8(size)
 	if size == 1 {
-		i.Disp = int32(int8(b[n]))
+		d.Disp = int32(int8(b[n]))
 	} else {
-		i.Disp = int32(le32(b[n:]))
+		d.Disp = int32(le32(b[n:]))
 	}
 	return n + size, nil
 }
 
-// immediate decodes an immediate of kind k at n.
-func (i *Inst) immediate(b []byte, n int, k attr) (int, error) {
+// readImmediate decodes an immediate of kind k at n.
+func (d *decoder) readImmediate(b []byte, n int, k attr) (int, error) {
 	size := 0
 	switch k {
 	case immB:
@@ -287,25 +290,25 @@ func (i *Inst) immediate(b []byte, n int, k attr) (int, error) {
 	case immQ:
 		size = 8
 	case immZ:
-		size = min(4, int(i.opSize()))
+		size = min(4, int(d.opSize()))
 	case immV:
-		size = int(i.opSize())
+		size = int(d.opSize())
 	case immO:
 		size = 8
-		if i.Prefix&PrefixAddrSize != 0 {
+		if d.Prefix&PrefixAddrSize != 0 {
 			size = 4
 		}
 	}
 	if n+size > len(b) {
-		return n, short(n + size)
+		return n, shortError(n + size)
 	}
-	i.immOff, i.immLen = uint8(n), uint8(size)
+	d.immOff, d.immLen = uint8(n), uint8(size)
 	var v uint64
 	for k := size - 1; k >= 0; k-- {
 		v = v<<8 | uint64(b[n+k])
 	}
 	shift := 64 - 8*size
-	i.Imm = int64(v<<shift) >> shift
+	d.Imm = int64(v<<shift) >> shift
 	return n + size, nil
 }
 

@@ -200,7 +200,7 @@ func TestCosts(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"touches":  func() { _, _ = call.Touches(buf[:0], 0x1000, r) },
+		"touches":  func() { _, _ = call.AppendTouches(buf[:0], 0x1000, r) },
 		"mem":      func() { call.Mem() },
 		"relocate": func() { _, _ = Relocate(dst[:], &push, 0x1000, 0x2000) },
 	} {

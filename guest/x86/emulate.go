@@ -31,7 +31,7 @@ func (e *MemoryError) Error() string {
 // Unwrap returns the cause.
 func (e *MemoryError) Unwrap() error { return e.Err }
 
-// emulation is what Emulate does for an instruction.
+// emulation is the kind of emulation of an instruction.
 type emulation uint8
 
 const (
@@ -80,8 +80,8 @@ const (
 	emuBranchMem // call or jmp through memory
 )
 
-// emulation selects how the instruction is emulated. It is the one place that
-// decides whether it is.
+// emulation selects how the instruction is emulated. It alone decides whether the
+// instruction is emulated.
 func (i *Inst) emulation() emulation {
 	if i.Enc != Legacy || i.Prefix&PrefixLock != 0 {
 		// LOCK raises #UD on all of these, REX2 on a CPU without APX.
@@ -235,13 +235,12 @@ func (i *Inst) emulation0F() emulation {
 	return emuNone
 }
 
-// reserved reports whether a repeat prefix stands where the manuals call its
-// effect unpredictable (SDM Vol. 2, 2.1.1; APM Vol. 3, 1.2.6). It does have
-// one: on AMD family 19h the prefix, not the opcode, decides whether loope and
-// loopne want ZF set. F2 before a near branch is bnd, which does nothing
-// without MPX; F3 before ret is the idiom of older AMD optimization guides;
-// pause is F3 90. In the 0F map the prefix selects another instruction, such
-// as popcnt.
+// reserved reports whether there is a repeat prefix whose effect the manuals call
+// unpredictable (SDM Vol. 2, 2.1.1; APM Vol. 3, 1.2.6). It does have one: on AMD
+// family 19h the prefix, not the opcode, decides whether loope and loopne want ZF
+// set. F2 before a near branch is bnd, which does nothing without MPX; F3 before ret
+// is the idiom of older AMD optimization guides; pause is F3 90. In the 0F map the
+// prefix selects another instruction, such as popcnt.
 func (i *Inst) reserved() bool {
 	switch i.Class() {
 	case ClassNop, ClassRet:
@@ -260,16 +259,23 @@ func (i *Inst) ifReg(e emulation) emulation {
 	return emuNone
 }
 
-// Emulate does to r and m what the instruction at addr does when it is
-// executed: registers, RFLAGS, memory, RIP. r.RIP need not be addr. RF is
-// cleared, as by any instruction that completes (SDM Vol. 3, 18.3.1.1).
+// emulator is the emulation of one instruction on registers and memory.
+type emulator struct {
+	*Inst
+	r *Regs
+	m Memory
+}
+
+// Emulate applies the effect of executing the instruction at addr to r and m:
+// registers, RFLAGS, memory, RIP. r.RIP need not be addr. RF is cleared, as by any
+// instruction that completes (SDM Vol. 3, 18.3.1.1).
 //
-// On error nothing in r has changed and the instruction has not been executed;
-// the error is ErrCannotEmulate or a *MemoryError. The caller then lets the
-// CPU execute it, which raises the exception that is due, if any.
+// On error nothing in r has changed and the instruction has not been executed; the
+// error is ErrCannotEmulate or a *MemoryError. The caller then lets the CPU execute
+// it, which raises the exception, if any.
 //
-// What it does not look at: RFLAGS.TF (the caller must deliver the trap),
-// shadow stacks and indirect branch tracking.
+// It ignores RFLAGS.TF (the caller must deliver the trap), shadow stacks and indirect
+// branch tracking.
 //
 // Emulate allocates nothing when it succeeds, and may be called from several
 // threads at once.
@@ -284,14 +290,14 @@ func (i *Inst) Emulate(addr uint64, r *Regs, m Memory) error {
 	var err error
 	switch {
 	case e >= emuJump:
-		err = i.emulateBranch(e, addr, r, m)
+		err = (&emulator{i, r, m}).branch(e, addr)
 	case e >= emuCli:
-		r.RIP, err = i.emulateStack(e, next, r, m)
+		r.RIP, err = (&emulator{i, r, m}).stack(e, next)
 	case e >= emuXchg:
-		i.emulateMove(e, addr, r)
+		(&emulator{i, r, m}).move(e, addr)
 		r.RIP = next
 	case e != emuNop:
-		i.emulateALU(e, r)
+		(&emulator{i, r, m}).calculate(e)
 		r.RIP = next
 	default:
 		r.RIP = next

@@ -2,8 +2,7 @@ package x86
 
 import "math/bits"
 
-// operandSize returns 1 for the opcodes whose low bit is clear, else the
-// operand size.
+// operandSize returns 1 for opcodes whose low bit is clear, else the operand size.
 func (i *Inst) operandSize() uint8 {
 	if i.Opcode&1 == 0 {
 		return 1
@@ -11,77 +10,77 @@ func (i *Inst) operandSize() uint8 {
 	return i.opSize()
 }
 
-// emulateALU does arithmetic and logic between registers and immediates.
-func (i *Inst) emulateALU(e emulation, r *Regs) {
-	size := i.operandSize()
-	rm, reg := i.RM()|i.base, i.Reg()|i.reg
+// calculate performs arithmetic and logic between registers and immediates.
+func (x *emulator) calculate(e emulation) {
+	size := x.operandSize()
+	rm, reg := x.RM()|x.base, x.Reg()|x.reg
 	switch e {
 	case emuALU:
-		i.binary(r, i.Opcode>>3, rm, size, i.read(r, reg, size))
+		x.binary(x.Opcode>>3, rm, size, x.read(reg, size))
 	case emuALURev:
-		i.binary(r, i.Opcode>>3, reg, size, i.read(r, rm, size))
+		x.binary(x.Opcode>>3, reg, size, x.read(rm, size))
 	case emuALUAcc:
-		i.binary(r, i.Opcode>>3, 0, size, uint64(i.Imm))
+		x.binary(x.Opcode>>3, 0, size, uint64(x.Imm))
 	case emuALUImm:
-		i.binary(r, i.Reg(), rm, size, uint64(i.Imm))
+		x.binary(x.Reg(), rm, size, uint64(x.Imm))
 	case emuTest:
-		setLogic(r, i.read(r, rm, size)&i.read(r, reg, size), size)
+		setLogic(x.r, x.read(rm, size)&x.read(reg, size), size)
 	case emuTestAcc:
-		setLogic(r, i.read(r, 0, size)&uint64(i.Imm), size)
+		setLogic(x.r, x.read(0, size)&uint64(x.Imm), size)
 	case emuTestImm:
-		setLogic(r, i.read(r, rm, size)&uint64(i.Imm), size)
+		setLogic(x.r, x.read(rm, size)&uint64(x.Imm), size)
 	case emuIncDec:
-		cf := r.RFLAGS & FlagCF // left alone (SDM Vol. 2, INC)
-		v := i.read(r, rm, size)
-		if i.Reg() == 0 {
-			v = add(r, v, 1, 0, size)
+		cf := x.r.RFLAGS & FlagCF // unchanged (SDM Vol.
+		v := x.read(rm, size)
+		if x.Reg() == 0 {
+			v = add(x.r, v, 1, 0, size)
 		} else {
-			v = sub(r, v, 1, 0, size)
+			v = sub(x.r, v, 1, 0, size)
 		}
-		r.RFLAGS = r.RFLAGS&^FlagCF | cf
-		i.write(r, rm, size, v)
+		x.r.RFLAGS = x.r.RFLAGS&^FlagCF | cf
+		x.write(rm, size, v)
 	case emuNot:
-		i.write(r, rm, size, ^i.read(r, rm, size))
+		x.write(rm, size, ^x.read(rm, size))
 	case emuNeg:
-		i.write(r, rm, size, sub(r, 0, i.read(r, rm, size), 0, size))
+		x.write(rm, size, sub(x.r, 0, x.read(rm, size), 0, size))
 	}
 }
 
-// binary does operation op (the order of group 1) on register n and v.
-func (i *Inst) binary(r *Regs, op, n, size uint8, v uint64) {
-	a, b := i.read(r, n, size), v&mask(size)
-	carry := r.RFLAGS & FlagCF
+// binary performs operation op (the order of group 1) on register n and v.
+func (x *emulator) binary(op, n, size uint8, v uint64) {
+	a, b := x.read(n, size), v&mask(size)
+	carry := x.r.RFLAGS & FlagCF
 	switch op & 7 {
 	case 0: // add
-		a = add(r, a, b, 0, size)
+		a = add(x.r, a, b, 0, size)
 	case 1: // or
 		a |= b
-		setLogic(r, a, size)
+		setLogic(x.r, a, size)
 	case 2: // adc
-		a = add(r, a, b, carry, size)
+		a = add(x.r, a, b, carry, size)
 	case 3: // sbb
-		a = sub(r, a, b, carry, size)
+		a = sub(x.r, a, b, carry, size)
 	case 4: // and
 		a &= b
-		setLogic(r, a, size)
+		setLogic(x.r, a, size)
 	case 5: // sub
-		a = sub(r, a, b, 0, size)
+		a = sub(x.r, a, b, 0, size)
 	case 6: // xor
 		a ^= b
-		setLogic(r, a, size)
+		setLogic(x.r, a, size)
 	default: // cmp
-		sub(r, a, b, 0, size)
+		sub(x.r, a, b, 0, size)
 		return
 	}
-	i.write(r, n, size, a)
+	x.write(n, size, a)
 }
 
 // add returns a+b+carry of the given size and sets all status flags.
 func add(r *Regs, a, b, carry uint64, size uint8) uint64 {
 	top := 8*uint(size) - 1
 	sum := (a + b + carry) & mask(size)
-	// A carry leaves a bit where both inputs have it, or one has it and the
-	// sum has lost it.
+	// A carry leaves a bit where both inputs have it, or where one has it and the sum
+	// has lost it.
 	carries := a&b | (a|b)&^sum
 	setArith(r, sum, carries, a^b^sum, carries>>top&1, (a^sum)&(b^sum)>>top&1, size)
 	return sum

@@ -2,77 +2,77 @@ package x86
 
 import "math/bits"
 
-// emulateMove does the moves and conversions between registers.
-func (i *Inst) emulateMove(e emulation, addr uint64, r *Regs) {
-	rm, reg := i.RM()|i.base, i.Reg()|i.reg
+// move performs the moves and conversions between registers.
+func (x *emulator) move(e emulation, addr uint64) {
+	rm, reg := x.RM()|x.base, x.Reg()|x.reg
 	switch e {
 	case emuXchg:
-		size := i.operandSize()
-		a, b := i.read(r, rm, size), i.read(r, reg, size)
-		i.write(r, rm, size, b)
-		i.write(r, reg, size, a)
+		size := x.operandSize()
+		a, b := x.read(rm, size), x.read(reg, size)
+		x.write(rm, size, b)
+		x.write(reg, size, a)
 	case emuXchgAcc:
-		size, n := i.opSize(), i.Opcode&7|i.base
-		a, b := i.read(r, 0, size), i.read(r, n, size)
-		i.write(r, 0, size, b)
-		i.write(r, n, size, a)
+		size, n := x.opSize(), x.Opcode&7|x.base
+		a, b := x.read(0, size), x.read(n, size)
+		x.write(0, size, b)
+		x.write(n, size, a)
 	case emuMov:
-		size := i.operandSize()
-		i.write(r, rm, size, i.read(r, reg, size))
+		size := x.operandSize()
+		x.write(rm, size, x.read(reg, size))
 	case emuMovRev:
-		size := i.operandSize()
-		i.write(r, reg, size, i.read(r, rm, size))
+		size := x.operandSize()
+		x.write(reg, size, x.read(rm, size))
 	case emuMovImm:
-		i.write(r, rm, i.operandSize(), uint64(i.Imm))
+		x.write(rm, x.operandSize(), uint64(x.Imm))
 	case emuMovOp:
-		size := i.opSize()
-		if i.Opcode < 0xb8 {
+		size := x.opSize()
+		if x.Opcode < 0xb8 {
 			size = 1
 		}
-		i.write(r, i.Opcode&7|i.base, size, uint64(i.Imm))
+		x.write(x.Opcode&7|x.base, size, uint64(x.Imm))
 	case emuMovExt:
-		i.write(r, reg, i.opSize(), i.extend(i.read(r, rm, i.sourceSize())))
+		x.write(reg, x.opSize(), x.extend(x.read(rm, x.sourceSize())))
 	case emuLea:
-		ea, _ := i.Addr(addr, r)
-		i.write(r, reg, i.opSize(), ea)
+		ea, _ := x.Addr(addr, x.r)
+		x.write(reg, x.opSize(), ea)
 	case emuWiden: // AL to AX, AX to EAX, EAX to RAX
-		half := i.opSize() / 2
-		i.write(r, 0, i.opSize(), signExtend(*r.Reg(RAX), half))
+		half := x.opSize() / 2
+		x.write(0, x.opSize(), signExtend(*x.r.Reg(RAX), half))
 	case emuSign:
-		size := i.opSize()
-		i.write(r, 2, size, uint64(int64(signExtend(r.RAX, size))>>63))
+		size := x.opSize()
+		x.write(2, size, uint64(int64(signExtend(x.r.RAX, size))>>63))
 	case emuBswap:
-		n := i.Opcode&7 | i.base
-		if i.opSize() == 8 {
-			i.write(r, n, 8, bits.ReverseBytes64(*r.Reg(Reg64(n))))
+		n := x.Opcode&7 | x.base
+		if x.opSize() == 8 {
+			x.write(n, 8, bits.ReverseBytes64(*x.r.Reg(Reg64(n))))
 		} else {
-			i.write(r, n, 4, uint64(bits.ReverseBytes32(uint32(*r.Reg(Reg64(n))))))
+			x.write(n, 4, uint64(bits.ReverseBytes32(uint32(*x.r.Reg(Reg64(n))))))
 		}
 	case emuCmov:
-		// Not moved, a 32-bit destination still loses its upper half.
-		size, n := i.opSize(), reg
-		if cond(i.Opcode&15, r.RFLAGS) {
+		// Even without a move, a 32-bit destination loses its upper half.
+		size, n := x.opSize(), reg
+		if cond(x.Opcode&15, x.r.RFLAGS) {
 			n = rm
 		}
-		i.write(r, reg, size, i.read(r, n, size))
+		x.write(reg, size, x.read(n, size))
 	case emuSet:
 		v := uint64(0)
-		if cond(i.Opcode&15, r.RFLAGS) {
+		if cond(x.Opcode&15, x.r.RFLAGS) {
 			v = 1
 		}
-		i.write(r, rm, 1, v)
+		x.write(rm, 1, v)
 	case emuFlag:
-		switch i.Opcode {
+		switch x.Opcode {
 		case 0xf5:
-			r.RFLAGS ^= FlagCF
+			x.r.RFLAGS ^= FlagCF
 		case 0xf8:
-			r.RFLAGS &^= FlagCF
+			x.r.RFLAGS &^= FlagCF
 		case 0xf9:
-			r.RFLAGS |= FlagCF
+			x.r.RFLAGS |= FlagCF
 		case 0xfc:
-			r.RFLAGS &^= FlagDF
+			x.r.RFLAGS &^= FlagDF
 		case 0xfd:
-			r.RFLAGS |= FlagDF
+			x.r.RFLAGS |= FlagDF
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (i *Inst) sourceSize() uint8 {
 	return 2
 }
 
-// extend widens what was read: movzx is B6 and B7.
+// extend widens the source value: movzx is B6 and B7.
 func (i *Inst) extend(v uint64) uint64 {
 	if i.Map == Map0F && i.Opcode < 0xb8 {
 		return v

@@ -26,8 +26,8 @@ func seeds(f *testing.F, add func(code []byte)) {
 	}
 }
 
-// FuzzDecode: no panic; a length within bounds; what is behind an instruction
-// changes nothing; every proper prefix of it is truncated.
+// FuzzDecode: no panic; a length within bounds; bytes after an instruction change
+// nothing; every proper prefix of it is truncated.
 func FuzzDecode(f *testing.F) {
 	seeds(f, func(code []byte) { f.Add(code) })
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -82,7 +82,7 @@ func checkViews(t *testing.T, i *Inst) {
 		t.Fatalf("%x: address without operand", i.Bytes())
 	}
 	var buf [3]Touch
-	if touches, _ := i.Touches(buf[:0], 0x1000, &r); len(touches) > len(buf) {
+	if touches, _ := i.AppendTouches(buf[:0], 0x1000, &r); len(touches) > len(buf) {
 		t.Fatalf("%x: %d touches", i.Bytes(), len(touches))
 	}
 	i.Flags()

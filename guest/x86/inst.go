@@ -8,8 +8,8 @@ const MaxLen = 15
 
 // Errors of Decode.
 var (
-	// ErrTruncated: the bytes end before the instruction does. More bytes
-	// may make it valid.
+	// ErrTruncated: the bytes end before the instruction does. More bytes may make it
+	// valid.
 	ErrTruncated = errors.New("x86: truncated instruction")
 	// ErrInvalid: no 64-bit instruction begins like this, whatever follows.
 	ErrInvalid = errors.New("x86: invalid instruction")
@@ -17,7 +17,7 @@ var (
 	ErrTooLong = errors.New("x86: instruction longer than 15 bytes")
 )
 
-// Encoding is the scheme an instruction is written in.
+// Encoding is the encoding scheme of an instruction.
 type Encoding uint8
 
 // The encodings. Legacy includes REX.
@@ -29,7 +29,7 @@ const (
 	REX2            // D5 (Intel APX specification, 3.1.2)
 )
 
-// Map is an opcode map. The numbers are those of the mmmmm field of VEX, EVEX
+// Map is an opcode map. The numbers are the values of the mmmmm field of VEX, EVEX
 // and XOP; legacy escapes use the same numbers.
 type Map uint8
 
@@ -51,9 +51,8 @@ const (
 // Prefix is a set of prefix bytes.
 type Prefix uint16
 
-// The prefixes. PrefixREXW is also set by the W bit of VEX, EVEX, XOP and
-// REX2; PrefixREX by any REX that counts (one that a legacy prefix follows
-// does not).
+// The prefixes. PrefixREXW is also set by the W bit of VEX, EVEX, XOP and REX2;
+// PrefixREX by any effective REX (one followed by a legacy prefix is not).
 const (
 	PrefixOpSize   Prefix = 1 << iota // 66
 	PrefixAddrSize                    // 67
@@ -70,8 +69,8 @@ const (
 	PrefixREXW                        // W
 )
 
-// Segment is the segment base that counts for memory operands in 64-bit mode:
-// all but FS and GS are zero (SDM Vol. 1, 3.4.2.1).
+// Segment is the effective segment base of memory operands in 64-bit mode: all but FS
+// and GS are zero (SDM Vol. 1, 3.4.2.1).
 type Segment uint8
 
 // The segments.
@@ -81,24 +80,24 @@ const (
 	SegGS
 )
 
-// Inst is one decoded instruction. It is a value: it refers to nothing, and
-// copying it is cheap. The zero value is no instruction. Methods do not change
-// it, so it may be shared between threads.
+// Inst is one decoded instruction. It is a value: it refers to nothing, and copying
+// it is cheap. The zero value is not an instruction. Methods do not change it, so it
+// may be shared between threads.
 type Inst struct {
 	raw [MaxLen]byte
 
 	Len      uint8 // bytes, 1 to MaxLen
 	Enc      Encoding
 	Map      Map
-	Opcode   uint8   // the opcode byte itself, behind prefixes and escapes
-	ModRM    uint8   // valid when HasModRM
-	SIB      uint8   // valid when HasSIB
+	Opcode   uint8   // the opcode byte itself, after prefixes and escapes
+	ModRM    uint8   // valid if HasModRM
+	SIB      uint8   // valid if HasSIB
 	HasModRM bool    // a ModRM byte follows the opcode
 	HasSIB   bool    // a SIB byte follows ModRM
 	Segment  Segment // effective override
 
-	// CPL is the privilege the instruction runs at: 0 or 3. Decode leaves 0,
-	// Analyze copies it from its Options. Only Emulate looks at it.
+	// CPL is the privilege the instruction runs at: 0 or 3. Decode leaves 0, Analyze
+	// copies it from its Options. Only Emulate uses it.
 	CPL uint8
 
 	Prefix Prefix
@@ -109,7 +108,7 @@ type Inst struct {
 	pp               uint8 // mandatory prefix: 0, 1 = 66, 2 = F3, 3 = F2
 	evexB            bool  // EVEX.b: broadcast, rounding or SAE
 
-	emu emulation // what Emulate does, once Analyze has found out
+	emu emulation // the kind of emulation, once Analyze has determined it
 
 	opOff, dispOff, dispLen, immOff, immLen uint8
 
@@ -117,8 +116,7 @@ type Inst struct {
 	Imm  int64 // immediate or branch displacement, sign-extended; 0 without one
 }
 
-// Bytes returns the instruction's bytes. The slice is a copy's: changing it
-// changes nothing.
+// Bytes returns the instruction's bytes. The slice is a copy.
 func (i Inst) Bytes() []byte { return append([]byte(nil), i.raw[:i.Len]...) }
 
 // AppendBytes appends the instruction's bytes to b.
@@ -127,8 +125,26 @@ func (i *Inst) AppendBytes(b []byte) []byte { return append(b, i.raw[:i.Len]...)
 // Has reports whether all prefixes in p are present.
 func (i *Inst) Has(p Prefix) bool { return i.Prefix&p == p }
 
-// Mod, Reg and RM are the fields of ModRM, without the extension bits of REX.
-// They are 0 when there is no ModRM.
+// IsNop reports whether the instruction has no effect: nop in all its forms, ENDBR64,
+// ENDBR32 (SDM Vol. 2, NOP, ENDBR64). The other hint instructions of 0F 18 to 0F 1E,
+// which older processors execute as nop, do not count.
+func (i *Inst) IsNop() bool {
+	if i.Enc != Legacy || i.Prefix&PrefixLock != 0 {
+		return false
+	}
+	switch {
+	case i.Map == Map0 && i.Opcode == 0x90:
+		return i.base == 0 && i.Prefix&PrefixRep == 0 // not xchg %eax,%r8d; not pause
+	case i.Map == Map0F && i.Opcode == 0x1f:
+		return true
+	case i.Map == Map0F && i.Opcode == 0x1e:
+		return i.Prefix&PrefixRep != 0 && i.ModRM&^1 == 0xfa
+	}
+	return false
+}
+
+// Mod, Reg and RM are the fields of ModRM, without the extension bits of REX. They
+// are 0 if there is no ModRM.
 func (i *Inst) Mod() uint8 { return i.ModRM >> 6 }
 
 // Reg returns ModRM.reg, 0 to 7: a register or part of the opcode.
@@ -137,8 +153,8 @@ func (i *Inst) Reg() uint8 { return i.ModRM >> 3 & 7 }
 // RM returns ModRM.rm, 0 to 7.
 func (i *Inst) RM() uint8 { return i.ModRM & 7 }
 
-// legacy reports whether opcode op of map m is meant: an instruction without
-// VEX, EVEX or XOP. REX2 instructions are legacy ones with more registers.
+// legacy reports whether it is an instruction of map m without VEX, EVEX or XOP. REX2
+// instructions are legacy ones with more registers.
 func (i *Inst) legacy(m Map) bool {
 	return i.Map == m && (i.Enc == Legacy || i.Enc == REX2)
 }
@@ -170,8 +186,8 @@ func (i *Inst) RIPRelative() bool {
 	return i.HasModRM && i.ModRM&0xc7 == 0x05 && !i.regOnly()
 }
 
-// RIPTarget returns the address that a RIP-relative operand has when the
-// instruction is at addr. With the address size prefix it is cut to 32 bits.
+// RIPTarget returns the address of a RIP-relative operand if the instruction is at
+// addr. With the address size prefix it is truncated to 32 bits.
 func (i *Inst) RIPTarget(addr uint64) uint64 {
 	t := addr + uint64(i.Len) + uint64(int64(i.Disp))
 	if i.Prefix&PrefixAddrSize != 0 {

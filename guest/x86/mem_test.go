@@ -112,7 +112,7 @@ func TestTouches(t *testing.T) {
 		{"far call", "ff1e", r, nil, false},
 	} {
 		i := mustDecode(t, tt.code)
-		got, ok := i.Touches(nil, 0x1000, &tt.regs)
+		got, ok := i.AppendTouches(nil, 0x1000, &tt.regs)
 		if ok != tt.ok || len(got) != len(tt.want) {
 			t.Errorf("%s: got %+x, %v; want %+x, %v", tt.name, got, ok, tt.want, tt.ok)
 			continue

@@ -21,7 +21,7 @@ type arena struct {
 	b    [arenaSize]byte
 }
 
-func (a *arena) at(addr uint64, n int) ([]byte, error) {
+func (a *arena) bytesAt(addr uint64, n int) ([]byte, error) {
 	if off := addr - a.base; off < arenaSize && off+uint64(n) <= arenaSize {
 		return a.b[off:][:n], nil
 	}
@@ -29,13 +29,13 @@ func (a *arena) at(addr uint64, n int) ([]byte, error) {
 }
 
 func (a *arena) Read(addr uint64, p []byte) error {
-	m, err := a.at(addr, len(p))
+	m, err := a.bytesAt(addr, len(p))
 	copy(p, m)
 	return err
 }
 
 func (a *arena) Write(addr uint64, p []byte) error {
-	m, err := a.at(addr, len(p))
+	m, err := a.bytesAt(addr, len(p))
 	copy(m, p)
 	return err
 }

@@ -73,7 +73,7 @@ func harmless(i *Inst) bool {
 }
 
 // TestNativeUse runs examples of the corpus on this CPU and holds Flags, Mem
-// and Touches against what they do: only flags in Writes change, flags that
+// and AppendTouches against what they do: only flags in Writes change, flags that
 // are not in Reads make no difference, only touched bytes are written, and
 // bytes that are not touched make no difference.
 func TestNativeUse(t *testing.T) {
@@ -136,7 +136,7 @@ func (n *native) prepareUse(rnd *rand.Rand, i *Inst, code []byte, r *Regs, insid
 	return n.point(i, code, r, inside)
 }
 
-// use is what a run leaves behind.
+// use is the final state of a run.
 type use struct {
 	regs  Regs
 	xmm   [16][16]byte
@@ -156,7 +156,7 @@ func (n *native) runUse(r Regs, a *[arenaSize]byte) (u use) {
 // leave the arena.
 func (n *native) checkUse(t *testing.T, rnd *rand.Rand, i *Inst, code []byte, r Regs) bool {
 	base := n.base + arenaOff
-	touches, ok := i.Touches(nil, n.test, &r)
+	touches, ok := i.AppendTouches(nil, n.test, &r)
 	if !ok {
 		t.Errorf("% x: touches unknown", code)
 		return false
@@ -213,8 +213,8 @@ func (n *native) checkUse(t *testing.T, rnd *rand.Rand, i *Inst, code []byte, r 
 		t.Errorf("% x: reads more than %+v", code, touches)
 	}
 
-	// Other flags that are not read: the same result, but for flags that are
-	// neither written.
+	// Other values of flags that are not read: the same result, except for flags that
+	// are not written.
 	r2 := r
 	r2.RFLAGS ^= rnd.Uint64() & nativeFlags &^ uint64(f.Reads)
 	third := n.runUse(r2, &mem)

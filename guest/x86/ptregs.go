@@ -36,7 +36,7 @@ var PtRegs = [...]Reg64{PtR15 / 8: R15, PtR14 / 8: R14, PtR13 / 8: R13, PtR12 / 
 var PtNames = [PtRegsSize / 8]string{"r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di",
 	"orig_ax", "ip", "cs", "flags", "sp", "ss"}
 
-// PtReg returns where a general register stands in struct pt_regs.
+// PtReg returns the offset of a general register in struct pt_regs.
 func PtReg(r Reg64) int {
 	if r == RSP {
 		return PtSP
@@ -49,6 +49,21 @@ func PtReg(r Reg64) int {
 	panic("BUG: no such register in struct pt_regs")
 }
 
-// CallArgs is where in struct pt_regs the first six integer arguments of a
-// function stand when it is entered (System V ABI, AMD64 supplement, 3.2.3).
-var CallArgs = [6]int{PtDI, PtSI, PtDX, PtCX, PtR8, PtR9}
+// CallArgs are the offsets in struct pt_regs of the first six integer arguments of a
+// function at its entry: ArgRegs.
+var CallArgs = func() (at [len(ArgRegs)]int) {
+	for i, r := range ArgRegs {
+		at[i] = PtReg(r)
+	}
+	return at
+}()
+
+// PtFields are the offsets in struct pt_regs of the fields of Regs, in the order of
+// Values.
+var PtFields = func() (at [len(RegNames)]int) {
+	for i, r := range fieldRegs {
+		at[i] = PtReg(r)
+	}
+	at[len(fieldRegs)], at[len(fieldRegs)+1] = PtIP, PtFlags
+	return at
+}()

@@ -78,22 +78,22 @@ func (r *Regs) Reg(n Reg64) *uint64 {
 
 // read returns operand-size bytes of register n; size 1 without REX takes AH,
 // CH, DH, BH for 4 to 7 (SDM Vol. 2, 2.2.1.2).
-func (i *Inst) read(r *Regs, n, size uint8) uint64 {
-	if size == 1 && n >= 4 && n < 8 && i.Prefix&PrefixREX == 0 {
-		return *r.Reg(Reg64(n - 4)) >> 8 & 0xff
+func (x *emulator) read(n, size uint8) uint64 {
+	if size == 1 && n >= 4 && n < 8 && x.Prefix&PrefixREX == 0 {
+		return *x.r.Reg(Reg64(n - 4)) >> 8 & 0xff
 	}
-	return *r.Reg(Reg64(n)) & mask(size)
+	return *x.r.Reg(Reg64(n)) & mask(size)
 }
 
-// write stores v: 32-bit results clear the upper half, narrower ones leave the
-// rest alone (SDM Vol. 1, 3.4.1.1).
-func (i *Inst) write(r *Regs, n, size uint8, v uint64) {
-	if size == 1 && n >= 4 && n < 8 && i.Prefix&PrefixREX == 0 {
-		p := r.Reg(Reg64(n - 4))
+// write stores v: 32-bit results clear the upper half, narrower ones leave the rest
+// unchanged (SDM Vol. 1, 3.4.1.1).
+func (x *emulator) write(n, size uint8, v uint64) {
+	if size == 1 && n >= 4 && n < 8 && x.Prefix&PrefixREX == 0 {
+		p := x.r.Reg(Reg64(n - 4))
 		*p = *p&^0xff00 | v&0xff<<8
 		return
 	}
-	p := r.Reg(Reg64(n))
+	p := x.r.Reg(Reg64(n))
 	switch size {
 	case 8:
 		*p = v

@@ -21,7 +21,7 @@ func TestJmpReach(t *testing.T) {
 		{0x401000, 0xffffffff81000000, true}, // through the top
 		{0x7f0000001000, 0xffffffff81000000, false},
 	} {
-		if got := JmpReaches(tt.from, tt.to); got != tt.want {
+		if got := jmpReaches(tt.from, tt.to); got != tt.want {
 			t.Errorf("%#x to %#x: got %v, want %v", tt.from, tt.to, got, tt.want)
 		}
 		b, ok := Jmp32(tt.from, tt.to)

@@ -1,7 +1,7 @@
 package x86
 
 // Touch is memory that an instruction transfers: Size bytes up from Addr, an
-// effective address to which the base of Segment is still to be added.
+// effective address without the base of Segment.
 type Touch struct {
 	Addr    uint64
 	Size    uint64
@@ -9,16 +9,15 @@ type Touch struct {
 	Segment Segment
 }
 
-// Touches appends to dst all memory that the instruction transfers when it is
-// executed at addr with registers r: named operand, stack, strings. It is what
-// a page fault can come from, besides the instruction's own bytes.
+// AppendTouches appends to dst all memory that the instruction transfers when it is
+// executed at addr with registers r: named operand, stack, strings. Besides the
+// instruction's own bytes, page faults can only come from these.
 //
-// ok is false when that is not all of it, or more than the CPU may touch: with
-// vector indexes, masks, sizes that depend on more than r, and instructions
-// that change privilege. A repeated string instruction is taken to run to the
-// end of its count. r.RIP is not looked at. Nothing is allocated when dst has
-// room for 3.
-func (i *Inst) Touches(dst []Touch, addr uint64, r *Regs) (_ []Touch, ok bool) {
+// ok is false if that is not all of it, or more than the CPU may touch: with vector
+// indexes, masks, sizes that depend on more than r, and instructions that change
+// privilege. A repeated string instruction is assumed to complete its count. r.RIP is
+// ignored. Nothing is allocated if dst has room for 3.
+func (i *Inst) AppendTouches(dst []Touch, addr uint64, r *Regs) (_ []Touch, ok bool) {
 	switch i.Class() {
 	case ClassFar, ClassIRet, ClassInterrupt, ClassSyscall, ClassTransfer, ClassVMEntry:
 		return dst, false
@@ -34,18 +33,18 @@ func (i *Inst) Touches(dst []Touch, addr uint64, r *Regs) (_ []Touch, ok bool) {
 		case t.Size == 0:
 			ok = false
 		case i.Map == Map0 && i.Opcode == 0x8f && i.legacy(Map0) && m.Base == RSP:
-			t.Addr += uint64(i.stackSize()) // pop computes it behind the pop
+			t.Addr += uint64(i.stackSize()) // pop computes it after the pop
 		}
 		dst = append(dst, t)
 	}
 	if i.Enc == EVEX || i.Enc == REX2 {
-		return dst, ok && i.Enc == REX2 // masks may hold bytes back
+		return dst, ok && i.Enc == REX2 // masks may suppress bytes
 	}
 	switch {
 	case i.legacy(Map0):
-		return i.touches0(dst, r, ok)
+		return i.appendTouches0(dst, r, ok)
 	case i.Map == Map0F:
-		return i.touches0F(dst, r), ok
+		return i.appendTouches0F(dst, r), ok
 	case i.Map == Map0F38 && i.Opcode == 0xf8 && i.Enc == Legacy: // movdir64b, enqcmd
 		to := *r.Reg(Reg64(i.Reg() | i.reg))
 		if i.Prefix&PrefixAddrSize != 0 {
@@ -64,7 +63,7 @@ func (i *Inst) bitString() bool {
 	return i.legacy(Map0F) && (i.Opcode == 0xa3 || i.Opcode == 0xab || i.Opcode == 0xb3 || i.Opcode == 0xbb)
 }
 
-// bitOffset returns how far from the operand's address the word is that holds
+// bitOffset returns the distance from the operand's address to the word that holds
 // the selected bit (SDM Vol. 2, BT).
 func (i *Inst) bitOffset(r *Regs) uint64 {
 	p := r.Reg(Reg64(i.Reg() | i.reg))
@@ -77,8 +76,8 @@ func (i *Inst) bitOffset(r *Regs) uint64 {
 	return uint64(words) * uint64(size)
 }
 
-// touches0 adds what instructions of the one-byte map imply.
-func (i *Inst) touches0(dst []Touch, r *Regs, ok bool) ([]Touch, bool) {
+// appendTouches0 adds the implicit operands of instructions of the one-byte map.
+func (i *Inst) appendTouches0(dst []Touch, r *Regs, ok bool) ([]Touch, bool) {
 	stack := uint64(i.stackSize())
 	switch op := i.Opcode; {
 	case op >= 0x50 && op <= 0x57, op == 0x68, op == 0x6a, op == 0x9c, op == 0xe8, op == 0xff && (i.Reg() == 2 || i.Reg() == 6):
@@ -87,7 +86,7 @@ func (i *Inst) touches0(dst []Touch, r *Regs, ok bool) ([]Touch, bool) {
 		dst = append(dst, Touch{Addr: r.RSP, Size: stack, Access: Read})
 	case op == 0xc9:
 		dst = append(dst, Touch{Addr: r.RBP, Size: stack, Access: Read})
-	case op == 0xc8: // with a nesting level it copies frame pointers, too
+	case op == 0xc8: // with a nesting level it also copies frame pointers
 		dst = append(dst, Touch{Addr: r.RSP - stack, Size: stack, Access: Write})
 		ok = ok && i.raw[i.immOff+2]&31 == 0
 	case op == 0xd7:
@@ -143,8 +142,8 @@ func (i *Inst) touchString(dst []Touch, r *Regs) []Touch {
 	return dst
 }
 
-// touches0F adds what instructions of the 0F map imply.
-func (i *Inst) touches0F(dst []Touch, r *Regs) []Touch {
+// appendTouches0F adds the implicit operands of instructions of the 0F map.
+func (i *Inst) appendTouches0F(dst []Touch, r *Regs) []Touch {
 	rax := r.RAX
 	if i.Prefix&PrefixAddrSize != 0 {
 		rax = uint64(uint32(rax))

@@ -20,13 +20,13 @@ type function struct {
 	label bool // its name has no type
 }
 
-// span is a range of addresses, and what it is.
+// span is a range of addresses, and its description.
 type span struct {
 	lo, hi uint64
 	what   string
 }
 
-// spans are ranges, ascending by their beginning, none longer than max.
+// spans are ranges, sorted by their beginning, none longer than max.
 type spans struct {
 	all []span
 	max uint64
@@ -52,7 +52,7 @@ func (s *spans) sort() {
 	})
 }
 
-// find returns what a range that overlaps [lo, hi) is, or "".
+// find returns the description of a range that overlaps [lo, hi), or "".
 func (s *spans) find(lo, hi uint64) string {
 	from := lo - min(lo, s.max)
 	for i := sort.Search(len(s.all), func(i int) bool { return s.all[i].lo >= from }); i < len(s.all) && s.all[i].lo < hi; i++ {
@@ -63,8 +63,8 @@ func (s *spans) find(lo, hi uint64) string {
 	return ""
 }
 
-// functions returns the functions, ascending, and what is between them where
-// not all are known by name.
+// functions returns the functions, ascending, and the gaps between them if not
+// all are known by name.
 func (img *image) functions() (fns []function, gaps []function) {
 	for i := range img.Sections {
 		s := &img.Sections[i]
@@ -72,7 +72,7 @@ func (img *image) functions() (fns []function, gaps []function) {
 			continue
 		}
 		end := s.Addr + uint64(len(s.Data))
-		at := s.Addr // of what is behind the last function
+		at := s.Addr // the end of the last function
 		for k := img.NamesFrom(s.Addr); k < len(img.Names) && img.Names[k].Addr < end; {
 			sym := img.Names[k]
 			var size uint64
@@ -130,7 +130,7 @@ func isPadding(i *x86.Inst) bool {
 	return i.Class() == x86.ClassNop && !i.IsEndbr() || i.Class() == x86.ClassInterrupt && i.Opcode == 0xcc
 }
 
-// index collects what the code of the whole image says of its text.
+// index collects facts about the text from the code of the whole image.
 func (img *image) index(fns, gaps []function) *flow.Index {
 	b := flow.NewBuilder(img.isText)
 	for _, f := range fns {
@@ -142,20 +142,20 @@ func (img *image) index(fns, gaps []function) *flow.Index {
 	return b.Index()
 }
 
-// input is what the analysis of a function begins with.
+// input returns the initial input for the analysis of a function.
 func (img *image) input(f *function) flow.Input {
 	return flow.Input{Addr: f.addr, Code: f.code, Label: f.label, AllCode: img.kernel != nil, Movable: img.movable, Read: img.constant, Text: img.isText}
 }
 
 // isText reports whether an address is in an executable section.
 func (img *image) isText(a uint64) bool {
-	s := img.At(a)
+	s := img.PartAt(a)
 	return s != nil && s.X
 }
 
 // constant returns n bytes that the program does not write, or nil.
 func (img *image) constant(a uint64, n int) []byte {
-	if s := img.At(a); s == nil || s.W || n < 0 {
+	if s := img.PartAt(a); s == nil || s.W || n < 0 {
 		return nil
 	}
 	return img.Bytes(a, uint64(n))
@@ -174,7 +174,7 @@ type left struct {
 	ranges spans
 }
 
-func (img *image) left(fns []function) *left {
+func (img *image) findLeft(fns []function) *left {
 	l := &left{img: img}
 	for _, m := range guest.NoProbe() {
 		for i := range img.Sections {
@@ -182,7 +182,7 @@ func (img *image) left(fns []function) *left {
 				l.ranges.add(s.Addr, s.Addr+uint64(len(s.Data)), leftBlacklist)
 			}
 		}
-		if lo, hi, ok := img.Between(m.Start, m.End); ok {
+		if lo, hi, ok := img.RangeBetween(m.Start, m.End); ok {
 			l.ranges.add(lo, hi, leftBlacklist)
 		}
 	}
@@ -197,8 +197,8 @@ func (img *image) left(fns []function) *left {
 	return l
 }
 
-// out returns why f is left out, or "".
-func (l *left) out(f *function) string {
+// reason returns why f is left out, or "".
+func (l *left) reason(f *function) string {
 	switch {
 	case linux.IsPadding(f.name):
 		return leftPadding

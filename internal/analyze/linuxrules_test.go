@@ -32,7 +32,7 @@ func rulesKernel(t *testing.T) (img *image, dir string) {
 	return img, dir
 }
 
-// text returns the section .text.
+// mainText returns the section .text.
 func (img *image) mainText(t *testing.T) *elf.Part {
 	for i := range img.Sections {
 		if s := &img.Sections[i]; s.Name == ".text" {
@@ -47,7 +47,11 @@ func (img *image) mainText(t *testing.T) *elf.Part {
 func TestLinuxPick(t *testing.T) {
 	img, dir := rulesKernel(t)
 	all, _ := img.functions()
-	left, patched, names := img.left(all), img.patched(all), map[string]int{}
+	left, names := img.findLeft(all), map[string]int{}
+	sites, err := img.kernel.Sites()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range all {
 		names[all[i].name]++
 	}
@@ -56,7 +60,10 @@ func TestLinuxPick(t *testing.T) {
 	for i := range all {
 		f := &all[i]
 		// Kprobe events take functions that ftrace knows, by a name of their own.
-		if left.out(f) != "" || names[f.name] > 1 || len(f.code) > 400 || patched.find(f.addr, f.addr+1) != string(linux.PatchFtrace) {
+		if left.reason(f) != "" || names[f.name] > 1 || len(f.code) > 400 {
+			continue
+		}
+		if _, ok := sites.Begins(f.addr, linux.Ftrace); !ok {
 			continue
 		}
 		if n++; n%300 == 7 {
@@ -83,9 +90,18 @@ func TestLinuxRules(t *testing.T) {
 		t.Fatalf("%d bytes of text, want %d: %v", len(live), len(text.Data), err)
 	}
 	text.Data = live[:len(text.Data)]
-	said := listed(t, filepath.Join(dir, "serial"))
+	said := readListed(t, filepath.Join(dir, "serial"))
 	all, _ := img.functions()
-	ex, patched := img.kernel.Exceptions(), img.patched(all)
+	sites, err := img.kernel.Sites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched := func(lo, hi uint64) string {
+		if what, ok := sites.PatchAt(lo, hi, linux.Always); ok {
+			return what.String()
+		}
+		return ""
+	}
 	var major, minor int
 	fmt.Sscanf(img.kernel.Version, "%d.%d", &major, &minor)
 	older := major < 6 || major == 6 && minor < 9
@@ -97,7 +113,7 @@ func TestLinuxRules(t *testing.T) {
 			continue
 		}
 		functions++
-		f := flow.Analyze(flow.Input{Addr: fn.addr, Code: fn.code, Exception: func(a uint64) bool { return ex[a] }, Patched: patched.find})
+		f := flow.Analyze(flow.Input{Addr: fn.addr, Code: fn.code, Exception: sites.Exception, Patched: patched})
 		for _, in := range f.Insts() {
 			reg, no := f.Region(in.Off, flow.KernelThunks)
 			want, probed := list[in.Off]
@@ -126,9 +142,9 @@ func TestLinuxRules(t *testing.T) {
 	}
 }
 
-// listed reads lines of the kernel's list, with "L" before each: by function and
+// readListed reads lines of the kernel's list, with "L" before each: by function and
 // offset whether the probe is optimized.
-func listed(t *testing.T, path string) map[string]map[int]bool {
+func readListed(t *testing.T, path string) map[string]map[int]bool {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -159,10 +175,10 @@ func listed(t *testing.T, path string) map[string]map[int]bool {
 // RETPOLINE, too; until 6.8 can_boost refuses all of groups 2, 3 and 4, and of
 // group 5 all but the jump.
 func (img *image) before69(f *flow.Func, reg *flow.Region) bool {
-	lo, hi, _ := img.Between("__indirect_thunk_start", "__indirect_thunk_end")
+	lo, hi, _ := img.RangeBetween("__indirect_thunk_start", "__indirect_thunk_end")
 	for _, i := range f.Insts() {
 		t, ok := i.Target(f.Addr() + uint64(i.Off))
-		if len(f.Indirect()) > 0 || ok && i.Class() != x86.ClassCall && t >= lo && t < hi {
+		if len(f.IndirectJumps()) > 0 || ok && i.Class() != x86.ClassCall && t >= lo && t < hi {
 			return true
 		}
 	}

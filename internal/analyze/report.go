@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
-// Report is what a file's code allows.
+// Report is the result for a file.
 type Report struct {
 	File    string `json:"file"`
 	Kind    string `json:"kind"`                    // elf or bzImage
@@ -21,27 +21,28 @@ type Report struct {
 	Targets int    `json:"cross_reference"`         // direct branch targets from other functions
 	Partial bool   `json:"partial,omitempty"`       // the cross reference had no room for all
 	Count   int    `json:"functions"`               // looked at
-	Insts   int    `json:"instructions"`            // in them, without the padding behind
-	Broken  int    `json:"undecodable"`             // functions with bytes that are no instruction
+	Insts   int    `json:"instructions"`            // in them, without the padding at the end
+	Broken  int    `json:"undecodable"`             // functions with bytes that are not an instruction
 	Jumps   int    `json:"indirect_jumps"`          // in them
-	Tables  int    `json:"indirect_with_table"`     // those whose jump table was found
+	Tables  int    `json:"indirect_with_table"`     // functions whose jump table was found
 	// LeftOut are functions that may not be probed at all, by reason.
 	LeftOut []Count `json:"left_out"`
 	Rules   []Share `json:"rules"`
 	Seconds float64 `json:"seconds"` // that it took
 }
 
-// Share is what one set of rules allows.
+// Share is the result for one set of rules.
 type Share struct {
 	Rule    string `json:"rule"` // kernel, kernel_thunks, ours or ours_calls
 	Entries Tally  `json:"entries"`
-	// BehindFtrace are the places right behind the ftrace call that a function
-	// begins with: the next best thing to the entry, with the arguments untouched.
+	// BehindFtrace are the places right after the ftrace call that a function
+	// begins with: the best substitute for the entry, with the arguments still
+	// unchanged.
 	BehindFtrace Tally `json:"behind_ftrace,omitzero"`
 	Boundaries   Tally `json:"boundaries"`
 }
 
-// IsZero reports whether nothing was asked for.
+// IsZero reports whether nothing was counted.
 func (t Tally) IsZero() bool { return t.Total == 0 }
 
 // Tally is how many places were asked for, and the answers.
@@ -57,7 +58,7 @@ type Count struct {
 	Count  int    `json:"count"`
 }
 
-// Percent returns the share of yes, 0 when nothing was asked for.
+// Percent returns the share of yes, or 0 when nothing was counted.
 func (t *Tally) Percent() float64 {
 	if t.Total == 0 {
 		return 0
@@ -68,7 +69,7 @@ func (t *Tally) Percent() float64 {
 // counts are reasons with their counts, before they are sorted.
 type counts map[string]int
 
-func (c counts) sorted() []Count {
+func (c counts) sortedCounts() []Count {
 	out := []Count{}
 	for r, n := range c {
 		out = append(out, Count{r, n})
@@ -111,4 +112,4 @@ func (t *tally) merge(u *tally) {
 	}
 }
 
-func (t *tally) result() Tally { return Tally{t.total, t.yes, t.no.sorted()} }
+func (t *tally) result() Tally { return Tally{t.total, t.yes, t.no.sortedCounts()} }

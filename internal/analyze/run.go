@@ -18,12 +18,12 @@ type Rules string
 
 // The selections.
 const (
-	RulesKernel Rules = "kernel" // those of Linux, for how the image was built
+	RulesKernel Rules = "kernel" // Linux's rules for the way the image was built
 	RulesOurs   Rules = "ours"   // ours, without and with final calls
 	RulesBoth   Rules = "both"
 )
 
-// Options is what File may be told.
+// Options are the options of File.
 type Options struct {
 	Rules   Rules
 	Workers int // goroutines; 0 means one for each processor
@@ -33,10 +33,10 @@ type Options struct {
 }
 
 // File analyzes the file at path: an ELF file with function symbols, or a
-// bzImage. It runs nothing of it.
+// bzImage. It does not run any of it.
 //
-// It sees the code as it is in the file: a kernel rewrites parts of itself at
-// boot (alternatives, return thunks), which it does not.
+// It analyzes the code in the file. A kernel rewrites parts of itself at boot
+// (alternatives, return thunks), and File does not.
 func File(ctx context.Context, path string, o Options) (*Report, error) {
 	start := time.Now()
 	img, err := load(path)
@@ -75,10 +75,10 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	all, gaps := img.functions()
-	out, left := counts{}, img.left(all)
+	out, left := counts{}, img.findLeft(all)
 	fns := make([]function, 0, len(all))
 	for i := range all {
-		if why := left.out(&all[i]); why != "" {
+		if why := left.reason(&all[i]); why != "" {
 			out[why]++
 			continue
 		}
@@ -96,7 +96,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		}
 		w.in.Exception = sites.Exception
 		w.in.Patched = func(lo, hi uint64) string {
-			what, _ := sites.At(lo, hi, linux.Always&^(1<<linux.Bug))
+			what, _ := sites.PatchAt(lo, hi, linux.Always&^(1<<linux.Bug))
 			return what.String()
 		}
 	}
@@ -107,7 +107,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 	r := &Report{
 		Kind: img.kind, Packing: img.packing, BuildID: img.buildID, Names: img.source,
 		Text: sum.text, Targets: index.Len(), Partial: !index.Complete(), Count: len(fns), Insts: sum.insts, Broken: sum.broken,
-		Jumps: sum.jumps, Tables: sum.tables, LeftOut: out.sorted(),
+		Jumps: sum.jumps, Tables: sum.tables, LeftOut: out.sortedCounts(),
 	}
 	if k := img.kernel; k != nil {
 		r.Version, r.Checked, r.Thunks = k.Version, k.Checked, k.Thunks()
@@ -123,7 +123,7 @@ type work struct {
 	img   *image
 	fns   []function
 	rules []flow.Rule
-	in    flow.Input // what the whole image says
+	in    flow.Input // facts about the whole image
 	next  atomic.Int64
 }
 
@@ -155,7 +155,7 @@ func (w *work) run(ctx context.Context, o Options) (*sums, error) {
 					return
 				}
 				for k := lo; k < min(lo+batch, len(w.fns)); k++ {
-					w.one(s, &w.fns[k])
+					w.analyzeOne(s, &w.fns[k])
 				}
 			}
 		})
@@ -194,10 +194,10 @@ func (s *sums) merge(u *sums) {
 	}
 }
 
-// one analyzes one function: its entry, and all of its instructions up to the
-// padding behind it. An endbr that it begins with is no place of its own: probes
-// on it go behind it.
-func (w *work) one(s *sums, fn *function) {
+// analyzeOne analyzes one function: its entry, and all of its instructions up to
+// the padding at the end. An endbr at its beginning is not a place of its own:
+// probes on it are placed after it.
+func (w *work) analyzeOne(s *sums, fn *function) {
 	in := w.img.input(fn)
 	in.Known, in.Exception, in.Patched = w.in.Known, w.in.Exception, w.in.Patched
 	f := flow.Analyze(in)
@@ -208,10 +208,10 @@ func (w *work) one(s *sums, fn *function) {
 	}
 	insts = insts[:n]
 	s.text += uint64(len(fn.code))
-	if _, _, bad := f.Undecodable(); bad {
+	if _, _, bad := f.FirstUndecodable(); bad {
 		s.broken++
 	}
-	for _, j := range f.Indirect() {
+	for _, j := range f.IndirectJumps() {
 		s.jumps++
 		if j.Targets != nil {
 			s.tables++

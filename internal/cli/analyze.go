@@ -13,35 +13,35 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// formatMarkdown is the form of a report as part of a page.
+// formatMarkdown is a report in Markdown, to paste into a page.
 const formatMarkdown = "markdown"
 
-func (a *app) analyze() command.Spec {
+func analyzeCommand() command.Spec {
 	var rules string
 	var top int
 	return command.Spec{
 		Use:   "analyze FILE...",
-		Short: "Count what of a program or kernel could be optimized",
-		Long: `Count, without running anything, at how many function entries and at how many
-instructions of FILE a probe could be a jump into a detour instead of an int3: by
-the rules of Linux 6.12, for the way FILE was built, and by ours, without and with
-calls at the end of what is displaced.
+		Short: "Count the places of a program or kernel that can be optimized",
+		Long: `Count the function entries and the instructions of FILE at which a probe could be a
+jump into a detour instead of an int3. Nothing is run. The counts follow the rules of
+Linux 6.12, for the way FILE was built, and guestprobe's own rules, without and with calls
+at the end of the displaced code.
 
 FILE is an x86-64 ELF file with the names of its functions (.symtab, else .dynsym),
 or a bzImage (vmlinuz), packed with gzip, bzip2, xz, zstd, lz4 or lzo, whose names
-are read from its own kallsyms tables. Of a kernel the code that is gone after the boot
-and what may not be probed at all are left out, and what it rewrites itself while
-it runs (ftrace, static branches and calls) is refused. The code is looked at as it
-is in the file: what a kernel rewrites once, at boot, is not rewritten.
+are read from its own kallsyms tables. For a kernel, the report leaves out code that is
+freed after boot and code that cannot be probed, and rejects places that the kernel rewrites
+while it runs (ftrace, static branches and calls). The code is analyzed as it is in the file,
+without the changes that a kernel makes once at boot.
 
 --format may also be markdown.`,
 		Example: `  guestprobe analyze /boot/vmlinuz
   guestprobe analyze --rule ours --top 10 /lib/x86_64-linux-gnu/libc.so.6`,
-		Args:    command.Between(1, -1, "say which file: FILE..."),
+		Args:    command.ArgsBetween(1, -1, "say which file: FILE..."),
 		Formats: []string{formatMarkdown},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&rules, "rule", "both", "`whose` rules: kernel, ours or both")
-			f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0 for all")
+			f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0: all")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
 			o := analyze.Options{Rules: analyze.Rules(rules)}
@@ -76,7 +76,7 @@ is in the file: what a kernel rewrites once, at boot, is not rewritten.
 	}
 }
 
-// printAnalyze writes one table; with several files their names come first.
+// printAnalyze prints the table of each report, headed by the file's name if there are several.
 func printAnalyze(run *command.Run, rs []*analyze.Report, top int) error {
 	heading := []string{"RULES", "PLACES", "OPTIMIZABLE", "OF", "SHARE", "WHY NOT"}
 	if len(rs) > 1 {
@@ -98,7 +98,7 @@ func printAnalyze(run *command.Run, rs []*analyze.Report, top int) error {
 // progressAfter is how long a file may take before progress is shown.
 const progressAfter = time.Second
 
-// analyzeFile analyzes one file, with signs of life on a terminal.
+// analyzeFile analyzes one file. If that takes long it shows its progress on a terminal.
 func analyzeFile(ctx context.Context, run *command.Run, path string, o analyze.Options) (*analyze.Report, error) {
 	shown, start := false, time.Now()
 	if command.Terminal(run.Stderr) {
@@ -116,7 +116,7 @@ func analyzeFile(ctx context.Context, run *command.Run, path string, o analyze.O
 	return r, err
 }
 
-// analyzeFacts says in one line what was looked at.
+// analyzeFacts returns a summary of the analysis in one line.
 func analyzeFacts(r *analyze.Report) string {
 	what := r.Kind
 	if r.Packing != "" {
@@ -141,7 +141,7 @@ func analyzeFacts(r *analyze.Report) string {
 	return command.Clean(s) + fmt.Sprintf("; %.1f s", r.Seconds)
 }
 
-// analyzePlaces are the places of a share, by name.
+// analyzePlaces returns the places of a share with their names.
 func analyzePlaces(s *analyze.Share) []struct {
 	name string
 	t    *analyze.Tally
@@ -149,10 +149,10 @@ func analyzePlaces(s *analyze.Share) []struct {
 	return []struct {
 		name string
 		t    *analyze.Tally
-	}{{"function entries", &s.Entries}, {"behind an ftrace call", &s.BehindFtrace}, {"all instructions", &s.Boundaries}}
+	}{{"function entries", &s.Entries}, {"after an ftrace call", &s.BehindFtrace}, {"all instructions", &s.Boundaries}}
 }
 
-// analyzeRows are the rows of a report's table.
+// analyzeRows returns the rows of a report's table.
 func analyzeRows(r *analyze.Report, top int) (rows [][]string) {
 	for i := range r.Rules {
 		s := &r.Rules[i]
@@ -165,7 +165,7 @@ func analyzeRows(r *analyze.Report, top int) (rows [][]string) {
 	return rows
 }
 
-// analyzeReasons lists the most frequent reasons.
+// analyzeReasons returns the most frequent reasons.
 func analyzeReasons(t *analyze.Tally, top int) string {
 	var out []string
 	for i, c := range t.Reasons {
@@ -178,7 +178,7 @@ func analyzeReasons(t *analyze.Tally, top int) string {
 	return strings.Join(out, ", ")
 }
 
-// analyzeMarkdown is a report as part of a page.
+// analyzeMarkdown returns a report in Markdown.
 func analyzeMarkdown(r *analyze.Report, top int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| | |\n|---|---|\n| file | `%s` (%s) |\n", command.Clean(filepath.Base(r.File)), strings.Trim(r.Kind+", "+r.Packing, ", "))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Main is guestprobe. It returns the exit status.
+// Main runs guestprobe and returns its exit status.
 func Main() int { return command.Main(Program()) }
 
 // Program describes guestprobe's command line.
@@ -39,8 +40,8 @@ Probes are written in the language of the kernel's kprobe_events:
 
 Data goes to standard output, remarks to standard error.
 
-A daemon that takes a connection and says nothing for 5 seconds is given up: $` + answerTimeEnv + `, as 1m, is
-for machines that are slower.
+Commands fail if a daemon accepts the connection and does not answer within 5 seconds. On a
+slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 
 ` + exitStatusHelp,
 			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
@@ -48,32 +49,58 @@ for machines that are slower.
   guestprobe detach myread`,
 			Flags: a.fleet.addAll,
 			Files: append([]string{"socket", "core", "core-image"}, fleetFiles...),
-			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.ps(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.check(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
-				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.fleetCommands(), a.demo(), a.analyze(), a.version(), a.bpf(),
+			Cures: cures(),
+			FlagComplete: map[string]command.Completion{
+				"socket":  completeSockets,
+				"context": func(context.Context, []string, string) []string { return contextNames(os.Getenv) },
 			},
+			Sub: slices.Concat(
+				commandGroup("Probes", a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.stat(), a.arm(), a.disarm(), optimizationCommand(a), a.blacklist()),
+				commandGroup("Scripts and programs", a.run(), a.check(), a.scripts(), a.script(), a.stop(), a.tool(), a.maps(), bpfCommand()),
+				commandGroup("Traces and profiles", a.trace(), a.top(), a.profile(), convertCommand(), reportCommand(), webCommand(a)),
+				commandGroup("Look into the guest", regsCommand(a), a.mem(), btCommand(a), a.tasks(), a.symbols(), a.disas(), a.vars(), a.pt()),
+				commandGroup("Debug", a.gdb(), a.step(), a.next(), a.finish(), a.stepUntil(), a.call()),
+				commandGroup("Guest and daemons", a.guest(), a.ps(), contextCommand(a), a.fleetCommands(), doctorCommand(), demoCommand(), analyzeCommand(), versionCommand(a)),
+				a.aliases(),
+			),
 		},
 		Global: func(f *pflag.FlagSet) {
-			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
-			f.StringVar(&a.core, "core", "", "look at the guest of this `file` of 'guestprobe guest save', with --elf or without, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
-			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, where it is not where it was")
+			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket, or a name that 'guestprobe ps' shows (default: $"+api.SocketEnv+", else the user's, else the system's, else the only running daemon's)")
+			f.StringVar(&a.context, "context", "", "use the daemon or the fleet of this `CONTEXT` of 'guestprobe context' (default: $"+contextEnv+", else the current one)")
+			f.StringVar(&a.core, "core", "", "inspect the guest in this `file` from 'guestprobe guest save', with or without --elf, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
+			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, if it has been moved")
 			a.fleet.add(f)
 		},
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
 		Judge:        judge,
+		Prepare: func(r *command.Run) error {
+			if a.context != "" && r.Only != nil {
+				return command.Usagef("--context: there are no files here: it is for a shell")
+			}
+			return a.useContext(r.Getenv)
+		},
 	}
 }
 
-// app is one run of the command.
+// commandGroup assigns commands to a group of the program's help.
+func commandGroup(title string, all ...command.Spec) []command.Spec {
+	for i := range all {
+		all[i].Group = title
+	}
+	return all
+}
+
+// app is the state of one guestprobe command line.
 type app struct {
 	socket, core, coreImage string
+	context                 string // a name from 'guestprobe context'
 	fleet                   fleetFlags
 }
 
-// asking is what a command does that needs a daemon.
+// asking is the part of a command that talks to a daemon.
 type asking func(context.Context, *command.Run, *remote.Client) error
 
-// ask runs f with a client of the daemon that the user means.
+// ask returns a command that calls f with a client of the selected daemon.
 func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		c, err := a.client(ctx, r.Getenv, r.Stderr)
@@ -81,21 +108,21 @@ func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 			return err
 		}
 		defer c.Close()
-		if err := answers(ctx, r.Getenv, c); err != nil {
+		if err := checkAnswering(ctx, r.Getenv, c); err != nil {
 			return err
 		}
 		return f(ctx, r, c)
 	}
 }
 
-// answerTimeEnv names the time that a daemon has to say that it is there, where answerTimeUsual is too short for it.
+// answerTimeEnv names the environment variable that sets how long a daemon may take to answer, in place of answerTimeUsual.
 const (
 	answerTimeEnv   = "GUESTPROBE_ANSWER_TIME"
 	answerTimeUsual = 5 * time.Second
 	answerTimeMax   = time.Hour
 )
 
-// answerTime is how long a daemon may take to say that it is there.
+// answerTime returns how long a daemon may take to answer its first request.
 func answerTime(getenv func(string) string) (time.Duration, error) {
 	v := getenv(answerTimeEnv)
 	if v == "" {
@@ -108,9 +135,9 @@ func answerTime(getenv func(string) string) (time.Duration, error) {
 	return d, nil
 }
 
-// answers refuses a daemon that takes connections and does not answer: it is stopped, or
-// hangs. What else may be wrong the command finds out.
-func answers(ctx context.Context, getenv func(string) string, c *remote.Client) error {
+// checkAnswering returns an error for a daemon that accepts connections but does not answer, because it is stopped or
+// hangs. It ignores all other errors: the command itself will report them.
+func checkAnswering(ctx context.Context, getenv func(string) string, c *remote.Client) error {
 	limit, err := answerTime(getenv)
 	if err != nil {
 		return err
@@ -118,18 +145,17 @@ func answers(ctx context.Context, getenv func(string) string, c *remote.Client) 
 	ask, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if _, err := c.Version(ask); err != nil && ask.Err() != nil && ctx.Err() == nil {
-		return notAnswering(c.Path(), limit)
+		return notAnsweringError(c.Path(), limit)
 	}
 	return nil
 }
 
-// notAnswering is for a daemon that is there and does not answer.
-func notAnswering(path string, limit time.Duration) error {
+// notAnsweringError returns the error for a daemon that accepts connections but does not answer.
+func notAnsweringError(path string, limit time.Duration) error {
 	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", remote.ErrUnreachable, path, limit)
 }
 
-// show runs ask, and shows the answer: as the JSON that the daemon sent, or as
-// what table prints.
+// show returns a command that calls ask and prints the answer, either as the JSON that the daemon sent or with table.
 func show[T any](a *app, ask func(context.Context, *command.Run, *remote.Client) (T, error), table func(*command.Run, T) error) func(context.Context, *command.Run) error {
 	return a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 		v, err := ask(ctx, r, c)
@@ -140,9 +166,8 @@ func show[T any](a *app, ask func(context.Context, *command.Run, *remote.Client)
 	})
 }
 
-// client returns a client of the socket that the user means: --socket, the
-// environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core, or the
-// one daemon of --fleet that is meant.
+// client returns a client of the selected daemon: the one of socketPath, the guest of --core, or the only daemon of --fleet
+// that matches.
 func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Writer) (*remote.Client, error) {
 	if _, err := a.fleet.check(); err != nil {
 		return nil, err
@@ -151,45 +176,36 @@ func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Wr
 		if a.socket != "" || a.core != "" {
 			return nil, command.Usagef("--fleet goes with neither --socket nor --core")
 		}
-		return a.fleet.one(ctx)
+		return a.fleet.findOne(ctx)
 	}
 	if a.core != "" {
 		c, err := daemon.OpenCore(a.core, a.coreImage)
 		if err != nil {
 			return nil, err
 		}
-		for _, what := range c.Inside() {
+		for _, what := range c.InsideNotes() {
 			fmt.Fprintf(warn, "guestprobe: warning: %s: %s when the guest ended; its registers there are those that the handlers have used\n", a.core, what)
 		}
-		return remote.Of(a.core, c.Dial, c.Close), nil
+		return remote.NewWithDial(a.core, c.Dial, c.Close), nil
 	}
-	value, from := a.socket, "--socket"
-	if value == "" {
-		value, from = getenv(api.SocketEnv), api.SocketEnv
-	}
-	if value == "" {
-		value = api.SystemSocket
-		if user := api.UserSocket(getenv("XDG_RUNTIME_DIR")); user != "" {
-			if _, err := os.Stat(user); err == nil {
-				value = user
-			}
-		}
-	}
-	path, err := api.ParseSocket(value)
+	path, err := a.socketPath(ctx, getenv, warn)
 	if err != nil {
-		return nil, command.Usagef("%s: %w", from, err)
+		return nil, err
 	}
 	return remote.New(path), nil
 }
 
-// completeTime bounds what a key press may cost.
+// completeTime is the longest that a completion may take after a key press.
 const completeTime = 500 * time.Millisecond
 
-// complete completes an argument by names that the daemon has.
+// complete returns a completion by names that the daemon knows.
 func (a *app) complete(names func(ctx context.Context, c *remote.Client, prefix string) []string) command.Completion {
 	return func(ctx context.Context, _ []string, prefix string) (out []string) {
 		ctx, cancel := context.WithTimeout(ctx, completeTime)
 		defer cancel()
+		if a.useContext(os.Getenv) != nil {
+			return nil
+		}
 		c, err := a.client(ctx, os.Getenv, io.Discard)
 		if err != nil {
 			return nil
@@ -215,7 +231,7 @@ func (a *app) completeProbes() command.Completion {
 	})
 }
 
-// completeSymbols completes the first argument by names of functions.
+// completeSymbols completes the first argument with names of functions.
 func (a *app) completeSymbols() command.Completion {
 	complete := a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
 		l, _ := c.Symbols(ctx, remote.SymbolQuery{Match: prefix + "*", Kind: "func", Limit: 1000})
@@ -224,11 +240,11 @@ func (a *app) completeSymbols() command.Completion {
 		}
 		return names
 	})
-	return first(complete)
+	return completeFirst(complete)
 }
 
-// first completes the first argument only.
-func first(complete command.Completion) command.Completion {
+// completeFirst completes the first argument only.
+func completeFirst(complete command.Completion) command.Completion {
 	return func(ctx context.Context, args []string, prefix string) []string {
 		if len(args) > 0 {
 			return nil
@@ -237,7 +253,7 @@ func first(complete command.Completion) command.Completion {
 	}
 }
 
-// Exit statuses besides those that all programs have. exitStatusHelp documents
+// Exit statuses in addition to the ones that all programs have. exitStatusHelp documents
 // them.
 const (
 	exitUnreachable = 3
@@ -260,14 +276,14 @@ const exitStatusHelp = `Exit status:
   124  trace --timeout was over before the hits of --count were there
   N    run, script --follow, stop: the script has called exit(N)`
 
-// errTimeout ends a trace whose time is over too early.
+// errTimeout ends a trace when --timeout expires before it has shown all its hits.
 var errTimeout = errors.New("timeout")
 
-// errTooFew ends a trace whose stream has ended too early: with the guest, the probes or
-// the daemon.
+// errTooFew ends a trace whose stream ended too early because the guest, the probes or
+// the daemon are gone.
 var errTooFew = errors.New("the trace ended too early")
 
-// Codes of errors that no daemon has sent.
+// Codes of errors that come from guestprobe itself, not from a daemon.
 const (
 	codeTooFew      api.Code = "too_few"
 	codeUnreachable api.Code = "unreachable"
@@ -278,7 +294,7 @@ const (
 	codePartly      api.Code = "partly"
 )
 
-// judge says what an error means: its exit status, and what to do.
+// judge returns the exit status for an error, and advice.
 func judge(err error) command.Verdict {
 	var wire *api.Error
 	switch {
@@ -316,7 +332,7 @@ func judge(err error) command.Verdict {
 	return command.Verdict{Status: command.ExitFailed}
 }
 
-// wireStatus is the exit status for a refusal of the daemon.
+// wireStatus returns the exit status for an error code sent by the daemon.
 func wireStatus(code api.Code) int {
 	switch code {
 	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, api.CodeNoScript, api.CodeNoSnapshot, api.CodeNoTask, api.CodeNoType, "symbol_not_found", "no_symbol_at_address":

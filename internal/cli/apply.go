@@ -28,7 +28,7 @@ begins a comment. All of them are carried out or none; an error names the line. 
 flags are about every definition.`,
 		Example: `  guestprobe apply probes.txt
   guestprobe list --format defs | sed 's/^[^#]/!&/' | guestprobe apply`,
-		Args:  command.Between(0, 1, ""),
+		Args:  command.ArgsBetween(0, 1, ""),
 		Files: []string{"file"},
 		Flags: func(f *pflag.FlagSet) { probes.add(f) },
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
@@ -57,7 +57,7 @@ flags are about every definition.`,
 	}
 }
 
-// commandsOf returns the lines of text that have a command, and their numbers.
+// commandsOf returns the lines of text that contain a command, and their line numbers.
 func commandsOf(text string) (commands []string, lines []int) {
 	n := 0
 	for line := range strings.Lines(text) {

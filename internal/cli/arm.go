@@ -9,14 +9,14 @@ import (
 )
 
 func (a *app) arm() command.Spec {
-	return a.setArmed(true, "arm", "Arm every enabled probe again (the global knob)")
+	return armCommand(a, true, "arm", "Arm every enabled probe again (the global knob)")
 }
 
 func (a *app) disarm() command.Spec {
-	return a.setArmed(false, "disarm", "Disarm all probes at once, forgetting none (the global knob)")
+	return armCommand(a, false, "disarm", "Disarm all probes at once, forgetting none (the global knob)")
 }
 
-func (a *app) setArmed(on bool, use, short string) command.Spec {
+func armCommand(a *app, on bool, use, short string) command.Spec {
 	return command.Spec{
 		Use:   use,
 		Short: short,
@@ -28,10 +28,10 @@ It is the kernel's kprobes/enabled. Each probe keeps its own enabled state.`,
 	}
 }
 
-// formatKernel is the form of the kernel's own files.
+// formatKernel prints in the format of the kernel's own files.
 const formatKernel = "kernel"
 
-// kernelFile prints what one of the kernel's files on probes would have.
+// kernelFile prints the guest's probes as one of the kernel's files on kprobes would list them.
 func kernelFile(ctx context.Context, r *command.Run, c *remote.Client, file string) error {
 	text, err := c.KernelList(ctx, file)
 	if err != nil {
@@ -43,8 +43,8 @@ func kernelFile(ctx context.Context, r *command.Run, c *remote.Client, file stri
 func (a *app) blacklist() command.Spec {
 	return command.Spec{
 		Use:   "blacklist",
-		Short: "List what may not be probed",
-		Long: `List the functions that may not be probed, and why. --format kernel prints the
+		Short: "List the functions that cannot be probed",
+		Long: `List the functions that cannot be probed, with the reasons. --format kernel prints the
 format of the kernel's kprobes/blacklist.`,
 		Formats: []string{formatKernel},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {

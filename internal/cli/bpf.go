@@ -12,11 +12,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// maxProgramText bounds what bpf exec reads: a program of the greatest length,
+// maxProgramText is the maximum input of bpf exec: a program of maximum length at
 // three characters a byte.
 const maxProgramText = 3 * 8 * bpf.MaxSlots
 
-func (a *app) bpf() command.Spec {
+func bpfCommand() command.Spec {
 	return command.Spec{Use: "bpf", Short: "Check eBPF programs, and run them by themselves", Sub: []command.Spec{bpfCheck(), bpfExec()}}
 }
 
@@ -35,7 +35,7 @@ guest that does nothing else, and runs it there. Exit status 1 and a message say
 that the program was refused, or ended by a violation.`,
 		Example: `  echo b7 00 00 00 2a 00 00 00 95 00 00 00 00 00 00 00 | guestprobe bpf exec
   guestprobe bpf exec 'aa bb cc' --backend guest <program.hex`,
-		Args:  command.Between(0, 1, ""),
+		Args:  command.ArgsBetween(0, 1, ""),
 		Plain: true,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&backend, "backend", "interp", "`where` it runs: interp or guest")
@@ -71,7 +71,7 @@ that the program was refused, or ended by a violation.`,
 	}
 }
 
-// guestRun boots a guest for one program, once that has passed the checker.
+// guestRun returns a function that boots a guest to run one program that has passed the checker.
 func guestRun(cpl int) bpf.RunFunc {
 	return func(p *bpf.Program, memory []byte) (r0 uint64, err error) {
 		g, err := inguest.New(inguest.Options{CPL: cpl})

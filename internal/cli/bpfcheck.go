@@ -18,8 +18,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// bpfCheck loads object files as attach --program does, but for a kernel that does not
-// run.
+// bpfCheck loads object files as attach --program does, but needs no running
+// kernel.
 func bpfCheck() command.Spec {
 	var kernel, config, section, at string
 	var strict, skip bool
@@ -34,7 +34,7 @@ they may depend on: a vmlinuz, or vmlinux. Its configuration is that of --config
 of the file config-RELEASE beside it. Exit status 1 says that a file cannot be loaded.`,
 		Example: `  guestprobe bpf check count.o
   guestprobe bpf check *.bpf.o --kernel /boot/vmlinuz-6.1.0-48-cloud-amd64 --section 'kprobe/*,kretprobe/*'`,
-		Args:  command.Between(1, 1<<16, "at least one object file"),
+		Args:  command.ArgsBetween(1, 1<<16, "at least one object file"),
 		Files: []string{"kernel", "config"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&kernel, "kernel", "", "kernel of the guest that they are for, a `FILE`")
@@ -80,7 +80,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 	}
 }
 
-// checkedObject is what is found out about an object file, as --format json has it.
+// checkedObject is the result for one object file, as --format json prints it.
 type checkedObject struct {
 	File     string           `json:"file"`
 	Error    string           `json:"error,omitempty"`
@@ -88,7 +88,7 @@ type checkedObject struct {
 	Programs []checkedProgram `json:"programs"`
 }
 
-// checkedProgram is one of its programs.
+// checkedProgram is the result for one program of an object file.
 type checkedProgram struct {
 	Name         string               `json:"name"`
 	Section      string               `json:"section"`
@@ -101,7 +101,7 @@ type checkedProgram struct {
 	Warnings     []api.ProgramWarning `json:"warnings,omitempty"`
 }
 
-// checkObject loads one file, and decides about its programs as attach does.
+// checkObject loads one file and decides about its programs as attach does.
 func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bpf.Allowed) (out checkedObject) {
 	out = checkedObject{File: file, Programs: []checkedProgram{}}
 	fail := func(err error) checkedObject {
@@ -122,7 +122,7 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 	}
 	defer c.Close()
 	out.LeftOut = o.LeftOut
-	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.WhyHost(), p.InUser() })
+	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.HostReason(), p.InUser() })
 	for i := range c.Programs {
 		p := &c.Programs[i]
 		warnings, err := p.Judge(allowed)
@@ -142,7 +142,7 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 	return out
 }
 
-// showChecked prints what was found out, a line for each program and warning.
+// showChecked prints the results, one line for each program and warning.
 func showChecked(r *command.Run, files []checkedObject) error {
 	for _, o := range files {
 		if o.Error != "" {
@@ -178,8 +178,8 @@ func showChecked(r *command.Run, files []checkedObject) error {
 	return nil
 }
 
-// readKernel reads what programs may ask of a kernel from its image and its
-// configuration.
+// readKernel reads a kernel's image and configuration, and returns what programs may
+// query about them.
 func readKernel(image, config string) (*bpf.Kernel, error) {
 	k, err := linux.Load(image)
 	if err != nil {

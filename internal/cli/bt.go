@@ -12,22 +12,23 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (a *app) bt() command.Spec {
+func btCommand(a *app) command.Spec {
 	var task string
 	var all, raw bool
 	return command.Spec{
 		Use:   "bt [VCPU]",
 		Short: "Show backtraces of vCPUs and tasks",
-		Long: `Show where vCPU 0, or VCPU, stands, and its callers; with --all that of each vCPU at one instant,
-and with --task that of a task of a Linux guest, which may be asleep. The guest is stopped
-for that, and goes on if it ran.
+		Long: `Show the location and the callers of vCPU 0, or of VCPU; with --all of each vCPU at one
+instant, and with --task of a task of a Linux guest, which may be asleep. The guest is stopped
+for this, and resumes if it was running.
 
 Frames are found by the kernel's ORC tables, by call frame information, and by frame pointers.
 Arguments are shown where debug information, or at a function's first instruction its
-prototype, says where they are: '?' is one that is not to be had, and JSON says why.`,
+prototype, says where they are: '?' is an argument whose value is not available, and JSON says
+why.`,
 		Example: `  guestprobe bt
   guestprobe bt --all --format json`,
-		Args: command.Between(0, 1, ""),
+		Args: command.ArgsBetween(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&task, "task", "", "of the task `PID`")
 			f.BoolVar(&all, "all", false, "of each vCPU")
@@ -48,7 +49,7 @@ prototype, says where they are: '?' is one that is not to be had, and JSON says 
 	}
 }
 
-// rawNames declares the flag for names as the linker has them.
+// rawNames declares the flag that prints symbols as the linker has them, not demangled.
 func rawNames(f *pflag.FlagSet, raw *bool) {
 	f.BoolVar(raw, "raw-names", false, "names of C++ and Rust as the linker has them")
 }
@@ -88,7 +89,7 @@ func printBacktraces(r *command.Run, raw bool, l api.BacktraceList) error {
 	return nil
 }
 
-// backtraceLine is a frame as a debugger shows it.
+// backtraceLine formats a frame as debuggers do.
 func backtraceLine(k int, f *api.StackFrame) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#%-3d %016x  ", k, uint64(f.Addr))

@@ -17,13 +17,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// chartHelp says what the flags of charts do.
-const chartHelp = `--heat draws each histogram over time, as hist() and lhist() make them: a column for each
---interval, the largest values at the top, the more the warmer or darker. --format svg draws
-histograms, or with --heat these, as a picture in a file of its own; what else is printed
-goes to standard error then.`
+// chartHelp describes the flags for charts.
+const chartHelp = `--heat draws each histogram of hist() or lhist() over time: a column for each --interval,
+the largest values at the top, and warmer or darker colors for higher counts. --format svg
+draws the histograms, or with --heat these charts, as a standalone picture; all other output
+then goes to standard error.`
 
-// heatFlags are those of commands that look at a map again and again.
+// heatFlags are the flags of commands that sample a map periodically.
 type heatFlags struct {
 	heat     bool
 	every    time.Duration
@@ -32,11 +32,11 @@ type heatFlags struct {
 
 func (h *heatFlags) declare(f *pflag.FlagSet) {
 	f.BoolVar(&h.heat, "heat", false, "draw the histograms over time, until Ctrl-C or --duration")
-	f.DurationVar(&h.every, "interval", time.Second, "of --heat: a column is so long")
-	f.DurationVarP(&h.duration, "duration", "d", 0, "of --heat: end after that time")
+	f.DurationVar(&h.every, "interval", time.Second, "with --heat: the time that a column covers")
+	f.DurationVarP(&h.duration, "duration", "d", 0, "with --heat: end after that time")
 }
 
-// check refuses what does not go together.
+// check returns an error for flags that exclude each other.
 func (h *heatFlags) check(r *command.Run) error {
 	switch {
 	case !h.heat && (r.Given("interval") || r.Given("duration")):
@@ -49,7 +49,8 @@ func (h *heatFlags) check(r *command.Run) error {
 	return nil
 }
 
-// poll draws over time what get returns, which only grows, until ctx or the duration is over or there is no more.
+// poll draws the counts of get over time. The counts must only grow. It stops when ctx or the duration ends, or get returns
+// false.
 func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get func(context.Context) (counts map[string][]chart.Bucket, ok bool, err error)) error {
 	over := ctx
 	if h.duration > 0 {
@@ -69,7 +70,7 @@ func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get 
 		}
 		var now map[string][]chart.Bucket
 		if now, ok, err = get(context.WithoutCancel(ctx)); ok && err == nil {
-			heats.AddAt(time.Since(begun), grown(before, now))
+			heats.AddAt(time.Since(begun), growth(before, now))
 			before = now
 		}
 	}
@@ -79,8 +80,8 @@ func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get 
 	return printHeats(r, r.Stdout, title, &heats)
 }
 
-// grown is what counts have become more by; what has become less has begun anew.
-func grown(before, now map[string][]chart.Bucket) map[string][]chart.Bucket {
+// growth returns by how much counts have grown since before. A count that has fallen was reset, so its new value is the growth.
+func growth(before, now map[string][]chart.Bucket) map[string][]chart.Bucket {
 	out := map[string][]chart.Bucket{}
 	for title, buckets := range now {
 		was := map[string]uint64{}
@@ -97,11 +98,11 @@ func grown(before, now map[string][]chart.Bucket) map[string][]chart.Bucket {
 	return out
 }
 
-// printHeats prints heat maps as text, or as a picture.
+// printHeats prints heat maps as text or as a picture.
 func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats) error {
-	all, left := heats.All()
+	all, left := heats.List()
 	var remarks []string
-	if missing := heats.Missing(); missing != "" && len(all) > 0 {
+	if missing := heats.MissingText(); missing != "" && len(all) > 0 {
 		remarks = append(remarks, missing)
 	}
 	if left > 0 {
@@ -130,24 +131,24 @@ func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats)
 	return nil
 }
 
-// charter takes what a script prints as JSON, and draws its histograms in the end. What else it prints goes through.
+// charter reads a script's JSON output and draws its histograms at the end. It passes all other output through.
 type charter struct {
 	*command.Run
 	title string
-	out   io.Writer // of the drawing
+	out   io.Writer // for the drawing
 	heat  bool
 
-	part   []byte // of a line
+	part   []byte // an incomplete line
 	last   map[string][]chart.Bucket
 	moment map[string][]chart.Bucket // since the last interval
 	heats  chart.Heats
-	begun  int64 // when the first interval did, as api.Interval has it; 0: there was none
+	begun  int64 // start of the first interval, in the clock of api.Interval; 0: no interval yet
 }
 
-// maxChartLine bounds a line, in bytes.
+// maxChartLine is the maximum length of a line, in bytes.
 const maxChartLine = 64 << 20
 
-// Write takes parts of lines.
+// Write splits the output into lines, which may arrive in parts.
 func (c *charter) Write(p []byte) (int, error) {
 	for rest := p; ; {
 		line, more, whole := bytes.Cut(rest, []byte("\n"))
@@ -165,7 +166,7 @@ func (c *charter) Write(p []byte) (int, error) {
 	}
 }
 
-// line takes a line.
+// line processes one line.
 func (c *charter) line(line []byte) error {
 	var x struct {
 		Type string
@@ -175,14 +176,14 @@ func (c *charter) line(line []byte) error {
 		return nil
 	}
 	if err := json.Unmarshal(line, &x); err != nil {
-		return c.say(string(line) + "\n") // a script may print what it likes
+		return c.say(string(line) + "\n") // scripts can print anything
 	}
 	var text string
 	switch {
 	case x.Type == "hist":
 		return c.hists(x.Data)
 	case x.Type == "attached_probes", x.Type == "lost_events":
-		return nil // they are told anyway
+		return nil // reported elsewhere
 	case json.Unmarshal(x.Data, &text) == nil:
 		return c.say(text)
 	case x.Type == "map" || x.Type == "stats":
@@ -200,7 +201,7 @@ func (c *charter) line(line []byte) error {
 	return c.say(string(x.Data) + "\n")
 }
 
-// say prints what is no histogram.
+// say prints output that is not a histogram.
 func (c *charter) say(text string) error {
 	to := c.out
 	if c.Format == formatSVG {
@@ -210,9 +211,9 @@ func (c *charter) say(text string) error {
 	return err
 }
 
-// hists takes histograms.
+// hists stores histograms.
 func (c *charter) hists(data json.RawMessage) error {
-	all, err := chart.Printed(data)
+	all, err := chart.ParsePrinted(data)
 	if err != nil {
 		return err
 	}
@@ -228,7 +229,7 @@ func (c *charter) hists(data json.RawMessage) error {
 	return nil
 }
 
-// interval is called behind what was printed for one.
+// interval ends an interval. It is called after all output of that interval.
 func (c *charter) interval(x api.Interval) {
 	if c.heat {
 		if c.begun == 0 {
@@ -239,7 +240,7 @@ func (c *charter) interval(x api.Interval) {
 	}
 }
 
-// close draws.
+// close draws the charts.
 func (c *charter) close() error {
 	if c.heat {
 		if len(c.moment) > 0 {
@@ -250,7 +251,7 @@ func (c *charter) close() error {
 	return chart.Picture(c.out, c.title, pictures(c.last))
 }
 
-// pictures are histograms by their titles.
+// pictures returns the histograms as drawings, sorted by title.
 func pictures(all map[string][]chart.Bucket) (of []chart.Drawing) {
 	for _, title := range slices.Sorted(maps.Keys(all)) {
 		if len(all[title]) > 0 {
@@ -260,16 +261,16 @@ func pictures(all map[string][]chart.Bucket) (of []chart.Drawing) {
 	return of
 }
 
-// dumpBuckets are those of a map's dump.
+// dumpBuckets converts the buckets of a map dump.
 func dumpBuckets(bs []api.MapBucket) (out []chart.Bucket) {
 	for _, b := range bs {
-		out = append(out, chart.Between(uint64(b.Low), uint64(b.High), b.Count))
+		out = append(out, chart.NewBucket(uint64(b.Low), uint64(b.High), b.Count))
 	}
 	return out
 }
 
-// printedHists are the histograms in what a script has printed as JSON.
-func printedHists(r *command.Run, text string) (map[string][]chart.Bucket, error) {
+// parseHists returns the histograms in a script's JSON output.
+func parseHists(r *command.Run, text string) (map[string][]chart.Bucket, error) {
 	c := &charter{Run: r, out: io.Discard}
 	_, err := io.WriteString(c, text)
 	if c.moment == nil {

@@ -21,29 +21,29 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Formats of check beside table, json and markdown.
+// Formats of check in addition to table, json and markdown.
 const (
 	formatTAP   = "tap"
 	formatJUnit = "junit"
 )
 
-// maxChecks and maxJobs bound what one check does: each job has a guest.
+// maxChecks and maxJobs bound the work of one check. Each job runs a guest.
 const (
 	maxChecks = 10000
 	maxJobs   = 64
 )
 
-// errCheckTime ends a test whose --timeout is over.
+// errCheckTime ends a test when its --timeout expires.
 var errCheckTime = errors.New("the time is over")
 
 // checker is one run of check.
 type checker struct {
 	*command.Run
-	req     api.RunScript // of all scripts
-	guest   []string      // flags of guestprobed
-	probes  []string      // definitions of what is traced
+	req     api.RunScript // for all scripts
+	guest   []string      // flags for guestprobed
+	probes  []string      // definitions of traced probes
 	files   []string
-	keep    string // folder, or ""
+	keep    string // a folder, or ""
 	timeout time.Duration
 	jobs    int
 	verbose bool
@@ -51,10 +51,10 @@ type checker struct {
 	reports []*reportFile
 }
 
-// reportFile is a file of the results.
+// reportFile is a file that results are written to.
 type reportFile struct {
 	format, path string
-	out          *files.Whole // nil: it is not wanted
+	out          *files.Whole // nil: not requested
 }
 
 func (a *app) check() command.Spec {
@@ -85,7 +85,7 @@ called exit(N), 124 when its time was over, 2 when it does not compile, and else
 		Example: `  guestprobe check tests/*.bt
   guestprobe check --kernel /boot/vmlinuz --append 'console=ttyS0 panic=-1' --timeout 5m --keep failed tests/boot.bt
   guestprobe check --jobs 4 --junit report.xml --markdown summary.md tests/*.bt`,
-		Args:    command.Between(1, maxChecks, "say which scripts: SCRIPT..."),
+		Args:    command.ArgsBetween(1, maxChecks, "say which scripts: SCRIPT..."),
 		Formats: []string{formatTAP, formatJUnit, formatMarkdown},
 		Files:   append([]string{"junit", "tap", "markdown", "keep", "file"}, daemon.GuestFiles...),
 		Flags: func(f *pflag.FlagSet) {
@@ -104,6 +104,7 @@ called exit(N), 124 when its time was over, 2 when it does not compile, and else
 			f.BoolVarP(&k.verbose, "verbose", "v", false, "show the daemons' logs")
 			guest = daemon.GuestFlags(f)
 		},
+		ThisMachine: true,
 		Run: func(ctx context.Context, r *command.Run) (err error) {
 			if a.socket != "" || a.core != "" || a.fleet.URL != "" || a.fleet.all {
 				return command.Usagef("check starts daemons of its own: --socket, --core, --fleet and --all are for others")
@@ -132,12 +133,12 @@ func (k *checker) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// What cannot be written is found out before hours of tests.
+	// Create the files first: an error must not come after hours of tests.
 	for i, f := range k.reports {
 		if f.path == "" {
 			continue
 		}
-		if f.out, err = files.Wholly(ctx, f.path); err != nil {
+		if f.out, err = files.CreateWhole(ctx, f.path); err != nil {
 			return fmt.Errorf("--%s: %w", f.format, err)
 		}
 		defer func() { err = errors.Join(err, f.out.Close()) }()
@@ -148,7 +149,7 @@ func (k *checker) run(ctx context.Context) (err error) {
 		}
 	}
 	result := testreport.Run{Name: "guestprobe", Began: time.Now()}
-	result.Host, _ = os.Hostname() // only shown
+	result.Host, _ = os.Hostname() // for display only
 	jobs := make(chan struct{}, k.jobs)
 	var all sync.WaitGroup
 	for _, t := range tests {
@@ -176,7 +177,7 @@ func (k *checker) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// tests reads the scripts, and has a folder for each where something is kept.
+// tests reads the scripts, and gives each test a unique name.
 func (k *checker) tests(ctx context.Context) (tests []*check, err error) {
 	taken := map[string]bool{}
 	for _, path := range k.Args {
@@ -197,14 +198,14 @@ func (k *checker) tests(ctx context.Context) (tests []*check, err error) {
 	return tests, nil
 }
 
-// report prints the results, and writes those that go to files.
+// report prints the results and writes the report files.
 func (k *checker) report(run *testreport.Run) error {
 	forms := map[string]func(io.Writer) error{formatJUnit: run.JUnit, formatTAP: run.TAP, formatMarkdown: run.Markdown}
 	for _, f := range k.reports {
 		if f.out == nil {
 			continue
 		}
-		if err := cmp.Or(forms[f.format](f.out), f.out.Done()); err != nil {
+		if err := cmp.Or(forms[f.format](f.out), f.out.Commit()); err != nil {
 			return fmt.Errorf("--%s: %w", f.format, err)
 		}
 	}
@@ -214,7 +215,7 @@ func (k *checker) report(run *testreport.Run) error {
 	return k.Show(checkResult(run), func() error {
 		var rows [][]string
 		for _, c := range run.Cases {
-			rows = append(rows, []string{c.Name, string(c.Outcome), testreport.Seconds(c.Took), c.Short()})
+			rows = append(rows, []string{c.Name, string(c.Outcome), testreport.Seconds(c.Took), c.ShortWhy()})
 		}
 		if err := k.Table([]string{"TEST", "RESULT", "TIME", "WHY"}, rows); err != nil {
 			return err
@@ -224,7 +225,7 @@ func (k *checker) report(run *testreport.Run) error {
 	})
 }
 
-// checked is what --format json prints.
+// checked is the output of --format json.
 type checked struct {
 	Passed  int           `json:"passed"`
 	Failed  int           `json:"failed"`

@@ -15,35 +15,35 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Kinds of what goes wrong in a test.
+// Kinds of test failures.
 const (
-	kindAssert      = "assert" // or errorf, behind which the script has called exit(N)
+	kindAssert      = "assert" // also errorf, if the script called exit(N) afterwards
 	kindExit        = "exit"
 	kindStrict      = "strict"
-	kindFault       = "fault" // a run of a program ended early: its instruction budget, or what a program may not do
+	kindFault       = "fault" // a program run ended early: it exceeded its instruction budget or broke a rule for programs
 	kindGuestExit   = api.EndGuestExit
 	kindGuestCrash  = api.EndGuestCrash
 	kindPanic       = "guest_panic"
 	kindTimeout     = "timeout"
-	kindScript      = "script" // it does not compile
+	kindScript      = "script" // the script does not compile
 	kindDaemon      = "daemon"
 	kindInterrupted = "interrupted"
 )
 
 const (
-	// maxCheckText bounds what is held of each of a test's texts, in bytes.
+	// maxCheckText is how much of each of a test's texts is kept, in bytes.
 	maxCheckText = 4 << 20
-	// afterTime bounds what is done behind a test's end: to save its guest, and to have its streams' ends.
+	// afterTime bounds the work after a test's end: saving its guest and reading the ends of its streams.
 	afterTime = 2 * time.Minute
-	// panicTime is how often it is looked whether the guest's kernel has panicked.
+	// panicTime is the interval between checks for a panic of the guest's kernel.
 	panicTime = 200 * time.Millisecond
-	// saysTime is how long such a kernel has to say why.
+	// saysTime is how long a panicked kernel has to print the reason.
 	saysTime = 5 * time.Second
-	// shownLines is how much of a failure's texts goes to standard error.
+	// shownLines is how many of a failure's last lines are printed to standard error.
 	shownLines = 20
 )
 
-// Ends of a test that are not the script's.
+// Ends of a test that the script did not request.
 var (
 	errGuestEnded = errors.New("the guest has ended")
 	errPanicked   = errors.New("the guest's kernel has panicked")
@@ -60,10 +60,10 @@ type check struct {
 	c                      *remote.Client
 	output, console, trace tail
 	first                  []byte // line of the trace
-	said                   string // the last error of the script
+	said                   string // the script's last error message
 }
 
-// fault is why a test has not passed.
+// fault is why a test did not pass.
 type fault struct {
 	outcome testreport.Outcome
 	kind    string
@@ -71,14 +71,14 @@ type fault struct {
 	status  command.Status
 }
 
-func failed(kind, format string, args ...any) *fault {
+func newFailure(kind, format string, args ...any) *fault {
 	return &fault{testreport.Failed, kind, fmt.Sprintf(format, args...), command.ExitFailed}
 }
 
-// broken is the fault of a test that could not be run.
-func broken(err error) *fault {
+// newBreakage returns the fault of a test that could not run.
+func newBreakage(err error) *fault {
 	f := &fault{testreport.Errored, kindDaemon, err.Error(), command.ExitFailed}
-	// What a daemon has said last is why it has not started.
+	// The last output of a daemon that did not start is the reason.
 	if what, said, ok := strings.Cut(f.why, "; it said:\n"); ok {
 		f.why = what + "; it said last: " + said[strings.LastIndexByte(said, '\n')+1:] + "\n" + said
 	}
@@ -101,7 +101,7 @@ func (t *check) run(ctx context.Context) {
 	}
 	began := time.Now()
 	t.output.most, t.console.most, t.trace.most = maxCheckText, maxCheckText, maxCheckText
-	f := t.guarded(ctx)
+	f := t.runGuarded(ctx)
 	t.Took = time.Since(began)
 	t.Output, t.Console = t.output.String(), t.console.String()
 	if t.Outcome = testreport.Passed; f != nil {
@@ -110,17 +110,17 @@ func (t *check) run(ctx context.Context) {
 	t.note()
 }
 
-// guarded starts the test's daemon, and stops it.
-func (t *check) guarded(ctx context.Context) (f *fault) {
+// runGuarded starts the test's daemon, runs the test, and stops the daemon.
+func (t *check) runGuarded(ctx context.Context) (f *fault) {
 	timed, cancel := context.WithTimeoutCause(ctx, t.timeout, fmt.Errorf("%w: --timeout %v", errCheckTime, t.timeout))
 	defer cancel()
 	own, err := startDaemon(timed, t.Run, t.verbose, append([]string{"--paused"}, t.guest...)...)
 	if err != nil {
-		return broken(err)
+		return newBreakage(err)
 	}
 	t.own, t.c = own, remote.New(own.socket)
 	defer func() {
-		// The guest as it was is kept before it is gone, and the log when it is whole.
+		// Save the guest before the daemon stops, and the log afterwards, when it is complete.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTime)
 		defer cancel()
 		if f != nil && f.outcome == testreport.Failed && t.keep != "" {
@@ -128,20 +128,20 @@ func (t *check) guarded(ctx context.Context) (f *fault) {
 		}
 		t.c.Close()
 		if err := own.stop(); err != nil && f == nil {
-			f = broken(err)
+			f = newBreakage(err)
 		}
 		if f != nil && t.keep != "" {
 			t.keepTexts()
 		}
 	}()
 	if err := giveFiles(timed, t.Run, t.c, t.files); err != nil {
-		return broken(err)
+		return newBreakage(err)
 	}
 	return t.watch(ctx, timed)
 }
 
-// watch boots the guest under the script, and says what has become of them. parent ends when the user wants that, and
-// timed then or when the time is over.
+// watch boots the guest under the script and returns how the test failed, or nil. parent ends when the user interrupts;
+// timed ends then too, or when --timeout expires.
 func (t *check) watch(parent, timed context.Context) *fault {
 	over, end := context.WithCancelCause(timed)
 	defer end(nil)
@@ -152,7 +152,7 @@ func (t *check) watch(parent, timed context.Context) *fault {
 	guestEnd := make(chan api.End, 1)
 	console, err := t.c.ConsoleBytes(life)
 	if err != nil {
-		return broken(err)
+		return newBreakage(err)
 	}
 	others.Go(func() {
 		defer console.Close()
@@ -164,7 +164,7 @@ func (t *check) watch(parent, timed context.Context) *fault {
 	})
 	traced, err := t.traceProbes(parent, over, &others)
 	if err != nil {
-		return broken(err)
+		return newBreakage(err)
 	}
 	others.Go(func() { t.watchKernel(life, end) })
 	e, err := follow(parent, over, t.c, func(ctx context.Context) (*remote.Stream, error) { return t.c.RunScript(ctx, t.req) }, func(_ api.Record, s api.Start) error {
@@ -172,7 +172,7 @@ func (t *check) watch(parent, timed context.Context) *fault {
 		return err
 	}, t.record)
 	end(nil)
-	for _, text := range missedHits(e) {
+	for _, text := range missTexts(e) {
 		t.output.say("%s\n", text)
 	}
 	select {
@@ -182,7 +182,7 @@ func (t *check) watch(parent, timed context.Context) *fault {
 	return t.judge(parent, over, e, err, guestEnd)
 }
 
-// record takes a record of the script's stream.
+// record handles a record of the script's stream.
 func (t *check) record(r api.Record) error {
 	switch r.Type {
 	case api.RecordOutput:
@@ -190,7 +190,7 @@ func (t *check) record(r api.Record) error {
 		if o.Bytes == nil {
 			o.Bytes = []byte(o.Text)
 		}
-		_, _ = t.output.Write(o.Bytes) // which no tail refuses
+		_, _ = t.output.Write(o.Bytes) // writing to a tail does not fail
 		return err
 	case api.RecordWarning:
 		w, err := data[api.Warning](r)
@@ -207,7 +207,7 @@ func (t *check) record(r api.Record) error {
 	return nil
 }
 
-// readConsole reads what the guest writes until it ends, or the stream.
+// readConsole reads the guest's output until the guest or the stream ends.
 func (t *check) readConsole(s *remote.Stream) (e api.End) {
 	for {
 		r, err := s.Next()
@@ -223,7 +223,7 @@ func (t *check) readConsole(s *remote.Stream) (e api.End) {
 			_, _ = t.console.Write(o.Bytes)
 		case api.RecordLost:
 			l, _ := data[api.Lost](r)
-			t.console.say("\n[%s %s missing here]\n", command.Plural(l.Lost, "byte"), command.Are(l.Lost))
+			t.console.say("\n[%s %s missing here]\n", command.Plural(l.Lost, "byte"), command.IsOrAre(l.Lost))
 		case api.RecordEnd:
 			e, _ := data[api.End](r)
 			return e
@@ -231,7 +231,7 @@ func (t *check) readConsole(s *remote.Stream) (e api.End) {
 	}
 }
 
-// traceProbes traces the probes of --probe; the channel is closed when the trace has come to its end.
+// traceProbes traces the probes of --probe. The returned channel is closed when the trace has ended.
 func (t *check) traceProbes(parent, over context.Context, others *sync.WaitGroup) (<-chan struct{}, error) {
 	done, begun := make(chan struct{}), make(chan error, 1)
 	if len(t.probes) == 0 {
@@ -243,7 +243,7 @@ func (t *check) traceProbes(parent, over context.Context, others *sync.WaitGroup
 		req.Probes = append(req.Probes, api.ProbeSpec{Def: def})
 	}
 	line := func(r api.Record) []byte {
-		b, _ := json.Marshal(r) // it was JSON
+		b, _ := json.Marshal(r) // it was parsed from JSON
 		return append(b, '\n')
 	}
 	others.Go(func() {
@@ -266,7 +266,7 @@ func (t *check) traceProbes(parent, over context.Context, others *sync.WaitGroup
 	return done, <-begun
 }
 
-// watchKernel ends the test when the kernel of a Linux guest has panicked: the guest may go on for ever.
+// watchKernel ends the test when the kernel of a Linux guest has panicked, because the guest may keep running forever.
 func (t *check) watchKernel(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(panicTime)
 	defer tick.Stop()
@@ -277,7 +277,7 @@ func (t *check) watchKernel(ctx context.Context, end context.CancelCauseFunc) {
 		case err != nil || g.Kernel == nil:
 			return
 		case g.Kernel.System == "panicked":
-			// What it says of that comes behind it, where its console is ours.
+			// The kernel prints the reason a little later, and perhaps on a console that is not the daemon's.
 			if wait--; g.Kernel.Panic != "" || wait <= 0 {
 				end(errPanicked)
 				return
@@ -291,13 +291,13 @@ func (t *check) watchKernel(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// judge says why the test has failed, or nil. e is the end of the script's stream, and err why there is none.
+// judge returns why the test failed, or nil. e is the end of the script's stream, or err is why the stream has no end.
 func (t *check) judge(parent, over context.Context, e api.End, err error, guestEnd <-chan api.End) *fault {
 	after, cancel := context.WithTimeout(context.WithoutCancel(parent), afterTime)
 	defer cancel()
 	g, gerr := t.c.Guest(after)
 	if gerr == nil && (g.State == "exited" || g.State == "crashed") {
-		select { // the last that the guest has written
+		select { // wait for the guest's last output
 		case <-guestEnd:
 		case <-after.Done():
 		}
@@ -306,15 +306,15 @@ func (t *check) judge(parent, over context.Context, e api.End, err error, guestE
 	cause := context.Cause(over)
 	switch {
 	case err != nil:
-		return broken(err)
+		return newBreakage(err)
 	case asked && parent.Err() != nil:
 		return &fault{testreport.Errored, kindInterrupted, context.Cause(parent).Error(), command.ExitFailed}
 	case gerr != nil:
-		return broken(gerr)
+		return newBreakage(gerr)
 	case e.Reason == endCutOff:
-		return broken(remote.ErrCutOff)
+		return newBreakage(remote.ErrCutOff)
 	case e.Reason == api.EndExit && e.Code != nil && *e.Code != 0:
-		f := failed(kindExit, "the script has called exit(%d)", *e.Code)
+		f := newFailure(kindExit, "the script has called exit(%d)", *e.Code)
 		if t.said != "" {
 			f.kind, f.why = kindAssert, t.said
 		}
@@ -324,25 +324,27 @@ func (t *check) judge(parent, over context.Context, e api.End, err error, guestE
 		f.status = command.Status(max(*e.Code&0xff, 1))
 		return f
 	case e.Reason != api.EndExit && g.Crash != nil:
-		return failed(kindGuestCrash, "the guest has crashed: %s", strings.TrimRight(g.Crash.Report, "\n"))
+		return newFailure(kindGuestCrash, "the guest has crashed: %s", strings.TrimRight(g.Crash.Report, "\n"))
 	case e.Reason != api.EndExit && g.Kernel != nil && g.Kernel.System == "panicked":
-		return failed(kindPanic, "%s", strings.TrimSuffix("the guest's kernel has panicked: "+g.Kernel.Panic, ": "))
+		return newFailure(kindPanic, "%s", strings.TrimSuffix("the guest's kernel has panicked: "+g.Kernel.Panic, ": "))
 	case asked && errors.Is(cause, errCheckTime):
-		return broken(cause)
+		return newBreakage(cause)
 	case e.Reason != api.EndExit && g.ExitCode != nil && *g.ExitCode != 0:
-		return failed(kindGuestExit, "the guest has exited with code %d", *g.ExitCode)
+		return newFailure(kindGuestExit, "the guest has exited with code %d", *g.ExitCode)
 	case e.Strict != "":
-		return failed(kindStrict, "the script is strict: %s", e.Strict)
-	case faulted(e) != "":
-		return failed(kindFault, "the script did not run to its end: %s", faulted(e))
+		return newFailure(kindStrict, "the script is strict: %s", e.Strict)
+	case faultText(e) != "":
+		return newFailure(kindFault, "the script did not finish: %s", faultText(e))
+	case e.Cut > 0:
+		return newFailure(kindFault, "the script did not finish: %s ended early: %s", command.Plural(e.Cut, "run"), e.CutWhy)
 	case e.Reason == api.EndExit, g.ExitCode != nil:
 		return nil
 	}
-	return broken(fmt.Errorf("the script's stream has ended: %s", e.Reason))
+	return newBreakage(fmt.Errorf("the script's stream has ended: %s", e.Reason))
 }
 
-// faulted says which programs of a script have ended early, or "".
-func faulted(e api.End) string {
+// faultText names the script's programs that ended early, or returns "".
+func faultText(e api.End) string {
 	var out []string
 	for _, p := range e.Probes {
 		if g := p.Program; g != nil && g.Faults > 0 {
@@ -352,7 +354,7 @@ func faulted(e api.End) string {
 	return strings.Join(out, "; ")
 }
 
-// note says of a test that has failed what there is to be said of it.
+// note prints the reason and the last output of a test that did not pass.
 func (t *check) note() {
 	if t.Outcome == testreport.Passed {
 		return

@@ -15,27 +15,28 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// leave is the key that leaves a console on a terminal: control and ].
+// leave is the key that leaves a console on a terminal: Ctrl-].
 const leave = 0x1d
 
-// errLeft is the end of a console that its user has left.
+// errLeft ends a console that the user has left.
 var errLeft = errors.New("left by its user")
 
 func (a *app) console() command.Spec {
 	var follow, interactive bool
 	return command.Spec{
 		Use:   "console",
-		Short: "Print what the guest has written to its console",
-		Long: `Print what is kept of the guest's console output; with --follow go on until the
-guest ends. On a terminal, control characters of the guest are shown as \xNN.
+		Short: "Print the guest's console output",
+		Long: `Print the guest's console output, as much of it as the daemon keeps; with --follow also
+print new output until the guest ends. On a terminal, control characters of the guest are
+shown as \xNN.
 
-With --interactive go on, too, and type what comes from standard input. On a
-terminal every key goes to the guest, but control and ], which leaves the console,
-and what the guest writes goes to the terminal as it is. Guests that read no
-console, the built-in one for instance, refuse what is typed.`,
+With --interactive also print new output, and send standard input to the guest. On a
+terminal every key goes to the guest, except Ctrl-], which leaves the console, and the
+guest's output goes to the terminal unchanged. Guests that do not read their console, such
+as the built-in one, reject input.`,
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&follow, "follow", "f", false, "go on with new output")
-			f.BoolVarP(&interactive, "interactive", "i", false, "go on with new output, and type standard input")
+			f.BoolVarP(&follow, "follow", "f", false, "print new output too, until the guest ends")
+			f.BoolVarP(&interactive, "interactive", "i", false, "print new output too, and send standard input to the guest")
 		},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if interactive {
@@ -46,14 +47,15 @@ console, the built-in one for instance, refuse what is typed.`,
 				return err
 			}
 			defer s.Close()
-			return printConsole(r, s, false)
+			return printConsole(ctx, r, s, false)
 		}),
 	}
 }
 
-// typeAt prints the console's output as it is and types standard input, until the guest ends or the
+// typeAt prints the console's output unchanged and sends standard input to it, until the guest ends or the
 // user leaves.
 func typeAt(ctx context.Context, r *command.Run, c *remote.Client) error {
+	parent := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s, err := c.ConsoleBytes(ctx)
@@ -61,7 +63,7 @@ func typeAt(ctx context.Context, r *command.Run, c *remote.Client) error {
 		return err
 	}
 	defer s.Close()
-	restore, terminal, err := command.Raw(r.Stdin)
+	restore, terminal, err := command.MakeRaw(r.Stdin)
 	if err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func typeAt(ctx context.Context, r *command.Run, c *remote.Client) error {
 	}
 	typed := make(chan []byte, 256)
 	go func() {
-		// At the end of a file the output goes on: there may be an answer.
+		// Keep printing after the end of input: the guest may still answer.
 		if err := readTyped(ctx, r.Stdin, terminal, typed); err != nil {
 			cancel(err)
 		}
@@ -87,15 +89,18 @@ func typeAt(ctx context.Context, r *command.Run, c *remote.Client) error {
 			}
 		}
 	}()
-	err = printConsole(r, s, true)
+	err = printConsole(ctx, r, s, true)
+	if parent.Err() != nil { // Ctrl-C or a signal: the normal end
+		return nil
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, errLeft) {
 		return cause
 	}
 	return err
 }
 
-// readTyped passes on what it reads, up to the end or the key that leaves. That is seen even when the guest
-// does not read: then keys of a terminal that nobody has room for are lost, as on any.
+// readTyped forwards its input until the end or the leave key. It keeps reading when the guest does not, so that the leave
+// key works: then keys from a terminal that do not fit into the buffer are lost, as on any terminal.
 func readTyped(ctx context.Context, in io.Reader, terminal bool, typed chan<- []byte) error {
 	defer close(typed)
 	for {
@@ -126,7 +131,7 @@ func readTyped(ctx context.Context, in io.Reader, terminal bool, typed chan<- []
 	}
 }
 
-// crlf writes to a terminal in raw mode, which does not go back to the first column by itself.
+// crlf writes to a terminal in raw mode, in which a line feed does not return to the first column.
 type crlf struct{ io.Writer }
 
 func (w crlf) Write(p []byte) (int, error) {
@@ -136,9 +141,9 @@ func (w crlf) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// printConsole prints a console stream to its end, one of ConsoleBytes when typed: then control
-// characters come out as they are.
-func printConsole(r *command.Run, s *remote.Stream, typed bool) error {
+// printConsole prints a console stream until it ends. With typed the stream must be one of ConsoleBytes, and control
+// characters are printed unchanged.
+func printConsole(ctx context.Context, r *command.Run, s *remote.Stream, typed bool) error {
 	var lines io.Writer = r.Stdout
 	terminal, what := command.Terminal(r.Stdout), "console line"
 	if typed {
@@ -150,7 +155,7 @@ func printConsole(r *command.Run, s *remote.Stream, typed bool) error {
 	for {
 		rec, err := s.Next()
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, context.Canceled), errors.Is(err, errLeft):
+		case errors.Is(err, io.EOF), err != nil && ctx.Err() != nil: // the end of the output, or Ctrl-C
 			return nil
 		case err != nil:
 			return err

@@ -11,8 +11,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// The key that leaves is one on a terminal only, and what was typed in front of it in one go goes with it;
-// a file ends quietly, and a reader that fails does not.
+// Only on a terminal the leave key leaves. It drops keys typed before it that are read together with it.
+// The end of a file is not an error, a failed read is.
 func TestReadTyped(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tt := range []struct {
@@ -33,7 +33,7 @@ func TestReadTyped(t *testing.T) {
 			if tt.terminal {
 				typed = make(chan []byte, 8)
 			}
-			go func() { end <- readTyped(patience.Of(t), tt.in, tt.terminal, typed) }()
+			go func() { end <- readTyped(patience.Context(t), tt.in, tt.terminal, typed) }()
 			var got []byte
 			for b := range typed {
 				got = append(got, b...)
@@ -43,18 +43,18 @@ func TestReadTyped(t *testing.T) {
 			}
 		})
 	}
-	// Nobody takes what is typed: a terminal is read on, and a pipe until somebody gives up.
-	if err := readTyped(patience.Of(t), io.MultiReader(strings.NewReader("a"), strings.NewReader("\x1d")), true, make(chan []byte)); !errors.Is(err, errLeft) {
+	// With a full buffer, keys of a terminal are dropped, and a pipe is read until ctx ends.
+	if err := readTyped(patience.Context(t), io.MultiReader(strings.NewReader("a"), strings.NewReader("\x1d")), true, make(chan []byte)); !errors.Is(err, errLeft) {
 		t.Errorf("a terminal that nobody takes from: %v", err)
 	}
-	ctx, cancel := context.WithCancel(patience.Of(t))
+	ctx, cancel := context.WithCancel(patience.Context(t))
 	cancel()
 	if err := readTyped(ctx, strings.NewReader("a"), false, make(chan []byte)); err != nil {
 		t.Errorf("a pipe that nobody takes from: %v", err)
 	}
 }
 
-// readerOf fails.
+// readerOf is a reader that fails.
 type readerOf struct{ error }
 
 func (r readerOf) Read([]byte) (int, error) { return 0, r.error }

@@ -16,27 +16,27 @@ import (
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
-func (a *app) convert() command.Spec {
+func convertCommand() command.Spec {
 	var clock string
 	return command.Spec{
 		Use:   "convert [flags] IN [OUT]",
-		Short: "Make another form of a saved trace",
-		Long: `Make another form of a trace that 'guestprobe trace --format json' has saved. IN - is
-standard input, and without OUT it is written to standard output. The name of OUT says the
-format where --format does not: .pftrace, .dat, .chrome.json, .ndjson, .txt.
+		Short: "Convert a saved trace to another format",
+		Long: `Convert a trace that 'guestprobe trace --format json' has saved. IN - is standard input;
+without OUT the result is written to standard output. Without --format the name of OUT
+selects the format: .pftrace, .dat, .trace.json (.chrome.json), .ndjson, .txt.
 
 ` + timelineHelp + `
 Text (--format table) is what trace would have shown.
 
-A trace that was cut off, even within a line, is converted as far as it goes, and that is
-told, as is how many events are missing in one. Another file is refused with the line that is
-none of a trace, and OUT is then as it was.`,
+A truncated trace, even one cut within a line, is converted as far as it goes, and guestprobe
+reports this. It also reports the number of events that are missing in the file. A file that
+is not a trace is rejected: the error names the line, and OUT stays unchanged.`,
 		Example: `  guestprobe convert t.ndjson t.pftrace
   guestprobe trace -c 10 --format json | guestprobe convert --format chrome - t.json`,
-		Args:    command.Between(1, 2, "say which saved trace"),
+		Args:    command.ArgsBetween(1, 2, "say which saved trace"),
 		Formats: timeline.Formats,
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&clock, "time", timeline.ClockBoot, "`what` times of text are: boot, relative or wall, as for trace")
+			f.StringVar(&clock, "time", timeline.ClockBoot, "the `clock` of the times in text: boot, relative or wall, as for trace")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
 			out := ""
@@ -51,7 +51,7 @@ none of a trace, and OUT is then as it was.`,
 			if err := clockFits(r, clock); err != nil {
 				return err
 			}
-			if err := notForTerminal(r, out); err != nil {
+			if err := rejectTerminal(r, out); err != nil {
 				return err
 			}
 			in, done, err := openTrace(ctx, r, r.Args[0], out)
@@ -67,15 +67,15 @@ none of a trace, and OUT is then as it was.`,
 	}
 }
 
-// convertTo writes a trace in the format that the user wants, and tells what of it is not there.
+// convertTo writes a trace in the chosen format, and prints a note about missing parts.
 func convertTo(ctx context.Context, r *command.Run, in *timeline.Reader, w io.Writer, clock string) error {
 	buffered := bufio.NewWriter(w)
 	to, err := traceWriter(r.Format, buffered, timeline.TextOptions{Clock: clock, Color: r.Colors(w), Header: r.Headings(), Totals: true}, false)
 	if err != nil {
 		return err
 	}
-	// Each of these writes, and none is about something else than those before it.
-	err = eachRecord(ctx, r, in, to.Write)
+	// Close and Flush write too. If one step fails, errors of later ones have the same cause, so keep the first.
+	err = forEachRecord(ctx, r, in, to.Write)
 	if e := to.Close(); err == nil {
 		err = e
 	}
@@ -85,8 +85,8 @@ func convertTo(ctx context.Context, r *command.Run, in *timeline.Reader, w io.Wr
 	return err
 }
 
-// writeWhole makes the file at path what write writes, or leaves it as it is where that fails. What is there and is no
-// regular file, as a pipe, is written to.
+// writeWhole replaces the file at path with the output of write, or leaves it unchanged if write fails. If path exists and is
+// not a regular file but a pipe, for example, writeWhole writes to it directly.
 func writeWhole(ctx context.Context, path string, write func(io.Writer) error) error {
 	was, err := os.Stat(path)
 	if err == nil && !was.Mode().IsRegular() {
@@ -110,11 +110,11 @@ func writeWhole(ctx context.Context, path string, write func(io.Writer) error) e
 	})
 }
 
-// openTrace opens a saved trace, "-" for standard input, that is not the file out, and returns what
-// closes it.
+// openTrace opens a saved trace, or standard input for "-", and returns a function that closes it. It returns an error if the
+// trace and out are the same file.
 func openTrace(ctx context.Context, r *command.Run, path, out string) (*timeline.Reader, func(), error) {
 	if path == "-" {
-		// The end of ctx ends the wait for who types.
+		// End the read from a terminal when ctx ends.
 		end, feed := io.Pipe()
 		go func() {
 			_, err := io.Copy(feed, r.Stdin)
@@ -138,16 +138,16 @@ func openTrace(ctx context.Context, r *command.Run, path, out string) (*timeline
 	return timeline.NewReader(f), func() { f.Close() }, nil
 }
 
-// eachRecord calls f for each record of a saved trace, and tells where it was cut off, and how many events are
-// missing in it.
-func eachRecord(ctx context.Context, r *command.Run, in *timeline.Reader, f func(*timeline.Record) error) error {
+// forEachRecord calls f for each record of a saved trace. It notes if the trace was cut off, and how many events are
+// missing.
+func forEachRecord(ctx context.Context, r *command.Run, in *timeline.Reader, f func(*timeline.Record) error) error {
 	for {
 		rec, err := in.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			switch {
 			case in.Missing > 0:
-				r.Note("%s %s missing in the file: the daemon has delivered more.", command.Plural(in.Missing, "event"), command.Are(in.Missing))
+				r.Note("%s %s missing in the file: the daemon has delivered more.", command.Plural(in.Missing, "event"), command.IsOrAre(in.Missing))
 			case in.Missing < 0:
 				r.Note("The file has %s more than the daemon has delivered.", command.Plural(-in.Missing, "event"))
 			}

@@ -15,13 +15,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// What the demo shows.
+// Parameters of the demo.
 const (
 	demoVCPUs = 2
-	demoTime  = 25 * time.Second // for everything but stopping the daemon
+	demoTime  = 2 * time.Minute // for everything except stopping the daemon; two seconds on an idle machine
 )
 
-// demoProbe is one probe of the demo, and how many of its hits are shown.
+// demoProbe is one probe of the demo, and how many of its hits to show.
 type demoProbe struct {
 	def   string
 	post  bool
@@ -35,7 +35,7 @@ var demoProbes = []demoProbe{
 	{"p:checksum user_checksum data=%di len=%si:u64", false, 7},
 }
 
-func (a *app) demo() command.Spec {
+func demoCommand() command.Spec {
 	var verbose bool
 	return command.Spec{
 		Use:   "demo",
@@ -47,17 +47,23 @@ is byte for byte what it was, and stop. It needs /dev/kvm and takes a few second
 		Plain: true,
 		Flags: func(f *pflag.FlagSet) { f.BoolVarP(&verbose, "verbose", "v", false, "show the daemon's log") },
 		Run: func(ctx context.Context, r *command.Run) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, demoTime, errDemoTime)
+			ctx, cancel := context.WithTimeout(ctx, demoTime)
 			defer cancel()
-			return (&demo{Run: r}).run(ctx, verbose)
+			d := &demo{Run: r, doing: "starting a daemon"}
+			err := d.run(ctx, verbose)
+			if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("the demo did not finish in %v: it was %s (%w)", demoTime, d.doing, err)
+			}
+			return err
 		},
 	}
 }
 
 // demo is one run of the demo.
-type demo struct{ *command.Run }
-
-var errDemoTime = fmt.Errorf("the demo did not finish in %v", demoTime)
+type demo struct {
+	*command.Run
+	doing string // the current step
+}
 
 func (d *demo) run(ctx context.Context, verbose bool) (err error) {
 	start := time.Now()
@@ -82,27 +88,29 @@ func (d *demo) run(ctx context.Context, verbose bool) (err error) {
 	}
 	d.step("%s serves %s", own.what, own.socket)
 	d.step("the %s guest is %s: %s, %d MiB, sha256 %.12s", g.Image, g.State, command.Plural(g.VCPUs, "vCPU"), g.Memory>>20, g.SHA256)
+	d.doing = "reading the guest's text"
 	before, err := c.Text(ctx)
 	if err != nil {
 		return err
 	}
+	d.doing = "waiting for hits"
 	during, err := d.trace(ctx, c)
 	if err != nil {
 		return err
 	}
-	return d.restored(ctx, c, before, during)
+	return d.checkRestored(ctx, c, before, during)
 }
 
-// step tells what has been done. A demo's story is its data.
+// step prints a step of the demo to standard output: the steps are its result.
 func (d *demo) step(format string, args ...any) {
 	fmt.Fprintln(d.Stdout, command.Paint(d.Colors(d.Stdout), command.Bold, "==> ")+command.Clean(fmt.Sprintf(format, args...)))
 }
 
-// trace attaches the probes for the time of a stream and shows hits. It returns the text
-// as it was while they were there.
+// trace attaches the probes, shows hits, and detaches the probes when the stream ends. It returns the guest's code
+// with the probes in place.
 func (d *demo) trace(ctx context.Context, c *remote.Client) (during api.Text, err error) {
 	var specs []api.ProbeSpec
-	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
+	shows := map[string]*demoShow{} // by the probe's name, removed when all its hits were shown
 	for _, p := range demoProbes {
 		specs = append(specs, api.ProbeSpec{Def: p.def, Post: p.post})
 	}
@@ -154,7 +162,7 @@ func (d *demo) trace(ctx context.Context, c *remote.Client) (during api.Text, er
 			if show == nil || !show.wants(h) {
 				continue
 			}
-			h.Regs = someRegs(h)
+			h.Regs = selectRegs(h)
 			if err := d.Print("%s", lines.Line(h)); err != nil {
 				return during, err
 			}
@@ -166,9 +174,11 @@ func (d *demo) trace(ctx context.Context, c *remote.Client) (during api.Text, er
 				continue
 			}
 			done = true
+			d.doing = "reading the guest's text with the probes in it"
 			if during, err = c.Text(ctx); err != nil {
 				return during, err
 			}
+			d.doing = "detaching the probes"
 			if err := c.EndStream(ctx, stream); err != nil {
 				return during, err
 			}
@@ -188,15 +198,15 @@ func (d *demo) trace(ctx context.Context, c *remote.Client) (during api.Text, er
 	}
 }
 
-// demoShow is what is still to be shown of one probe. A hit with a post handler
-// is shown whole or not at all, also when two vCPUs are in one at a time.
+// demoShow counts the hits still to show of one probe. Both records of a hit with a post handler are
+// shown, or neither, even when two vCPUs handle hits at the same time.
 type demoShow struct {
-	left int // hits to begin with
+	left int // hits whose first record is still to be shown
 	post bool
-	open map[int]bool // by vCPU: the first record was shown, the second is due
+	open map[int]bool // by vCPU: the first record was shown, the second must follow
 }
 
-// wants reports whether a record is to be shown.
+// wants reports whether to show a record.
 func (d *demoShow) wants(h api.Hit) bool {
 	if h.Stage == "post" {
 		due := d.open[h.CPU]
@@ -213,17 +223,18 @@ func (d *demoShow) wants(h api.Hit) bool {
 	return true
 }
 
-// someRegs keeps the line readable: a post stage shows where the guest stands
-// and its stack.
-func someRegs(h api.Hit) map[string]api.Hex {
+// selectRegs keeps the line readable: for the post stage it selects the instruction pointer,
+// the stack pointer and the result.
+func selectRegs(h api.Hit) map[string]api.Hex {
 	if h.Stage != "post" {
 		return nil
 	}
 	return map[string]api.Hex{"rip": h.Regs["rip"], "rsp": h.Regs["rsp"], "rax": h.Regs["rax"]}
 }
 
-// restored proves that nothing is left of the probes.
-func (d *demo) restored(ctx context.Context, c *remote.Client, before, during api.Text) error {
+// checkRestored verifies that the guest's code is as it was before the probes.
+func (d *demo) checkRestored(ctx context.Context, c *remote.Client, before, during api.Text) error {
+	d.doing = "comparing the guest's text"
 	after, err := c.Text(ctx)
 	if err != nil {
 		return err

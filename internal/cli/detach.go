@@ -10,19 +10,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// probeNames is the help of commands that take the names of probes.
-const probeNames = `A probe is named by its number, by EVENT or GROUP/EVENT, which means every probe of that
-event, by GROUP/ for all of a group, or by a pattern of EVENT or GROUP/EVENT with * ? [a-z].
-Every name must mean some probe: it is done to all of them or to none.`
+// probeNames is the help for arguments that are names of probes.
+const probeNames = `A probe is named by its number; by EVENT or GROUP/EVENT, for every probe of that event; by
+GROUP/ for every probe of a group; or by a pattern of EVENT or GROUP/EVENT with * ? [a-z].
+Every name must match a probe: the command applies to all of the probes or to none.`
 
 func (a *app) detach() command.Spec {
-	s := a.onProbes(command.Spec{
+	s := a.probesCommand(command.Spec{
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
 		Long: "Detach probes and show their final counts. Calls that a return probe followed at that time\n" +
 			"return without it, and are counted: handled = returned + abandoned + under way.\n\n" + probeNames + "\n\n" +
-			"With --fleet the NAME of 'attach --keep' takes back what was left to the fleet by it, in all daemons, and those that\n" +
-			"come later do not attach it.",
+			"With --fleet, the NAME of 'attach --keep' withdraws the definitions kept under it: all daemons detach their probes,\n" +
+			"and daemons that join later do not attach them.",
 		Example: `  guestprobe detach myread
   guestprobe detach 'io/*' 7
   guestprobe detach --all`,
@@ -32,7 +32,7 @@ func (a *app) detach() command.Spec {
 		}
 		return c.DetachMany(ctx, names...)
 	})
-	s.Run = a.orKept(s.Run)
+	s.Run = a.endKeptOrRun(s.Run)
 	return s
 }
 
@@ -45,10 +45,10 @@ func (a *app) disable() command.Spec {
 }
 
 func (a *app) setEnabled(on bool, use, short string) command.Spec {
-	return a.onProbes(command.Spec{
+	return a.probesCommand(command.Spec{
 		Use:   use,
 		Short: short,
-		Long:  short + ". A probe that is so already stays so.\n\n" + probeNames,
+		Long:  short + ". Probes that are already in that state stay unchanged.\n\n" + probeNames,
 	}, func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error) {
 		return c.Patch(ctx, api.PatchProbe{Enabled: &on}, names...)
 	})
@@ -58,16 +58,16 @@ func (a *app) filter() command.Spec {
 	var clear, all bool
 	return command.Spec{
 		Use:   "filter PROBE... EXPRESSION | --all EXPRESSION | --clear PROBE...",
-		Short: "Change the filter of probes that are attached",
-		Long: "Change the filter of probes that are attached, as writing to an event's filter file does in\n" +
-			"the kernel: 0 is no filter, as is --clear. The guest stands still for the moment: a hit\n" +
-			"has met the old filter or the new one. Counts go on. An expression that does not suit one of the\n" +
-			"probes changes none. The expression is as for attach --filter.\n\n" + probeNames,
+		Short: "Change the filter of attached probes",
+		Long: "Change the filter of attached probes, as writing to an event's filter file does in the\n" +
+			"kernel: 0 removes the filter, as --clear does. The guest pauses for a moment: each hit\n" +
+			"meets either the old filter or the new one. The counts are kept. If the expression does not\n" +
+			"fit one of the probes, no probe changes. The expression is as for attach --filter.\n\n" + probeNames,
 		Example: `  guestprobe filter myread 'count > 100 && fd != 3'
   guestprobe filter --clear 'io/*'`,
-		Args: command.Between(0, -1, ""),
+		Args: command.ArgsBetween(0, -1, ""),
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&clear, "clear", false, "take the filter away; every argument is a probe")
+			f.BoolVar(&clear, "clear", false, "remove the filter; every argument is a probe")
 			f.BoolVarP(&all, "all", "a", false, "every probe")
 		},
 		Complete: a.completeProbes(),
@@ -80,6 +80,9 @@ func (a *app) filter() command.Spec {
 				names, expr = names[:len(names)-1], names[len(names)-1]
 			}
 			if all == (len(names) > 0) {
+				if len(r.Args) == 1 {
+					return nil, command.Usagef("give the filter as well, as in: guestprobe filter %[1]s 'count > 100'; --clear %[1]s removes it", r.Args[0])
+				}
 				return nil, command.Usagef("say which probes, or --all")
 			}
 			return func(ctx context.Context, c *remote.Client) ([]api.Probe, error) {
@@ -89,9 +92,9 @@ func (a *app) filter() command.Spec {
 	}
 }
 
-// onProbes makes the command that does one thing with the probes that its arguments
-// name, or with no names with all of them, and prints what they are then.
-func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error)) command.Spec {
+// probesCommand returns a command that applies do to the named probes, or to all with --all,
+// and prints their state afterwards.
+func (a *app) probesCommand(s command.Spec, do func(ctx context.Context, c *remote.Client, names []string) ([]api.Probe, error)) command.Spec {
 	var all bool
 	s.Args = func([]string) error { return nil }
 	s.Flags = func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "every probe") }
@@ -105,10 +108,10 @@ func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *remote.Cl
 	return s
 }
 
-// doing does something with probes of a daemon, and returns what they are then.
+// doing changes probes of a daemon and returns their new state.
 type doing func(context.Context, *remote.Client) ([]api.Probe, error)
 
-// askProbes has daemons do what the command line says, and prints what the probes are then.
+// askProbes returns a command that has daemons apply what to their probes, and prints the probes' new state.
 func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Context, *command.Run) error {
 	return a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
 		do, err := what(r)
@@ -119,9 +122,9 @@ func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Con
 	})
 }
 
-// doAndPrint has daemons do something with their probes, and prints what these are then.
+// doAndPrint has daemons apply do to their probes, and prints the probes' new state.
 func doAndPrint(ctx context.Context, r *command.Run, m *members, do doing) error {
-	return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
+	return askEach(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
 		l.Probes, err = do(ctx, c)
 		return l, err
 	}, func(o answersOf[api.ProbeList]) error { return probesOf{o}.print(r, nil) })

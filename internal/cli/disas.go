@@ -23,31 +23,31 @@ func (a *app) disas() command.Spec {
 	return command.Spec{
 		Use:   "disas FUNCTION[+OFFSET]|ADDRESS",
 		Short: "Show what a probe on each instruction would be",
-		Long: `List the instructions of one function of the guest's image, each with how it is run
-behind a probe and with what a jump in its place would displace:
+		Long: `List the instructions of one function of the guest's image. Each line shows how a probe
+runs the instruction after a hit, and what a jump in its place would displace:
 
   KIND      emulate, boost (from a slot that jumps back), in_place (with the world
             stopped), or refused, with the reason
-  OPTIMIZE  the bytes that the jump of an optimized probe displaces, and behind @ the
-            places within the jump where old instructions begin; or why there can be
-            no jump: the instruction at that offset is in the way
+  OPTIMIZE  the bytes that the jump of an optimized probe displaces, and after @ the
+            places within the jump where old instructions begin; or why a jump is not
+            possible: the instruction at that offset is in the way
   LINUX     the same by the rules of Linux 6.12
 
-Where probes are attached, PROBES has what they are there: int3, jump or program (a jump to handlers in the
-guest) with the bytes that it displaces, and their hits. The bytes are the image's own all the same.
+Where probes are attached, PROBES shows their form: int3, jump or program (a jump to handlers in the guest),
+with the displaced bytes, and their hits. The bytes in the listing are still the image's own.
 
-With --lines the lines of the source stand between the instructions, each in front of those that are of it, where the
-image, or the file that guestprobed --debug names, has debug information.
+With --lines each source line is printed before its instructions, if the image, or the file that
+guestprobed --debug names, has debug information.
 
 With an offset or an address in the function, => marks the instruction. With --image
-the file is read instead of asking a daemon.`,
+the file is read, without a daemon.`,
 		Example: `  guestprobe disas vfs_read
   guestprobe disas --image guest.elf --format json _start`,
-		Args:  command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
+		Args:  command.ArgsBetween(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
 		Files: []string{"image"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon")
-			f.BoolVarP(&lines, "lines", "l", false, "show which lines of the source instructions are of")
+			f.BoolVarP(&lines, "lines", "l", false, "show the source lines of the instructions")
 		},
 		Complete: a.completeSymbols(),
 		Run: func(ctx context.Context, r *command.Run) error {
@@ -65,7 +65,7 @@ the file is read instead of asking a daemon.`,
 	}
 }
 
-// disasFile reads the image instead of asking a daemon.
+// disasFile disassembles from the image, without a daemon.
 func disasFile(image, at string, lines bool) (api.Disas, error) {
 	img, err := guest.LoadFile(image)
 	if err != nil {
@@ -109,7 +109,7 @@ func printDisas(r *command.Run, d api.Disas) error {
 		if text == "" {
 			text = "(" + l.Class + ")"
 		}
-		row := []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaced(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)}
+		row := []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaceBytes(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)}
 		if probed {
 			row = append(row, probesText(l.Probes))
 		}
@@ -133,7 +133,7 @@ func printDisas(r *command.Run, d api.Disas) error {
 	return nil
 }
 
-// probesText is the probes on an instruction in a cell.
+// probesText formats the probes on an instruction for a table cell.
 func probesText(ps []api.DisasProbe) string {
 	var out []string
 	for _, p := range ps {
@@ -146,7 +146,7 @@ func probesText(ps []api.DisasProbe) string {
 	return command.Clean(strings.Join(out, ", "))
 }
 
-// regionText is a region in a cell.
+// regionText formats a region for a table cell.
 func regionText(r *api.DisasRegion) string {
 	if r.Length == 0 {
 		s := r.Reason
@@ -162,8 +162,8 @@ func regionText(r *api.DisasRegion) string {
 	return s
 }
 
-// spaced puts spaces between hexadecimal bytes.
-func spaced(s string) string {
+// spaceBytes puts spaces between hexadecimal bytes.
+func spaceBytes(s string) string {
 	b, err := hex.DecodeString(s)
 	if err != nil {
 		return s

@@ -11,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (a *app) doctor() command.Spec {
+func doctorCommand() command.Spec {
 	var kvm string
 	return command.Spec{
 		Use:   "doctor",
@@ -35,11 +35,11 @@ says why and what to do; the exit status is then 1.`,
 	}
 }
 
-// doctorError says why KVM is not usable. It wraps nothing: the exit status of
+// doctorError says why KVM is not usable. It wraps no other error, so the exit status of
 // doctor is 1 for all reasons.
 type doctorError struct{ reason string }
 
-// Error is the reason.
+// Error returns the reason.
 func (e *doctorError) Error() string { return e.reason }
 
 func printHost(r *command.Run, h api.Host) error {

@@ -19,19 +19,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// fakeDaemon answers the API as a daemon with a fixed guest does, without a guest. Of several daemons each has other numbers.
+// fakeDaemon answers the API like a daemon with a fixed guest, but without a guest. Each fake daemon has other numbers.
 type fakeDaemon struct {
 	name   string
-	n      uint64 // tells its numbers from those of others
-	broken bool   // it rejects everything except what 'guestprobe ps' asks
+	n      uint64 // makes its numbers differ from other daemons'
+	broken bool   // rejects everything except the requests of 'guestprobe ps'
 	member *fleet.Member
 	net    *fleet.Network
 
 	mu    sync.Mutex
-	asked map[uint64]chan struct{} // by stream: closed when a client asks for its end
+	asked map[uint64]chan struct{} // by stream: closed when a client requests its end
 }
 
-// fakeEpoch is what all fakes count their times from.
+// fakeEpoch is the start of all fakes' clocks.
 var fakeEpoch = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // startFake serves a fake daemon on a socket in dir and in the fleet at url.
@@ -46,7 +46,7 @@ func startFake(t *testing.T, dir, url, name string, n uint64, broken bool) {
 	if err := os.WriteFile(path+api.LockSuffix, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f.net, err = fleet.Connect(patience.Of(t), fleet.Address{URL: url}, "fake", false, nil); err != nil {
+	if f.net, err = fleet.Connect(patience.Context(t), fleet.Address{URL: url}, "fake", false, nil); err != nil {
 		t.Fatal(err)
 	}
 	if f.member, err = f.net.Join(fleet.Labels{"name": name, "rack": fmt.Sprint(n)}); err != nil {
@@ -64,7 +64,7 @@ func startFake(t *testing.T, dir, url, name string, n uint64, broken bool) {
 	})
 }
 
-// startStrange serves on a socket in dir what no daemon answers.
+// startStrange serves on a socket in dir, but answers every request of the API with 404.
 func startStrange(t *testing.T, dir, name string) {
 	t.Helper()
 	path := filepath.Join(dir, name+".sock")
@@ -146,8 +146,8 @@ func rejectFake(w http.ResponseWriter, status int, e api.Error) {
 	answerFake(w, api.ErrorBody{Error: e})
 }
 
-// all are the probes of the daemon; the second one has another name in each daemon.
-func (f *fakeDaemon) all() []api.Probe {
+// listProbes returns the daemon's probes. The second one has a different name in each daemon.
+func (f *fakeDaemon) listProbes() []api.Probe {
 	counts := func(n uint64) api.Stats {
 		s := api.Stats{Counts: api.Counts{Hits: 10 * n, Handled: 7 * n, Filtered: 2 * n, Missed: n, Returns: 6 * n}, Abandoned: n, Lost: n / 2, Events: 7 * n}
 		s.CPUs = []api.CPUStats{{Counts: s.Counts}}
@@ -166,9 +166,9 @@ func (f *fakeDaemon) all() []api.Probe {
 	}
 }
 
-// named are the probes that names mean, or an error of the first that means none.
-func (f *fakeDaemon) named(w http.ResponseWriter, names []string) ([]api.Probe, bool) {
-	all := f.all()
+// findProbes returns the named probes, or an error for the first name without probes.
+func (f *fakeDaemon) findProbes(w http.ResponseWriter, names []string) ([]api.Probe, bool) {
+	all := f.listProbes()
 	if len(names) == 0 {
 		return all, true
 	}
@@ -194,7 +194,7 @@ func (f *fakeDaemon) probes(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(&patch)
 		names = patch.Names
 	}
-	ps, ok := f.named(w, names)
+	ps, ok := f.findProbes(w, names)
 	if !ok {
 		return
 	}
@@ -212,7 +212,7 @@ func (f *fakeDaemon) probes(w http.ResponseWriter, r *http.Request) {
 	answerFake(w, api.ProbeList{Probes: ps})
 }
 
-// attach carries out definitions: nosuch is a function that there is none of.
+// attach attaches definitions. The function nosuch does not exist.
 func (f *fakeDaemon) attach(w http.ResponseWriter, r *http.Request) {
 	var req api.CreateProbes
 	_ = json.NewDecoder(r.Body).Decode(&req)
@@ -227,13 +227,13 @@ func (f *fakeDaemon) attach(w http.ResponseWriter, r *http.Request) {
 			rejectFake(w, http.StatusBadRequest, api.Error{Code: api.CodeBadDefinition, Errno: "EINVAL", Message: "not a register", Index: &i, Column: &at, Command: s.Def})
 			return
 		case strings.HasPrefix(s.Def, "-"):
-			l.Detached = append(l.Detached, f.all()[0])
+			l.Detached = append(l.Detached, f.listProbes()[0])
 		case strings.HasPrefix(s.Def, "#"):
 		case strings.Contains(s.Def, "*"):
-			l.Probes = append(l.Probes, f.all()...)
+			l.Probes = append(l.Probes, f.listProbes()...)
 			l.Skipped = append(l.Skipped, api.Skipped{Def: "p vfs_write", Error: api.Error{Code: "blacklisted", Errno: "EINVAL", Message: "vfs_write may not be probed"}})
 		default:
-			p := f.all()[0]
+			p := f.listProbes()[0]
 			p.Def, p.OnHost, p.Cost, p.Parts = s.Def, "its function is too short", "an exit for each access", []string{"vfs_read.part.0"}
 			l.Probes = append(l.Probes, p)
 		}
@@ -241,7 +241,7 @@ func (f *fakeDaemon) attach(w http.ResponseWriter, r *http.Request) {
 	answerFake(w, l)
 }
 
-// fleet says that the daemon does what the fleet is to do, but a script by the name of refused.
+// fleet reports that the daemon runs all definitions of the fleet, except a script named refused.
 func (f *fakeDaemon) fleet(w http.ResponseWriter, r *http.Request) {
 	x, err := f.net.Definitions(r.Context())
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// stream sends records at once, waits until a client asks for the end where end has no reason, and sends what comes after that and
-// the end. A reason of "cut" is no end.
+// stream sends records. If end has no reason it waits until a client requests the end. Then it sends after and
+// end. With the reason "cut" it closes the stream without an end.
 func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request, id uint64, records []any, end api.End, after ...any) {
 	asked := make(chan struct{})
 	f.mu.Lock()
-	for f.asked[id] != nil { // several clients at a time
+	for f.asked[id] != nil { // there can be several clients at the same time
 		id += 100
 	}
 	f.asked[id] = asked
@@ -81,10 +81,10 @@ func recordTypeOf(x any) api.RecordType {
 	panic(fmt.Sprintf("a record of %T", x))
 }
 
-// at is a time of the daemon: those of several daemons take turns.
-func (f *fakeDaemon) at(i int) int64 { return 1_000_000*int64(i) + 1000*int64(f.n) }
+// timeAt returns a time of the daemon. The times of several daemons alternate.
+func (f *fakeDaemon) timeAt(i int) int64 { return 1_000_000*int64(i) + 1000*int64(f.n) }
 
-// events streams three hits; what else, the definition or the name of the probe says.
+// events streams three hits. The definition or the probe's name selects further records.
 func (f *fakeDaemon) events(w http.ResponseWriter, r *http.Request) {
 	var req api.StreamEvents
 	_ = json.NewDecoder(r.Body).Decode(&req)
@@ -96,19 +96,19 @@ func (f *fakeDaemon) events(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if strings.Contains(what, "myread2") {
-		f.named(w, req.Names)
+		f.findProbes(w, req.Names)
 		return
 	}
-	p := f.all()[0]
+	p := f.listProbes()[0]
 	p.Post = strings.Contains(what, "post")
-	start := api.Start{Epoch: fakeEpoch, TimeNS: f.at(0), BootNS: 500, Probes: []api.Probe{p}}
+	start := api.Start{Epoch: fakeEpoch, TimeNS: f.timeAt(0), BootNS: 500, Probes: []api.Probe{p}}
 	if strings.Contains(what, "*") {
 		start.Skipped = []api.Skipped{{Def: "p vfs_write", Error: api.Error{Code: "blacklisted", Errno: "EINVAL", Message: "vfs_write may not be probed"}}}
 	}
 	records := []any{start}
 	for i := range 3 {
 		h := api.Hit{
-			TimeNS: f.at(i + 1), Probe: p.Name, ID: p.ID, Stage: "pre", Addr: p.Addr, Symbol: p.Symbol, Task: &api.Task{PID: int32(f.n), Comm: "cat"},
+			TimeNS: f.timeAt(i + 1), Probe: p.Name, ID: p.ID, Stage: "pre", Addr: p.Addr, Symbol: p.Symbol, Task: &api.Task{PID: int32(f.n), Comm: "cat"},
 			Args: []api.Arg{{Name: "fd", Type: "s32", Value: i, Text: fmt.Sprint(i)}}, Text: fmt.Sprintf("(vfs_read+0x0/0x10) fd=%d", i),
 		}
 		records = append(records, h)
@@ -118,8 +118,8 @@ func (f *fakeDaemon) events(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if strings.Contains(what, "more") {
-		records = append(records, api.Heartbeat{Delivered: 3}, api.Boot{BootNS: f.at(4)}, api.Lost{Lost: 2, Total: 2}, api.Stop{TimeNS: f.at(5), Since: fakeEpoch, Probe: p.Name, RIP: 16, Symbol: "vfs_read+0x0/0x10"},
-			api.Hit{TimeNS: f.at(6) - 5, Late: true, Probe: p.Name, ID: p.ID, Stage: "pre", Symbol: p.Symbol, Text: "(vfs_read+0x0/0x10) late"})
+		records = append(records, api.Heartbeat{Delivered: 3}, api.Boot{BootNS: f.timeAt(4)}, api.Lost{Lost: 2, Total: 2}, api.Stop{TimeNS: f.timeAt(5), Since: fakeEpoch, Probe: p.Name, RIP: 16, Symbol: "vfs_read+0x0/0x10"},
+			api.Hit{TimeNS: f.timeAt(6) - 5, Late: true, Probe: p.Name, ID: p.ID, Stage: "pre", Symbol: p.Symbol, Text: "(vfs_read+0x0/0x10) late"})
 	}
 	end := api.End{Delivered: uint64(len(records) - 1)}
 	switch {
@@ -137,7 +137,7 @@ func (f *fakeDaemon) events(w http.ResponseWriter, r *http.Request) {
 	f.stream(w, r, 7, records, end)
 }
 
-// scripts are those that the daemon has, and what they do: their text says it.
+// scripts serves the daemon's scripts. A script's text says what it does.
 func (f *fakeDaemon) scripts(w http.ResponseWriter, r *http.Request, name string) {
 	name, output, _ := strings.Cut(name, "/")
 	code := int64(3)
@@ -166,8 +166,8 @@ func (f *fakeDaemon) scripts(w http.ResponseWriter, r *http.Request, name string
 				end.Reason, end.Code = s.Ended, s.Code
 			}
 			f.stream(w, r, 9, []any{
-				api.Start{Epoch: fakeEpoch, TimeNS: f.at(0), Attached: s.Attached}, api.Output{Text: fmt.Sprintf("end of %s\n", f.name), TimeNS: f.at(1)},
-				api.ScriptMaps{TimeNS: f.at(2), Final: true, Maps: f.states()},
+				api.Start{Epoch: fakeEpoch, TimeNS: f.timeAt(0), Attached: s.Attached}, api.Output{Text: fmt.Sprintf("end of %s\n", f.name), TimeNS: f.timeAt(1)},
+				api.ScriptMaps{TimeNS: f.timeAt(2), Final: true, Maps: f.states()},
 			}, end)
 		case output == "output":
 			f.stream(w, r, 9, []any{api.Start{Epoch: fakeEpoch, Attached: s.Attached}, api.Output{Text: "begun\n"}}, api.End{Reason: api.EndDetached})
@@ -186,7 +186,7 @@ func (f *fakeDaemon) scripts(w http.ResponseWriter, r *http.Request, name string
 	rejectFake(w, http.StatusNotFound, api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("no script %q", name)})
 }
 
-// states are the maps of a script as data, mapText as the daemon prints them.
+// states returns a script's maps as data. mapText is how the daemon prints them.
 func (f *fakeDaemon) states() json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`[{"name":"@n","keyed":false,"kind":"count","elements":[{"words":[%d]}]},{"name":"@x","keyed":false,"kind":"int","elements":[{"words":[7],"text":"7","json":"7"}]}]`, f.n))
 }
@@ -206,7 +206,10 @@ func (f *fakeDaemon) run(w http.ResponseWriter, r *http.Request) {
 	program := func(section string) *api.ProgramInfo {
 		return &api.ProgramInfo{Section: section, Instructions: 12, Budget: 100, CodeBytes: 64}
 	}
-	start := api.Start{Epoch: fakeEpoch, TimeNS: f.at(0), Attached: 2, Probes: []api.Probe{{Symbol: "vfs_read", Runs: api.RunsInGuest, Program: program("kprobe:vfs_read")}}, Idle: []api.ProgramInfo{*program("BEGIN")}}
+	start := api.Start{Epoch: fakeEpoch, TimeNS: f.timeAt(0), Attached: 2, Probes: []api.Probe{{Symbol: "vfs_read", Runs: api.RunsInGuest, Program: program("kprobe:vfs_read")}}, Idle: []api.ProgramInfo{*program("BEGIN")}}
+	if has("license") {
+		start.Notes = []string{"stdin:1:12: license has no effect here"}
+	}
 	switch {
 	case has("nope"):
 		at, width := 8, 4
@@ -222,7 +225,7 @@ func (f *fakeDaemon) run(w http.ResponseWriter, r *http.Request) {
 			b, _ := json.Marshal(text)
 			text = fmt.Sprintf("{\"type\": \"printf\", \"data\": %s}\n", b)
 		}
-		records = append(records, api.Output{Text: text, TimeNS: f.at(i)})
+		records = append(records, api.Output{Text: text, TimeNS: f.timeAt(i)})
 	}
 	maps := func(before, after string, m api.ScriptMaps) {
 		if m.Maps = f.states(); req.Data {
@@ -241,16 +244,16 @@ func (f *fakeDaemon) run(w http.ResponseWriter, r *http.Request) {
 	}
 	if has("warn") && f.n == 1 {
 		records = append(records, api.Warning{Text: "stdin:1:1-2: WARNING: it is slow\nand says so"}, api.Lost{Lost: 2, Total: 2}, api.Lost{Lost: 3, Total: 5},
-			api.Stop{TimeNS: f.at(5), Since: fakeEpoch, Probe: "kprobe:vfs_read", RIP: 16, Symbol: "vfs_read+0x0/0x10"})
+			api.Stop{TimeNS: f.timeAt(5), Since: fakeEpoch, Probe: "kprobe:vfs_read", RIP: 16, Symbol: "vfs_read+0x0/0x10"})
 	}
 	if req.IntervalMS > 0 {
 		for i := range 2 {
-			maps("", "\n", api.ScriptMaps{TimeNS: f.at(3 + i), Part: true})
-			records = append(records, api.Interval{TimeNS: f.at(3 + i)})
+			maps("", "\n", api.ScriptMaps{TimeNS: f.timeAt(3 + i), Part: true})
+			records = append(records, api.Interval{TimeNS: f.timeAt(3 + i)})
 		}
 	}
 	if !has("cut") {
-		maps("\n\n", "", api.ScriptMaps{TimeNS: f.at(9), Final: true, Part: req.IntervalMS > 0})
+		maps("\n\n", "", api.ScriptMaps{TimeNS: f.timeAt(9), Final: true, Part: req.IntervalMS > 0})
 	}
 	end := api.End{Delivered: 3}
 	switch {
@@ -274,7 +277,7 @@ func (f *fakeDaemon) run(w http.ResponseWriter, r *http.Request) {
 	if has("missed") {
 		end.Probes = []api.Probe{{Symbol: "vfs_read", Stats: api.Stats{Counts: api.Counts{Hits: 9, Missed: 2}}}}
 	}
-	if has("waits") { // until all daemons have begun
+	if has("waits") { // until all daemons have started
 		f.stream(w, r, 8, records[:1], end, records[1:]...)
 		return
 	}

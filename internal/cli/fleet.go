@@ -17,15 +17,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// fleetFlags say which daemons of a fleet are meant.
+// fleetFlags select daemons of a fleet.
 type fleetFlags struct {
 	fleet.Address
 	where  string
 	expect int
-	all    bool // those of this machine, instead of a fleet
+	all    bool // the daemons on this machine, instead of a fleet
 }
 
-// fleetFiles are those of the flags that are not for whom somebody else's process asks.
+// fleetFiles are the fleet's flags whose values are files or addresses (command.Spec.Files).
 var fleetFiles = []string{"fleet", "fleet-creds", "fleet-ca", "fleet-cert", "fleet-key"}
 
 func (ff *fleetFlags) add(f *pflag.FlagSet) {
@@ -33,34 +33,35 @@ func (ff *fleetFlags) add(f *pflag.FlagSet) {
 	ff.Flags(f, "fleet-")
 	f.StringVar(&ff.where, "where", "", "of the fleet, or of --all, only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
 	f.IntVar(&ff.expect, "expect", 0, "wait until so `many` daemons are there, and fail if they do not come within a minute")
+	command.ShowOnlyIn("fleet", f, append([]string{"where", "expect"}, fleetFiles...)...)
 }
 
-// addAll declares --all of a command, or of the program before it.
+// addAll declares --all for a command or for the whole program.
 func (ff *fleetFlags) addAll(f *pflag.FlagSet) {
 	f.BoolVar(&ff.all, "all", false, "ask all daemons on this machine that 'guestprobe ps' lists, instead of one (list, stat, trace, run)")
 }
 
-// Times of a fleet.
+// Timeouts of a fleet.
 const (
-	quietTime  = 300 * time.Millisecond // no further daemon has answered for so long: these are all
-	expectTime = time.Minute            // for those that are expected
-	lookTime   = 3 * time.Second        // for those of which nobody knows how many they are
-	fleetTime  = 30 * time.Second       // for each to take a connection
+	quietTime  = 300 * time.Millisecond // the search ends when no further daemon answers for this long
+	expectTime = time.Minute            // until --expect daemons have answered
+	lookTime   = 3 * time.Second        // for a search without --expect
+	fleetTime  = 30 * time.Second       // for a daemon to accept a connection
 )
 
-// errExpected is for a fleet that has fewer daemons than were expected.
+// errExpected reports that fewer daemons answered than --expect.
 var errExpected = errors.New("daemons are missing")
 
-// errNobody is for a fleet in which no daemon is meant.
+// errNobody reports that no daemon of the fleet matches.
 var errNobody = errors.New("no daemon of the fleet is meant")
 
-// errNoLocal is for --all where no daemon answers that is meant.
+// errNoLocal reports that --all found no daemon that answers and matches.
 var errNoLocal = errors.New("no daemon of this machine is meant")
 
-// errPartly is for what some daemons of a fleet have not done.
+// errPartly reports that some of the daemons failed.
 var errPartly = errors.New("not done by all daemons")
 
-// check refuses what does not go together.
+// check returns an error for flags that exclude each other.
 func (ff *fleetFlags) check() (fleet.Where, error) {
 	if ff.URL == "" {
 		if ff.where != "" && !ff.all || ff.expect != 0 || ff.Creds != "" || ff.CA != "" || ff.Cert != "" || ff.Key != "" {
@@ -79,12 +80,12 @@ func (ff *fleetFlags) check() (fleet.Where, error) {
 	return w, nil
 }
 
-// find connects to the fleet and returns the daemons that are meant. Close of the network is the caller's.
+// find connects to the fleet and returns the matching daemons. The caller closes the network.
 func (ff *fleetFlags) find(ctx context.Context) (*fleet.Network, []fleet.Daemon, error) {
 	return ff.findWith(ctx, false)
 }
 
-// findWith is find, and asks for the daemons' states if state says so.
+// findWith is find; with state it also asks for the daemons' states.
 func (ff *fleetFlags) findWith(ctx context.Context, state bool) (*fleet.Network, []fleet.Daemon, error) {
 	w, err := ff.check()
 	if err != nil {
@@ -114,8 +115,8 @@ func (ff *fleetFlags) findWith(ctx context.Context, state bool) (*fleet.Network,
 	return n, ds, nil
 }
 
-// one returns a client of the only daemon that is meant.
-func (ff *fleetFlags) one(ctx context.Context) (*remote.Client, error) {
+// findOne returns a client of the only matching daemon.
+func (ff *fleetFlags) findOne(ctx context.Context) (*remote.Client, error) {
 	n, ds, err := ff.find(ctx)
 	if err != nil {
 		return nil, err
@@ -125,59 +126,59 @@ func (ff *fleetFlags) one(ctx context.Context) (*remote.Client, error) {
 		if len(ds) == 0 {
 			return nil, errNobody
 		}
-		return nil, command.Usagef("%d daemons of the fleet are meant, as %s and %s, and this is for one: say --where name=%[2]s", len(ds), ds[0].Name, ds[1].Name)
+		return nil, command.Usagef("%d daemons of the fleet match, such as %s and %s, but this command needs exactly one: use --where name=%[2]s", len(ds), ds[0].Name, ds[1].Name)
 	}
-	return dialed(n, ds[0], 1, n.Close), nil
+	return dialDaemon(n, ds[0], 1, n.Close), nil
 }
 
-// dialed returns a client of a daemon, one of so many.
-func dialed(n *fleet.Network, d fleet.Daemon, of int, closed func()) *remote.Client {
-	c := remote.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
+// dialDaemon returns a client of a daemon. of is the number of daemons that the command asks.
+func dialDaemon(n *fleet.Network, d fleet.Daemon, of int, closed func()) *remote.Client {
+	c := remote.NewWithDial(d.Name, func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, fleetTime, fmt.Errorf("not within %v", fleetTime))
 		defer cancel()
 		return n.Dial(ctx, d, maxInFlight/of)
 	}, closed)
-	return c.Bound(remote.Bounds{Answer: maxMemberAnswer, Line: maxMemberAnswer, Time: memberTime, All: membersRoom})
+	return c.SetBounds(remote.Bounds{Answer: maxMemberAnswer, Line: maxMemberAnswer, Time: memberTime, All: membersRoom})
 }
 
-// Bounds of what a daemon of a fleet may cost: it is not trusted to be what it says.
+// Limits for a daemon of a fleet, which is not trusted.
 const (
-	// maxMemberAnswer bounds an answer or a record, in bytes: a list of 100,000 probes fits.
+	// maxMemberAnswer is the maximum size of an answer or a record, in bytes: enough for a list of 100,000 probes.
 	maxMemberAnswer = 64 << 20
-	// maxAnswers bounds all answers of a command together, and the long records that are read at a time.
+	// maxAnswers is the maximum total size of a command's answers and of the long records that it reads at the same time.
 	maxAnswers = 512 << 20
-	// memberTime is how long an answer that is not a stream may take.
+	// memberTime is how long an answer may take, except a stream.
 	memberTime = 5 * time.Minute
 )
 
-// membersRoom is shared by all daemons that a command asks.
+// membersRoom is shared by all daemons of a command.
 var membersRoom = remote.NewRoom(maxAnswers)
 
-// maxInFlight bounds what of all daemons is on its way here, in bytes: a server drops a client that does not read
-// 64 MiB.
+// maxInFlight bounds how much data of all daemons together is in flight to this client, in bytes. A server drops a client
+// that leaves 64 MiB unread.
 const maxInFlight = 16 << 20
 
-// member is a daemon of the fleet.
+// member is a daemon and its client.
 type member struct {
 	fleet.Daemon
 	*remote.Client
 }
 
-// members are the daemons that a command is for: one, or several of a fleet or of this machine.
+// members are the daemons of a command: one daemon, or several of a fleet or of this machine.
 type members struct {
-	// alone: it is one daemon, which is not named in the output: commands print its answers as they are.
+	// alone is true for a single daemon. Commands print its answers without its name.
 	alone bool
 
-	n       *fleet.Network // nil: they are on this machine
+	n       *fleet.Network // nil: the daemons are on this machine
 	where   fleet.Where
 	all     []member
-	late    []member  // that have come meanwhile
-	missing []failure // those that are there and of which nothing can be asked
+	late    []member  // daemons that joined later
+	missing []failure // daemons that exist but do not answer
 }
 
-// members finds those that are meant; none is an error.
+// members returns the matching daemons, or errNobody if no daemon matches.
 func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
-	m, err := ff.anyMembers(ctx)
+	m, err := ff.findMembers(ctx)
 	if err == nil && len(m.all) == 0 {
 		m.close()
 		return nil, errNobody
@@ -185,24 +186,24 @@ func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
 	return m, err
 }
 
-// anyMembers finds those that are meant, if any.
-func (ff *fleetFlags) anyMembers(ctx context.Context) (*members, error) {
+// findMembers returns the matching daemons, possibly none.
+func (ff *fleetFlags) findMembers(ctx context.Context) (*members, error) {
 	n, ds, err := ff.find(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m := &members{n: n}
-	m.where, _ = fleet.ParseWhere(ff.where) // find has read it
+	m.where, _ = fleet.ParseWhere(ff.where) // find has checked it
 	for _, d := range ds {
-		m.all = append(m.all, member{d, dialed(n, d, len(ds), func() {})})
+		m.all = append(m.all, member{d, dialDaemon(n, d, len(ds), func() {})})
 	}
 	return m, nil
 }
 
-// only returns the one daemon that is meant, alone, for what cannot be asked of several. The members are still the caller's to close.
-func (m *members) only(what string) (*members, error) {
+// requireOne returns the only matching daemon, for requests that cannot go to several. The caller still closes m.
+func (m *members) requireOne(what string) (*members, error) {
 	if len(m.all) != 1 || len(m.missing) > 0 {
-		return nil, command.Usagef("%s: of one daemon, and %d are meant: say --where name=NAME", what, len(m.all)+len(m.missing))
+		return nil, command.Usagef("%s: these are for one daemon, but %d match: use --where name=NAME", what, len(m.all)+len(m.missing))
 	}
 	one := *m
 	one.alone = true
@@ -218,7 +219,7 @@ func (m *members) close() {
 	}
 }
 
-// crowd is something that goes on in all daemons, until it has ended in all of them.
+// crowd runs one function for each daemon, and is finished when all of them have returned.
 type crowd struct {
 	mu     sync.Mutex
 	going  int
@@ -226,7 +227,7 @@ type crowd struct {
 	idle   chan struct{}
 }
 
-// add begins it in one more, unless it has ended in all, and reports whether it did.
+// add starts f, unless the crowd is finished, and reports whether it did.
 func (c *crowd) add(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,11 +251,11 @@ func (c *crowd) leave() {
 	}
 }
 
-// everyone calls begin for each daemon, one after the other, and what it returns for all of them at once, with what is to be called
-// when it has begun there or never will; with later also for those that come until ctx ends or all have returned. Begun is called
-// when the first ones have begun.
-func (m *members) everyone(ctx context.Context, later bool, begun func(), begin func(c member) func(started func())) error {
-	all := &crowd{going: 1, idle: make(chan struct{})} // ourselves, until the first ones have begun
+// forEachDaemon calls begin for each daemon in turn, then runs the functions that begin returned concurrently. Each of them
+// calls started once its work has begun; a return counts as well. When all have started, forEachDaemon calls begun. With later it
+// does the same for daemons that join until ctx ends or all functions have returned.
+func (m *members) forEachDaemon(ctx context.Context, later bool, begun func(), begin func(c member) func(started func())) error {
+	all := &crowd{going: 1, idle: make(chan struct{})} // counts forEachDaemon itself until the first functions have started
 	var starting sync.WaitGroup
 	run := func(f func(started func())) {
 		starting.Add(1)
@@ -289,7 +290,7 @@ func (m *members) everyone(ctx context.Context, later bool, begun func(), begin 
 			known[i] = c.Daemon
 		}
 		failed <- m.n.Arrivals(late, fleet.Look{Where: m.where, Quiet: quietTime}, known, func(d fleet.Daemon) {
-			c := member{d, dialed(m.n, d, len(m.all), func() {})}
+			c := member{d, dialDaemon(m.n, d, len(m.all), func() {})}
 			m.late = append(m.late, c)
 			run(begin(c))
 		})
@@ -300,7 +301,7 @@ func (m *members) everyone(ctx context.Context, later bool, begun func(), begin 
 	return <-failed
 }
 
-// askAll runs f for the daemons that the user means: one, or with --fleet or --all any number.
+// askAll returns a command that calls f with the selected daemons: one, or any number with --fleet or --all.
 func (a *app) askAll(f func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		ask := a.members
@@ -319,7 +320,7 @@ func (a *app) askAll(f func(context.Context, *command.Run, *members) error) func
 	}
 }
 
-// askFleet is askAll for commands that do not know --all.
+// askFleet is askAll for commands without --all.
 func (a *app) askFleet(f func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		m, err := a.members(ctx, r)
@@ -331,34 +332,34 @@ func (a *app) askFleet(f func(context.Context, *command.Run, *members) error) fu
 	}
 }
 
-// members returns the one daemon that the user means, or the daemons of --fleet; it is an error if there are none.
+// members returns the selected daemon, or the daemons of --fleet. Finding none is an error.
 func (a *app) members(ctx context.Context, r *command.Run) (*members, error) {
 	if a.fleet.URL == "" {
-		return a.alone(ctx, r)
+		return a.dialOne(ctx, r)
 	}
 	return a.fleet.members(ctx)
 }
 
-// alone returns the one daemon that the user means.
-func (a *app) alone(ctx context.Context, r *command.Run) (*members, error) {
+// dialOne connects to the selected daemon.
+func (a *app) dialOne(ctx context.Context, r *command.Run) (*members, error) {
 	c, err := a.client(ctx, r.Getenv, r.Stderr)
 	if err != nil {
 		return nil, err
 	}
-	if err := answers(ctx, r.Getenv, c); err != nil {
+	if err := checkAnswering(ctx, r.Getenv, c); err != nil {
 		c.Close()
 		return nil, err
 	}
-	return aloneOf(c), nil
+	return newAlone(c), nil
 }
 
-// aloneOf are members of which there is one, alone.
-func aloneOf(c *remote.Client) *members { return &members{alone: true, all: []member{{Client: c}}} }
+// newAlone returns members with a single daemon.
+func newAlone(c *remote.Client) *members { return &members{alone: true, all: []member{{Client: c}}} }
 
-// maxAsked bounds how many daemons are asked at a time.
+// maxAsked is how many daemons are asked concurrently.
 const maxAsked = 64
 
-// answer is what a daemon has answered, as JSON has it.
+// answer is a daemon's answer, in its JSON form.
 type answer[T any] struct {
 	Daemon string     `json:"daemon"`
 	Answer *T         `json:"answer,omitempty"`
@@ -367,14 +368,14 @@ type answer[T any] struct {
 	err error
 }
 
-// answersOf is what several have answered, or one alone.
+// answersOf are the answers of several daemons, or of a single one.
 type answersOf[T any] struct {
 	Daemons []answer[T] `json:"daemons"`
 
 	alone bool
 }
 
-// json is what --format json has of them: the answer of one alone, of several all with their names.
+// json returns the value for --format json: a single daemon's answer as it is, the answers of several with the daemons' names.
 func (o answersOf[T]) json() any {
 	if o.alone {
 		return o.Daemons[0].Answer
@@ -382,7 +383,7 @@ func (o answersOf[T]) json() any {
 	return o
 }
 
-// gather asks all daemons, and returns their answers in the order of their names.
+// gather asks all daemons and returns their answers in the order of the daemons.
 func gather[T any](ctx context.Context, m *members, ask func(context.Context, *remote.Client) (T, error)) answersOf[T] {
 	out := answersOf[T]{Daemons: make([]answer[T], len(m.all)), alone: m.alone}
 	room := make(chan struct{}, maxAsked)
@@ -394,7 +395,7 @@ func gather[T any](ctx context.Context, m *members, ask func(context.Context, *r
 			a := &out.Daemons[i]
 			a.Daemon = c.Name
 			if v, err := ask(ctx, c.Client); err != nil {
-				a.err, a.Error = err, onWire(err)
+				a.err, a.Error = err, wireError(err)
 			} else {
 				a.Answer = &v
 			}
@@ -404,16 +405,16 @@ func gather[T any](ctx context.Context, m *members, ask func(context.Context, *r
 	return out
 }
 
-// before returns the beginning of a remark about a daemon: its name, unless it is alone.
-func (m *members) before(daemon string) string {
+// prefix returns the prefix of a note about a daemon: its name, or "" for a single daemon.
+func (m *members) prefix(daemon string) string {
 	if m.alone {
 		return ""
 	}
 	return command.Line(daemon) + ": "
 }
 
-// each asks all daemons and prints their answers. One alone that fails has nothing to print.
-func each[T any](ctx context.Context, r *command.Run, m *members, ask func(context.Context, *remote.Client) (T, error), print func(answersOf[T]) error) error {
+// askEach asks all daemons and prints their answers. If a single daemon fails it returns the error and prints nothing.
+func askEach[T any](ctx context.Context, r *command.Run, m *members, ask func(context.Context, *remote.Client) (T, error), print func(answersOf[T]) error) error {
 	o := gather(ctx, m, ask)
 	if o.alone && o.Daemons[0].err != nil {
 		return o.Daemons[0].err
@@ -424,8 +425,8 @@ func each[T any](ctx context.Context, r *command.Run, m *members, ask func(conte
 	return o.verdict(r)
 }
 
-// onWire is an error as JSON has it.
-func onWire(err error) *api.Error {
+// wireError converts an error to its JSON form.
+func wireError(err error) *api.Error {
 	var wire *api.Error
 	if errors.As(err, &wire) {
 		return wire
@@ -437,7 +438,7 @@ func onWire(err error) *api.Error {
 	return &api.Error{Code: code, Message: err.Error()}
 }
 
-// verdict notes what daemons have not answered, and says whether that is a failure.
+// verdict prints a note for each daemon that failed, and returns an error if any did.
 func (o answersOf[T]) verdict(r *command.Run) error {
 	if o.alone {
 		return o.Daemons[0].err
@@ -449,36 +450,36 @@ func (o answersOf[T]) verdict(r *command.Run) error {
 	return failures(r, fs)
 }
 
-// failure is what has become of a daemon; err may be nil.
+// failure is the result of one daemon; err is nil if it succeeded.
 type failure struct {
 	daemon string
 	err    error
 }
 
-// memberError is an error of a daemon, each of whose lines has the daemon's name: no daemon's text can pass for another one's.
+// memberError is a daemon's error, with the daemon's name before each line so that its text cannot pass for another daemon's.
 type memberError struct {
 	daemon string
 	err    error
 }
 
 // Error implements error.
-func (e *memberError) Error() string { return prefixed(e.daemon, e.err.Error()) }
+func (e *memberError) Error() string { return prefixLines(e.daemon, e.err.Error()) }
 
 // Unwrap returns the daemon's error.
 func (e *memberError) Unwrap() error { return e.err }
 
-// prefixed is a text with a daemon's name before each of its lines.
-func prefixed(daemon, text string) string {
+// prefixLines puts a daemon's name before each line of a text.
+func prefixLines(daemon, text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return daemon + ": " + strings.Join(lines, "\n"+daemon+": ")
 }
 
-// noteOf notes what a daemon says.
+// noteOf prints a daemon's message as a note.
 func noteOf(r *command.Run, daemon, text string) {
-	r.Note("%s", command.Clean(prefixed(command.Line(daemon), text)))
+	r.Note("%s", command.Clean(prefixLines(command.Line(daemon), text)))
 }
 
-// failures notes what daemons have not done, and says whether that is a failure: one of all is the first one's.
+// failures prints a note for each daemon that failed. If all failed it returns the first error, if some did, errPartly.
 func failures(r *command.Run, fs []failure) error {
 	failed := 0
 	var first error

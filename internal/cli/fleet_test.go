@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/cli/child"
 )
 
-// fleetDaemons are the daemons that scripts have started with member, by script and name.
+// fleetDaemons are the daemons started with member, by script and name.
 var fleetDaemons sync.Map
 
 type memberKey struct {
@@ -23,7 +23,7 @@ type memberKey struct {
 	name string
 }
 
-// cmdMember starts a guestprobed of that name, in the fleet of $FLEET and $CREDS if there is one, and waits until it is ready:
+// cmdMember starts a guestprobed with that name, in the fleet of $FLEET and $CREDS if they are set, and waits until it is ready:
 //
 //	member vm1 --label rack=1
 func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
@@ -40,9 +40,9 @@ func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
 	if url := ts.Getenv("FLEET"); url != "" {
 		flags = append(flags, "--fleet", url, "--fleet-creds", ts.Getenv("CREDS"), "--fleet-name", args[0])
 	}
-	d, err := child.Start(waiting(ts), child.Options{
+	d, err := child.Start(waitContext(ts), child.Options{
 		Program: bin, Dir: ts.MkAbs("."), Output: log,
-		Args: append(flags, unhurried(args[1:])...),
+		Args: append(flags, addSlowTimer(args[1:])...),
 	})
 	if d != nil {
 		key := memberKey{ts, args[0]}
@@ -57,8 +57,7 @@ func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdLeave ends a daemon of member by a signal, TERM unless said otherwise, and wants this exit status (-1: the signal
-// itself):
+// cmdLeave ends a daemon of member with a signal, by default TERM, and checks its exit status (-1: killed by the signal):
 //
 //	leave vm1 0
 //	leave vm2 -1 KILL
@@ -74,7 +73,7 @@ func cmdLeave(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) > 2 && args[2] == "KILL" {
 		sig = syscall.SIGKILL
 	}
-	err := d.(*child.Daemon).End(waiting(ts), sig)
+	err := d.(*child.Daemon).End(waitContext(ts), sig)
 	got := 0
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		got = exit.ExitCode()
@@ -86,7 +85,7 @@ func cmdLeave(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdRepeat runs a program until its output matches a regular expression, for what others do meanwhile:
+// cmdRepeat runs a program until its output matches a regular expression, to wait for other processes:
 //
 //	repeat '^reads +3 running' guestprobe scripts
 func cmdRepeat(ts *testscript.TestScript, neg bool, args []string) {
@@ -95,7 +94,7 @@ func cmdRepeat(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for waiting(ts).Err() == nil {
+	for waitContext(ts).Err() == nil {
 		if err := ts.Exec(args[1], args[2:]...); err == nil && re.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
@@ -103,7 +102,7 @@ func cmdRepeat(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no match for %s", args[0])
 }
 
-// cmdSetenv sets a variable to what is in a file:
+// cmdSetenv sets a variable to the content of a file:
 //
 //	setenv FLEET url
 func cmdSetenv(ts *testscript.TestScript, neg bool, args []string) {

@@ -19,7 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// text returns a script of a fleet that prints into a buffer.
+// fleetText returns a script of a fleet that prints into a buffer.
 func fleetText(t *testing.T, json bool) (*scriptStream, *lockedBuffer, *lockedBuffer) {
 	t.Helper()
 	out, said := &lockedBuffer{}, &lockedBuffer{}
@@ -30,7 +30,7 @@ func fleetText(t *testing.T, json bool) (*scriptStream, *lockedBuffer, *lockedBu
 	return newScriptStream(r, &scriptFlags{}, false, out, nil), out, said
 }
 
-// lockedBuffer may be written and read from several goroutines.
+// lockedBuffer is a buffer for use by several goroutines.
 type lockedBuffer struct {
 	lockedWriter
 	b bytes.Buffer
@@ -48,8 +48,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestFleetPartialLines: text without a newline is printed while the script runs, with its daemon's name; a line that ends in time is
-// one line, and much text costs time and memory that are in proportion.
+// TestFleetPartialLines: text without a newline is printed while the script runs, with its daemon's name. If the line ends in time,
+// it is printed as one line. Time and memory are proportional to the text.
 func TestFleetPartialLines(t *testing.T) {
 	fs, out, _ := fleetText(t, false)
 	one := &sender{name: "vm1"}
@@ -62,13 +62,13 @@ func TestFleetPartialLines(t *testing.T) {
 	}
 	print("whole\nbeg")
 	print("un\nx")
-	if err := fs.lines.Heard(one.name, 1<<62); err != nil {
+	if err := fs.lines.Advance(one.name, 1<<62); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "vm1: whole\nvm1: begun\n" {
 		t.Errorf("printed %q", out.String())
 	}
-	for ctx := patience.Of(t); !strings.HasSuffix(out.String(), "vm1: x\n"); {
+	for ctx := patience.Context(t); !strings.HasSuffix(out.String(), "vm1: x\n"); {
 		if ctx.Err() != nil {
 			t.Fatalf("text without a newline is not printed: %q", out.String())
 		}
@@ -79,7 +79,7 @@ func TestFleetPartialLines(t *testing.T) {
 		t.Errorf("printed %q", out.String())
 	}
 	dot := strings.Repeat(".", 100)
-	for range 64 << 20 / len(dot) { // each of which would be copied with all before it
+	for range 64 << 20 / len(dot) { // copying the whole line for each would take too long
 		print(dot)
 		if n := cap(one.line); n > 4*maxPartial {
 			t.Fatalf("%d bytes are held", n)
@@ -98,7 +98,7 @@ func TestFleetPartialLines(t *testing.T) {
 	}
 }
 
-// TestFleetMapParts: maps that come in parts without an end, or for intervals that nobody has asked for, end the stream.
+// TestFleetMapParts: an endless sequence of parts of maps, or maps of intervals that were not requested, end the stream.
 func TestFleetMapParts(t *testing.T) {
 	fs, _, _ := fleetText(t, false)
 	one := &sender{name: "vm1"}
@@ -118,7 +118,7 @@ func TestFleetMapParts(t *testing.T) {
 	}
 }
 
-// TestFleetForgedLines: what a daemon says of several lines has its name before each of them.
+// TestFleetForgedLines: each line of a daemon's message is prefixed with its name.
 func TestFleetForgedLines(t *testing.T) {
 	fs, _, said := fleetText(t, false)
 	forged := "text\nvm2: its text\x1b[2J"
@@ -144,7 +144,7 @@ func TestFleetForgedLines(t *testing.T) {
 	}
 }
 
-// TestMemberBounds: an answer of a member is bounded in bytes and time, and all answers together.
+// TestMemberBounds: one answer of a member is bounded in bytes and time, and all answers together in bytes.
 func TestMemberBounds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -155,10 +155,10 @@ func TestMemberBounds(t *testing.T) {
 		w.Header().Set(api.LevelHeader, api.Current.String())
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
-		case "/v1/guest": // without end
+		case "/v1/guest": // an endless answer
 			for _, err := io.WriteString(w, "{"); err == nil; _, err = io.WriteString(w, strings.Repeat(" ", 1<<16)) {
 			}
-		case "/v1/daemon": // nothing
+		case "/v1/daemon": // no answer
 			<-stop
 		case "/version":
 			fmt.Fprintf(w, `{"version":"%s"}`, strings.Repeat("x", 900))
@@ -171,11 +171,11 @@ func TestMemberBounds(t *testing.T) {
 	defer hs.Close()
 	defer close(stop)
 	room := remote.NewRoom(1 << 20)
-	c := remote.Of("x", func(ctx context.Context) (net.Conn, error) {
+	c := remote.NewWithDial("x", func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
-	}, func() {}).Bound(remote.Bounds{Answer: 256 << 10, Line: 128 << 10, Time: 500 * time.Millisecond, All: room})
+	}, func() {}).SetBounds(remote.Bounds{Answer: 256 << 10, Line: 128 << 10, Time: 500 * time.Millisecond, All: room})
 	defer c.Close()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	if _, err := c.Guest(ctx); !errors.Is(err, remote.ErrProtocol) || !strings.Contains(err.Error(), "an answer of more than 262144 bytes") {
 		t.Errorf("an answer without end: %v", err)
 	}

@@ -10,15 +10,16 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// errNotYet is for a daemon that does not follow the fleet's definitions just now.
+// errNotYet reports that a daemon has not yet received the fleet's current definitions.
 var errNotYet = errors.New("it does not know of it yet, and does it once it does")
 
-// define leaves something to the fleet: the daemons that --where chooses do it, also those that come later.
-func (a *app) define(ctx context.Context, r *command.Run, name string, what api.Definition) error {
+// define gives the fleet a definition. All daemons that match --where run it, including daemons that join later.
+func (ff *fleetFlags) define(ctx context.Context, r *command.Run, name string, what api.Definition) error {
 	if len(name) > api.MaxScriptName || !api.ScriptName.MatchString(name) {
 		return command.Usagef("%q: want a letter or _, then letters, digits and _ . -, at most %d in all", name, api.MaxScriptName)
 	}
@@ -26,7 +27,7 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 	if err != nil {
 		return err
 	}
-	m, err := a.fleet.anyMembers(ctx)
+	m, err := ff.findMembers(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,7 +35,7 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 	host, _ := os.Hostname()
 	def, x, err := m.n.Define(ctx, fleet.Definition{Name: name, Where: m.where.String(), By: fmt.Sprintf("uid %d on %s", os.Getuid(), host)}, body)
 	if err != nil {
-		return undefined(err, name)
+		return definitionError(err, name)
 	}
 	o := m.stateOf(ctx, x.Revision, def.ID)
 	refused := 0
@@ -49,7 +50,7 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 		ends = "detach"
 	}
 	if refused > 0 && refused == len(o.Daemons) {
-		// It is of no use to daemons that come later either.
+		// Daemons that join later would reject it too.
 		if _, _, err := m.n.Withdraw(context.WithoutCancel(ctx), name); err != nil {
 			return errors.Join(verdict, err)
 		}
@@ -64,21 +65,21 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 	return verdict
 }
 
-// orLeft leaves a script to the fleet where --fleet and --detach say so; otherwise run does what it does.
-func (a *app) orLeft(s *scriptFlags, files *[]string, run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
+// leaveOrRun gives the script to the fleet with --fleet and --detach, and calls run otherwise.
+func (ff *fleetFlags) leaveOrRun(s *scriptFlags, files *[]string, run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
-		if a.fleet.URL == "" || !r.Given("detach") || r.Given("list") {
+		if ff.URL == "" || !r.Given("detach") || r.Given("list") {
 			return run(ctx, r)
 		}
 		if len(*files) > 0 {
 			return command.Usagef("--file: a script that is left to the fleet has none")
 		}
-		return a.defineScript(ctx, r, s)
+		return ff.defineScript(ctx, r, s)
 	}
 }
 
-// defineScript leaves a script to the fleet.
-func (a *app) defineScript(ctx context.Context, r *command.Run, s *scriptFlags) error {
+// defineScript gives the fleet a script.
+func (ff *fleetFlags) defineScript(ctx context.Context, r *command.Run, s *scriptFlags) error {
 	if err := s.read(ctx, r); err != nil {
 		return err
 	}
@@ -90,11 +91,11 @@ func (a *app) defineScript(ctx context.Context, r *command.Run, s *scriptFlags) 
 	}
 	name := s.req.Detach
 	s.req.Detach = ""
-	return a.define(ctx, r, name, api.Definition{Script: &s.req})
+	return ff.define(ctx, r, name, api.Definition{Script: &s.req})
 }
 
-// undefined makes errors about definitions those of scripts of one daemon.
-func undefined(err error, name string) error {
+// definitionError converts errors about definitions to the ones that a daemon returns for its scripts.
+func definitionError(err error, name string) error {
 	switch {
 	case errors.Is(err, fleet.ErrDefined):
 		return &api.Error{Code: api.CodeNameTaken, Errno: "EEXIST", Message: fmt.Sprintf("the fleet has %q already", name), Detail: "'guestprobe stop " + name + "' ends it"}
@@ -104,8 +105,8 @@ func undefined(err error, name string) error {
 	return err
 }
 
-// stateOf asks the daemons that are there what has become of a definition, once they know that revision. One that does not
-// have it is refused or late; with id "" it is to be gone.
+// stateOf waits until the daemons know that revision and returns their state of a definition. A daemon that rejected the
+// definition, or does not know the revision in time, has an error. With id "" the definition was withdrawn.
 func (m *members) stateOf(ctx context.Context, revision uint64, id string) answersOf[api.FleetState] {
 	return gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.FleetState, error) {
 		st, err := c.Fleet(ctx, revision)
@@ -124,20 +125,20 @@ func (m *members) stateOf(ctx context.Context, revision uint64, id string) answe
 	})
 }
 
-// orKeep leaves probes to the fleet where --keep says so; otherwise run does what it does.
-func (a *app) orKeep(name *string, p *probeFlags, run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
+// keepOrRun gives the probes to the fleet with --keep, and calls run otherwise.
+func (ff *fleetFlags) keepOrRun(name *string, p *probeFlags, run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		if !r.Given("keep") {
 			return run(ctx, r)
 		}
-		return a.keepProbes(ctx, r, *name, p)
+		return ff.keepProbes(ctx, r, *name, p)
 	}
 }
 
-// keepProbes leaves probes to the fleet.
-func (a *app) keepProbes(ctx context.Context, r *command.Run, name string, p *probeFlags) error {
+// keepProbes gives the fleet a definition of probes.
+func (ff *fleetFlags) keepProbes(ctx context.Context, r *command.Run, name string, p *probeFlags) error {
 	switch {
-	case a.fleet.URL == "":
+	case ff.URL == "":
 		return command.Usagef("--keep: goes with --fleet; guestprobed --state keeps the probes of one daemon")
 	case r.Given("program") || len(p.files) > 0:
 		return command.Usagef("--keep leaves definitions to the fleet: it goes with neither --program nor --file")
@@ -145,7 +146,7 @@ func (a *app) keepProbes(ctx context.Context, r *command.Run, name string, p *pr
 		return command.Usagef("say what to probe: DEFINITION...")
 	}
 	for _, d := range r.Args {
-		if k := letter(d); k == '-' || k == '#' || k == 0 {
+		if c := event.ReadCommand(d); c.IsBlank() || c.IsDeletion() {
 			return command.Usagef("--keep: %q is no definition of a probe", d)
 		}
 	}
@@ -153,11 +154,11 @@ func (a *app) keepProbes(ctx context.Context, r *command.Run, name string, p *pr
 	if err != nil {
 		return err
 	}
-	return a.define(ctx, r, name, api.Definition{Probes: specs})
+	return ff.define(ctx, r, name, api.Definition{Probes: specs})
 }
 
-// keptProbes returns the fleet's definitions of probes that go by these names: those of all names, or none.
-func keptProbes(ctx context.Context, m *members, x fleet.Index, names []string) (defs []fleet.Definition, err error) {
+// findKeptProbes returns the fleet's definitions of probes with these names. It returns an error if only some names have one.
+func findKeptProbes(ctx context.Context, m *members, x fleet.Index, names []string) (defs []fleet.Definition, err error) {
 	for _, name := range names {
 		def := x.Find(name)
 		if def == nil {
@@ -178,8 +179,8 @@ func keptProbes(ctx context.Context, m *members, x fleet.Index, names []string) 
 	return defs, nil
 }
 
-// orKept ends what is left to the fleet where all arguments are names of that; otherwise run does what it does.
-func (a *app) orKept(run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
+// endKeptOrRun ends the fleet's definitions of probes if the arguments name such definitions, and calls run otherwise.
+func (a *app) endKeptOrRun(run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
 		if a.fleet.URL == "" || len(r.Args) == 0 {
 			return run(ctx, r)
@@ -189,7 +190,7 @@ func (a *app) orKept(run func(context.Context, *command.Run) error) func(context
 			return err
 		}
 		defer m.close()
-		defs, err := keptProbes(ctx, m, x, r.Args)
+		defs, err := findKeptProbes(ctx, m, x, r.Args)
 		if err != nil {
 			return err
 		}
@@ -203,7 +204,7 @@ func (a *app) orKept(run func(context.Context, *command.Run) error) func(context
 	}
 }
 
-// detachKept detaches what definitions have attached, shows the final counts, and withdraws them.
+// detachKept detaches the probes of definitions, prints their final counts, and withdraws the definitions.
 func detachKept(ctx context.Context, r *command.Run, m *members, defs []fleet.Definition) error {
 	failed := doAndPrint(ctx, r, m, func(ctx context.Context, c *remote.Client) ([]api.Probe, error) {
 		st, err := c.Fleet(ctx, 0)

@@ -20,11 +20,11 @@ func (a *app) fleetCommands() command.Spec {
 	return command.Spec{
 		Use:   "fleet",
 		Short: "List daemons on many machines, and serve what they meet at",
-		Sub:   []command.Spec{a.fleetLs(), a.fleetReport(), a.fleetServe(), a.fleetInit()},
+		Sub:   []command.Spec{a.fleet.lsCommand(), a.fleet.reportCommand(), a.fleet.serveCommand(), a.fleet.initCommand()},
 	}
 }
 
-// fleetRow is a daemon of a fleet, as JSON and templates have it.
+// fleetRow is a daemon of a fleet, as JSON and templates show it.
 type fleetRow struct {
 	Name     string            `json:"name"`
 	ID       string            `json:"id"`
@@ -33,10 +33,10 @@ type fleetRow struct {
 	Version  string            `json:"version"`
 	Labels   map[string]string `json:"labels"`
 	AnswerMS float64           `json:"answerMs"`
-	Unkept   *fleet.Unkept     `json:"unkept,omitempty"` // what it publishes and no server keeps
+	Unkept   *fleet.Unkept     `json:"unkept,omitempty"` // set if no server keeps the daemon's published records
 }
 
-// state says whether what the daemon publishes is kept.
+// state says whether a server keeps the daemon's published records.
 func (r fleetRow) state() string {
 	if u := r.Unkept; u != nil {
 		return "unkept since " + u.Since.Local().Format(time.DateTime)
@@ -58,7 +58,7 @@ func rowOf(d fleet.Daemon) fleetRow {
 	}
 }
 
-// labels are those that somebody has given the daemon.
+// labels returns the labels that the daemon's user has set, or "-".
 func (r fleetRow) labels() string {
 	if len(r.Labels) == 0 {
 		return "-"
@@ -66,39 +66,39 @@ func (r fleetRow) labels() string {
 	return fleet.Labels(r.Labels).String()
 }
 
-// fleetList is what fleet ls prints as JSON.
+// fleetList is the JSON output of fleet ls.
 type fleetList struct {
 	Daemons []fleetRow `json:"daemons"`
 }
 
-func (a *app) fleetLs() command.Spec {
+func (ff *fleetFlags) lsCommand() command.Spec {
 	quiet := false
 	return command.Spec{
 		Use:   "ls",
 		Short: "List the daemons of a fleet",
-		Long: `List the daemons that 'guestprobed --fleet URL' has brought to a fleet, with their labels, and how long
-each has taken to answer; with --where those that it chooses. A daemon says itself its name
-(--fleet-name), its host, the image of its guest and its version; --where knows these by
-name, host, image and version. Of several with one name each has a part of its number behind
-it. docs/fleet.md has more.
+		Long: `List the daemons that 'guestprobed --fleet URL' has brought to a fleet, with their labels and the
+time that each took to answer; with --where only the daemons that it selects. A daemon reports its name
+(--fleet-name), its host, the image of its guest and its version; in --where these are
+name, host, image and version. If several daemons have one name, part of each daemon's number
+follows the name. docs/fleet.md has more.
 
 ` + tableTemplateHelp,
 		Example: `  guestprobe fleet ls --fleet nats://farm:4222
   guestprobe fleet ls --fleet nats://farm:4222 --where 'kernel=6.1.*,rack!=2'
   guestprobe fleet ls --fleet nats://farm:4222 --expect 3 --format 'table {{.Name}}\t{{.Host}}'`,
-		Args: command.Between(0, 0, ""),
+		Args: command.ArgsBetween(0, 0, ""),
 		Row:  fleetRow{},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the names, a line each")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
-			if a.fleet.URL == "" {
+			if ff.URL == "" {
 				return command.Usagef("say which fleet: --fleet URL")
 			}
-			if err := notQuiet(r); err != nil {
+			if err := rejectQuiet(r); err != nil {
 				return err
 			}
-			n, ds, err := a.fleet.findWith(ctx, true)
+			n, ds, err := ff.findWith(ctx, true)
 			if err != nil {
 				return err
 			}
@@ -118,7 +118,7 @@ it. docs/fleet.md has more.
 			case r.Templated():
 				return command.PrintRows(r, l.Daemons)
 			}
-			for _, u := range unkept(ds) {
+			for _, u := range unkeptDaemons(ds) {
 				r.Note("%s", u.String())
 			}
 			return r.Show(l, func() error {
@@ -132,7 +132,7 @@ it. docs/fleet.md has more.
 	}
 }
 
-func (a *app) fleetServe() command.Spec {
+func (ff *fleetFlags) serveCommand() command.Spec {
 	var o fleet.Serve
 	return command.Spec{
 		Use:   "serve",
@@ -149,12 +149,13 @@ later does as well; for a cluster of several give it their configuration (--conf
 		Example: `  guestprobe fleet serve
   guestprobe fleet serve --listen 0.0.0.0:4222 --tls-cert farm.pem --tls-key farm.key
   guestprobed --fleet nats://127.0.0.1:4222 --fleet-creds ~/.local/state/guestprobe/fleet/creds --label kernel=6.1`,
-		Args:  command.Between(0, 0, ""),
-		Plain: true,
-		Files: fleet.Files,
-		Flags: o.Flags,
+		Args:        command.ArgsBetween(0, 0, ""),
+		Plain:       true,
+		ThisMachine: true,
+		Files:       fleet.Files,
+		Flags:       o.Flags,
 		Run: func(_ context.Context, r *command.Run) error {
-			if a.fleet.URL != "" {
+			if ff.URL != "" {
 				return command.Usagef("--fleet is where the fleet is; --listen says where it is to be")
 			}
 			if err := o.Check(r.Given, os.Geteuid() == 0, r.Getenv); err != nil {
@@ -165,7 +166,7 @@ later does as well; for a cluster of several give it their configuration (--conf
 				return err
 			}
 			args := []string{fleet.Server}
-			r.EachGiven(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+			r.ForEachGiven(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
 			if err := syscall.Exec(bin, args, os.Environ()); err != nil {
 				return fmt.Errorf("start %s: %w", strings.Join(args, " "), err)
 			}

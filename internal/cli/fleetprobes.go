@@ -8,15 +8,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// probesOf is what daemons have answered about probes.
+// probesOf are the daemons' lists of probes.
 type probesOf struct{ answersOf[api.ProbeList] }
 
-// probesAlone is what one daemon has answered.
+// probesAlone wraps the list of a single daemon.
 func probesAlone(l api.ProbeList) probesOf {
 	return probesOf{answersOf[api.ProbeList]{Daemons: []answer[api.ProbeList]{{Answer: &l}}, alone: true}}
 }
 
-// probes are all of them, and beside each its daemon.
+// probes returns the probes of all daemons, and the daemon of each probe.
 func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 	for _, a := range o.Daemons {
 		if a.Answer != nil {
@@ -27,7 +27,7 @@ func (o probesOf) probes() (ps []api.Probe, daemons []string) {
 	return ps, daemons
 }
 
-// print prints the table of probes, with a column for the daemons where there are several.
+// print prints the table of probes, with a column for the daemon if there are several.
 func (o probesOf) print(r *command.Run, columns columnList) error {
 	ps, daemons := o.probes()
 	if r.Templated() {
@@ -40,10 +40,10 @@ func (o probesOf) print(r *command.Run, columns columnList) error {
 	return r.Show(o.json(), func() error {
 		l, beside := columns, 0
 		if !o.alone {
-			beside = widest("DAEMON", daemons) + 2
+			beside = columnWidth("DAEMON", daemons) + 2
 		}
 		if len(l) == 0 {
-			l = narrow(ps, beside)
+			l = narrowColumns(ps, beside)
 		}
 		var rows [][]string
 		for i, p := range ps {
@@ -59,18 +59,18 @@ func (o probesOf) print(r *command.Run, columns columnList) error {
 		if err := r.Table(l.headings(), rows); err != nil {
 			return err
 		}
-		return underWayTable(ps).below(r)
+		return underWayTable(ps).printBelow(r)
 	})
 }
 
-// fleetStat is what stat prints of a fleet as JSON.
+// fleetStat is the JSON output of stat for a fleet.
 type fleetStat struct {
 	Daemons []answer[statAnswer] `json:"daemons"`
 	Total   []totalCounts        `json:"total"` // by name
 	Kinds   []kindCounts         `json:"kinds"`
 }
 
-// totalCounts are the sums of the probes of one name in all daemons.
+// totalCounts are the sums over all probes of one name in all daemons.
 type totalCounts struct {
 	Name     string `json:"name"`
 	Daemons  int    `json:"daemons"`
@@ -82,7 +82,7 @@ type totalCounts struct {
 	Lost     uint64 `json:"lost"`
 }
 
-// totals are the sums by name, in the order in which the names come first.
+// totals returns the sums by name, in the order of the names' first probes.
 func totals(ps []api.Probe, daemons []string) []totalCounts {
 	out, at, last := []totalCounts{}, map[string]int{}, map[string]string{}
 	for i, p := range ps {
@@ -92,7 +92,7 @@ func totals(ps []api.Probe, daemons []string) []totalCounts {
 			out = append(out, totalCounts{Name: p.Name})
 		}
 		t := &out[n]
-		if last[p.Name] != daemons[i] { // those of one stand together
+		if last[p.Name] != daemons[i] { // the probes of one daemon are adjacent
 			t.Daemons++
 			last[p.Name] = daemons[i]
 		}
@@ -118,5 +118,5 @@ func (s *fleetStat) print(r *command.Run, ps []api.Probe, daemons []string, quie
 	if err := r.Table([]string{"DAEMON", "NAME", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows); err != nil || quiet {
 		return err
 	}
-	return kindsTable(s.Kinds).below(r)
+	return kindsTable(s.Kinds).printBelow(r)
 }

@@ -20,48 +20,48 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// publishedRun is what a daemon's run of a definition has published. Events = Kept + Missing; what the run has lost itself is
-// in none of them.
+// publishedRun is the published part of a daemon's run of a definition. Events = Kept + Missing; events that the run itself
+// lost are in none of the three.
 type publishedRun struct {
 	Daemon  string    `json:"daemon"`
 	Run     string    `json:"run"`
-	State   string    `json:"state"`             // running, gone, or why it has ended
-	Stale   bool      `json:"stale"`             // it runs, and the servers have kept nothing of it for longer than it is silent
-	Events  uint64    `json:"events"`            // that it has printed by the last message of it
-	Kept    *uint64   `json:"kept,omitempty"`    // of these: they can be read; nil: not counted, as in the list of all scripts
-	Missing *uint64   `json:"missing,omitempty"` // they are not kept any more, have not come yet, or were lost on their way
+	State   string    `json:"state"`             // running, gone, or the reason of its end
+	Stale   bool      `json:"stale"`             // it runs, but the servers have received nothing from it for too long
+	Events  uint64    `json:"events"`            // printed, as of its last message
+	Kept    *uint64   `json:"kept,omitempty"`    // still readable; nil: not counted, as in the list of all scripts
+	Missing *uint64   `json:"missing,omitempty"` // deleted, not yet received, or lost in transit
 	Lost    uint64    `json:"lost"`              // lost before they could be printed
 	Hits    uint64    `json:"hits"`
 	Missed  uint64    `json:"missed"`
-	Left    int       `json:"left"` // elements of maps that are not in the sums
-	At      time.Time `json:"at"`   // of its counts
-	// Malformed is how many records of its maps make no sense, and are not in the sums.
+	Left    int       `json:"left"` // elements of maps that the sums leave out
+	At      time.Time `json:"at"`   // time of the counts
+	// Malformed is how many records of its maps could not be parsed; the sums leave them out.
 	Malformed int `json:"malformed,omitempty"`
 
 	seq  uint64
-	maps []byte // records, of the script that is asked for
-	cut  bool   // there was no room for them
+	maps []byte // records; only for the requested script
+	cut  bool   // maps left out because of maxReportMaps
 }
 
-// publishedScript is what there is of a definition.
+// publishedScript is the published data of a definition.
 type publishedScript struct {
 	Name    string         `json:"name"`
 	ID      string         `json:"id"`
 	Since   time.Time      `json:"since"`
 	Defined bool           `json:"defined"` // it was not withdrawn
 	Running int            `json:"running"`
-	Stale   int            `json:"stale"` // of those that run
+	Stale   int            `json:"stale"` // of the running ones
 	Total   publishedRun   `json:"total"`
 	Runs    []publishedRun `json:"runs"`
 
-	Maps   []json.RawMessage `json:"maps,omitempty"` // sums, as bpftrace's JSON has maps; of one script alone
+	Maps   []json.RawMessage `json:"maps,omitempty"` // sums, as bpftrace prints maps in JSON; for a single script only
 	Unkept []unkeptDaemon    `json:"unkept,omitempty"`
 
 	byRun map[string]*publishedRun
-	here  map[string]bool // IDs of daemons that are there
+	here  map[string]bool // IDs of the daemons that are connected
 }
 
-// fleetReports is what fleet report prints as JSON.
+// fleetReports is the JSON output of fleet report.
 type fleetReports struct {
 	Scripts []*publishedScript `json:"scripts"`
 	Unkept  []unkeptDaemon     `json:"unkept,omitempty"`
@@ -73,8 +73,8 @@ type unkeptDaemon struct {
 	fleet.Unkept
 }
 
-// unkept are the daemons that say that no server keeps what they publish.
-func unkept(ds []fleet.Daemon) (out []unkeptDaemon) {
+// unkeptDaemons returns the daemons that report that no server keeps their records.
+func unkeptDaemons(ds []fleet.Daemon) (out []unkeptDaemon) {
 	for _, d := range ds {
 		if d.State != nil && d.State.Unkept != nil {
 			out = append(out, unkeptDaemon{d.Name, *d.State.Unkept})
@@ -83,49 +83,59 @@ func unkept(ds []fleet.Daemon) (out []unkeptDaemon) {
 	return out
 }
 
-// String is what is said of it.
+// String describes the daemon for a note.
 func (u *unkeptDaemon) String() string {
 	return fmt.Sprintf("%s: no server has kept what it publishes since %s (%s); %s wait, %s dropped",
 		u.Daemon, u.Since.Local().Format(time.DateTime), u.Error, command.Plural(u.Waiting, "byte"), command.Plural(u.Dropped, "event"))
 }
 
-// maxMapRecords bounds the maps of a run.
+// maxMapRecords is the maximum number of map records of a run.
 const maxMapRecords = 10_000
 
-// maxReportMaps bounds the maps of all runs of a script in a report, in bytes.
+// maxReportMaps is the maximum size of the maps of all runs in a report, in bytes.
 const maxReportMaps = 256 << 20
 
-func (a *app) fleetReport() command.Spec {
+func (ff *fleetFlags) reportCommand() command.Spec {
 	var events bool
 	var id string
 	return command.Spec{
 		Use:   "report [flags] [SCRIPT]",
-		Short: "Sum up what scripts of a fleet have published",
-		Long: `Sum up what daemons have published of the fleet's scripts, those of 'run --detach' with --fleet,
-as far as the fleet's servers keep it: without a daemon, also when a script is stopped, and of daemons
-that are gone. With SCRIPT its maps are printed as sums, and for each run of a daemon what has become of its events:
-EVENTS are all that it has printed, KEPT can be read (--events prints them), MISSING are
-not kept any more, have not come yet, or were lost on their way, and LOST were never printed: the guest
-was faster. EVENTS = KEPT + MISSING. HITS are those of its probes, and MISSED had no program run on them.
-A run counts once, whatever comes twice. A daemon publishes its maps every 5 seconds and at the end
-of a script, and once a minute although they have not changed: of one that is killed the last ones count.
-A run that is STALE runs, and the servers have kept nothing of it for three minutes, as when their disk is full: its row is what was kept last, and the exit status is 7. So it is when a daemon says that no server takes what it publishes.
+		Short: "Sum up the published results of a fleet's scripts",
+		Long: `Sum up the results that daemons have published for the fleet's scripts ('run --detach' with --fleet).
+The results come from the fleet's servers, as far as they keep them: no daemon is needed, and
+stopped scripts and daemons that are gone are included.
 
-Of several scripts that have had a name the last one is meant, or the one of --id.`,
+With SCRIPT, print the sums of its maps, and for each run of a daemon its counts:
+
+  EVENTS   all events that the script has printed: KEPT + MISSING
+  KEPT     events that can be read; --events prints them
+  MISSING  events that are no longer kept, have not arrived yet, or were lost on the way
+  LOST     events that were never printed: the guest was faster
+  HITS     hits of its probes
+  MISSED   hits on which no program ran
+
+Messages that arrive twice count once. A daemon publishes its maps every 5 seconds and at the end of
+a script, and once a minute if they have not changed. If a daemon is killed, its last maps count.
+
+A run is STALE if it is running but the servers have kept nothing of it for three minutes, for example
+because their disk is full. Its row then shows the data kept last, and the exit status is 7. The exit
+status is also 7 if a daemon reports that no server accepts its data.
+
+If several scripts have had the same name, the last one is shown, or the one of --id.`,
 		Example: "  guestprobe fleet report --fleet nats://farm:4222\n  guestprobe fleet report --fleet nats://farm:4222 --format json",
-		Args:    command.Between(0, 1, ""),
+		Args:    command.ArgsBetween(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&events, "events", false, "print the lines that the script has printed, with their daemons' names, in the order of time")
+			f.BoolVar(&events, "events", false, "print the lines that the script has printed, with their daemons' names, in order of time")
 			f.StringVar(&id, "id", "", "the script with this `ID`, as --format json has it")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
-			if a.fleet.URL == "" {
+			if ff.URL == "" {
 				return command.Usagef("say which fleet: --fleet URL")
 			}
 			if events && len(r.Args) == 0 {
 				return command.Usagef("--events: say of which script")
 			}
-			n, ds, err := a.fleet.findWith(ctx, true)
+			n, ds, err := ff.findWith(ctx, true)
 			if err != nil {
 				return err
 			}
@@ -135,13 +145,13 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			if err != nil {
 				return err
 			}
-			left := unkept(ds)
+			left := unkeptDaemons(ds)
 			for _, u := range left {
 				r.Note("%s", u.String())
 			}
 			defer func() {
-				if left := n.Others(); left > 0 {
-					r.Note("%s %s left out, of another version of guestprobe or of somebody else.", command.Plural(left, "message"), command.Are(left))
+				if left := n.ForeignMessages(); left > 0 {
+					r.Note("Ignored %s from another version of guestprobe or from another program.", command.Plural(left, "message"))
 				}
 			}()
 			if len(r.Args) == 0 {
@@ -149,7 +159,7 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			}
 			ss = slices.DeleteFunc(ss, func(s *publishedScript) bool { return !wanted(s.Name, s.ID) })
 			if len(ss) == 0 {
-				return &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("nothing is kept of a script %q", r.Args[0]), Detail: "'guestprobe fleet report' lists what is"}
+				return &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("nothing is kept of a script %q", r.Args[0]), Detail: "'guestprobe fleet report' lists the scripts with kept data"}
 			}
 			s := ss[len(ss)-1]
 			if err := s.readEvents(ctx, r, n, events); err != nil {
@@ -166,7 +176,7 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 	}
 }
 
-// staleness is the error of a report that is not of what the daemons are doing now, or nil.
+// staleness returns an error if the report may be incomplete or out of date, or nil.
 func staleness(ss []*publishedScript, left []unkeptDaemon) error {
 	stale, wrong := 0, 0
 	for _, s := range ss {
@@ -178,8 +188,8 @@ func staleness(ss []*publishedScript, left []unkeptDaemon) error {
 		}
 	}
 	switch {
-	case len(left) > 0: // its runs are stale, too
-		return fmt.Errorf("%w: the servers do not keep what %s. See the log of the fleet's server: its disk may be full", errPartly, said(len(left), "publishes", "publish"))
+	case len(left) > 0: // checked first: their runs are stale too
+		return fmt.Errorf("%w: the servers do not keep what %s. See the log of the fleet's server: its disk may be full", errPartly, sayDaemons(len(left), "publishes", "publish"))
 	case stale > 0:
 		return fmt.Errorf("%w: of %s that should have published since the servers have kept nothing. See the logs of the daemon and of the fleet's server", errPartly, command.Plural(stale, "run"))
 	case wrong > 0:
@@ -188,16 +198,16 @@ func staleness(ss []*publishedScript, left []unkeptDaemon) error {
 	return nil
 }
 
-// said is a number of daemons and what they do.
-func said(n int, one, many string) string {
+// sayDaemons returns a number of daemons, followed by the verb in singular or plural.
+func sayDaemons(n int, one, many string) string {
 	if n == 1 {
 		return "1 daemon " + one
 	}
 	return fmt.Sprintf("%d daemons %s", n, many)
 }
 
-// readPublished reads the last maps of all runs, and sums up their counts; the scripts are in the order of their beginnings. The maps
-// of those are kept that are wanted.
+// readPublished reads the last maps of all runs and sums up their counts. It returns the scripts ordered by their start, and
+// keeps the maps of the wanted ones only.
 func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon, wanted func(name, id string) bool) ([]*publishedScript, error) {
 	x, err := n.Definitions(ctx)
 	if err != nil {
@@ -254,7 +264,7 @@ func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon, wan
 	return out, nil
 }
 
-// run returns the run of a message.
+// run returns the run that a message is about.
 func (s *publishedScript) run(h fleet.Head) *publishedRun {
 	run := s.byRun[h.Run]
 	if run == nil {
@@ -267,7 +277,7 @@ func (s *publishedScript) run(h fleet.Head) *publishedRun {
 	return run
 }
 
-// sum fills in what is of all runs. Runs of one name have a part of their IDs behind it.
+// sum computes the totals over all runs. If several runs have the same daemon name, a part of their IDs is appended to it.
 func (s *publishedScript) sum() {
 	names := map[string]int{}
 	for _, run := range s.byRun {
@@ -302,7 +312,7 @@ func (s *publishedScript) sum() {
 	slices.SortFunc(s.Runs, func(a, b publishedRun) int { return fleet.CompareNames(a.Daemon, b.Daemon) })
 }
 
-// addTo adds to a count that may not be counted yet.
+// addTo adds n to a count; nil is a count of 0.
 func addTo(sum *uint64, n uint64) *uint64 {
 	if sum != nil {
 		n = command.Sum(*sum, n)
@@ -310,7 +320,7 @@ func addTo(sum *uint64, n uint64) *uint64 {
 	return &n
 }
 
-// readEvents counts what is kept of the events, and prints them if they are to be.
+// readEvents counts the events that are still readable, and with print prints them.
 func (s *publishedScript) readEvents(ctx context.Context, r *command.Run, n *fleet.Network, print bool) error {
 	fs := newScriptStream(r, &scriptFlags{}, false, r.Stdout, nil)
 	senders := map[string]*sender{}
@@ -331,7 +341,7 @@ func (s *publishedScript) readEvents(ctx context.Context, r *command.Run, n *fle
 		if !print {
 			return nil
 		}
-		if one == nil { // it has published no maps yet
+		if one == nil { // no maps published yet
 			one = &sender{name: h.Daemon + "#" + h.Run[len(h.Run)-4:]}
 			senders[h.Run] = one
 		}
@@ -352,7 +362,7 @@ func (s *publishedScript) readEvents(ctx context.Context, r *command.Run, n *fle
 	return err
 }
 
-// row is a run as the table has it.
+// row returns a run as a row of the table.
 func (x *publishedRun) row() []string {
 	at := "-"
 	if !x.At.IsZero() {
@@ -394,16 +404,16 @@ func (s *publishedScript) print(r *command.Run) error {
 			problems = total.Add(x.Daemon, maps)
 		}
 		if x.Malformed += len(problems); x.Malformed > 0 {
-			problems = append(problems, fmt.Sprintf("%s of its maps %s not in the sums, or not whole", command.Plural(x.Malformed, "record"), command.Are(x.Malformed)))
+			problems = append(problems, fmt.Sprintf("%s of its maps %s not in the sums, or not whole", command.Plural(x.Malformed, "record"), command.IsOrAre(x.Malformed)))
 		}
 		if x.cut {
-			problems = append(problems, fmt.Sprintf("its maps are left out: those of all daemons are more than %d MiB", maxReportMaps>>20))
+			problems = append(problems, fmt.Sprintf("its maps are left out: the maps of all daemons exceed %d MiB", maxReportMaps>>20))
 		}
 		for _, p := range problems {
 			r.Note("%s: %s", x.Daemon, command.Line(p))
 		}
 		if x.Left > 0 {
-			r.Note("%s: %s of maps %s left out: there are too many", x.Daemon, command.Plural(x.Left, "element"), command.Are(x.Left))
+			r.Note("%s: %s of maps %s left out: there are too many", x.Daemon, command.Plural(x.Left, "element"), command.IsOrAre(x.Left))
 		}
 	}
 	if r.WantsJSON() {
@@ -433,7 +443,7 @@ func (s *publishedScript) print(r *command.Run) error {
 	})
 }
 
-// printPublished lists scripts.
+// printPublished prints the list of scripts.
 func printPublished(r *command.Run, ss []*publishedScript, left []unkeptDaemon) error {
 	out := fleetReports{ss, left}
 	if ss == nil {
@@ -456,32 +466,33 @@ func printPublished(r *command.Run, ss []*publishedScript, left []unkeptDaemon) 
 	})
 }
 
-func (a *app) fleetInit() command.Spec {
+func (ff *fleetFlags) initCommand() command.Spec {
 	b := fleet.DefaultBounds()
 	return command.Spec{
 		Use:   "init",
-		Short: "Make the places for what the servers of a fleet keep",
-		Long: `Make, on NATS servers with JetStream that are not those of 'guestprobe fleet serve', the places for
-the fleet's definitions (a KV bucket) and for what its scripts publish (two streams); or give those
-there are other bounds. --replicas is on how many servers of a cluster each is: with 3 of them one may end.`,
+		Short: "Create the storage of a fleet on its servers",
+		Long: `Create the storage of a fleet on NATS servers with JetStream that were not started by 'guestprobe fleet serve':
+a KV bucket for the fleet's definitions and two streams for its scripts' results. If they exist,
+change their bounds. --replicas is the number of a cluster's servers that store each of
+them: with 3, one server may fail.`,
 		Example: "  guestprobe fleet init --fleet nats://farm:4222 --events-age 72h",
-		Args:    command.Between(0, 0, ""),
+		Args:    command.ArgsBetween(0, 0, ""),
 		Plain:   true,
 		Flags: func(f *pflag.FlagSet) {
 			b.Flags(f)
-			f.IntVar(&b.Replicas, "replicas", b.Replicas, "keep it on so `many` servers of a cluster")
+			f.IntVar(&b.Replicas, "replicas", b.Replicas, "the `number` of servers of a cluster that store it")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
-			if a.fleet.URL == "" {
+			if ff.URL == "" {
 				return command.Usagef("say which fleet: --fleet URL")
 			}
 			if err := b.Check(); err != nil {
 				return command.Usagef("%w", err)
 			}
-			if _, err := a.fleet.check(); err != nil {
+			if _, err := ff.check(); err != nil {
 				return err
 			}
-			n, err := fleet.Connect(ctx, a.fleet.Address, "guestprobe", false, nil)
+			n, err := fleet.Connect(ctx, ff.Address, "guestprobe", false, nil)
 			if err != nil {
 				return err
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// keepingServer starts a server of a fleet, without a daemon, and returns its URL and a connection of a peer that publishes what it
-// likes.
+// keepingServer starts a fleet's server without a daemon, and returns its URL and a connection of a peer that can publish
+// anything.
 func keepingServer(t *testing.T) (string, *nats.Conn) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 8 << 20})
@@ -30,7 +30,7 @@ func keepingServer(t *testing.T) (string, *nats.Conn) {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	for !s.ReadyForConnections(time.Second) {
-		if patience.Of(t).Err() != nil {
+		if patience.Context(t).Err() != nil {
 			t.Fatal("the server does not begin")
 		}
 	}
@@ -41,17 +41,17 @@ func keepingServer(t *testing.T) (string, *nats.Conn) {
 	t.Cleanup(nc.Close)
 	b := fleet.DefaultBounds()
 	b.EventsBytes, b.MapsBytes = 64<<20, 64<<20
-	if err := fleet.Prepare(patience.Of(t), nc, b); err != nil {
+	if err := fleet.Prepare(patience.Context(t), nc, b); err != nil {
 		t.Fatal(err)
 	}
 	return s.ClientURL(), nc
 }
 
-// reported runs fleet report.
-func reported(t *testing.T, url string, args ...string) (out, said string, status int) {
+// runReport runs fleet report.
+func runReport(t *testing.T, url string, args ...string) (out, said string, status int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	status = Program().Run(patience.Of(t), command.Env{Args: append([]string{"fleet", "report", "--fleet", url}, args...), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }})
+	status = Program().Run(patience.Context(t), command.Env{Args: append([]string{"fleet", "report", "--fleet", url}, args...), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }})
 	return stdout.String(), stderr.String(), status
 }
 
@@ -60,7 +60,7 @@ const (
 	aDef = "DEFDEFDEF1"
 )
 
-// publishHead publishes maps or events of a run, as a daemon does, with changes of the head.
+// publishHead publishes maps or events of a run as a daemon does, after change has modified the head.
 func publishHead(t *testing.T, nc *nats.Conn, kind string, records string, change func(map[string]any)) {
 	t.Helper()
 	h := map[string]any{
@@ -73,14 +73,14 @@ func publishHead(t *testing.T, nc *nats.Conn, kind string, records string, chang
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(patience.Of(t), time.Minute)
+	ctx, cancel := context.WithTimeout(patience.Context(t), time.Minute)
 	defer cancel()
 	if _, err := nc.RequestWithContext(ctx, fmt.Sprintf("guestprobe.%s.%s.%s", kind, h["id"], h["run"]), append(append(head, '\n'), records...)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestReportMalformed: what a peer has published and makes no sense is left out and counted, and breaks nobody's report.
+// TestReportMalformed: malformed messages of a peer are left out and counted. The report still works.
 func TestReportMalformed(t *testing.T) {
 	url, nc := keepingServer(t)
 	good := `{"name":"@n","keyed":false,"kind":"count","elements":[{"words":[7]}]}` + "\n"
@@ -98,8 +98,8 @@ func TestReportMalformed(t *testing.T) {
 		publishHead(t, nc, "maps", good, func(h map[string]any) { h["run"] = fmt.Sprint("RUNRUNBAD", i); bad(h) })
 	}
 	publishHead(t, nc, "events", "nonsense\n", func(h map[string]any) { h["to"] = 2 })
-	out, said, status := reported(t, url, "--format", "json", "reads")
-	if status != exitPartly || !strings.Contains(said, "vm1: 3 records of its maps are not in the sums, or not whole") || !strings.Contains(said, "7 messages are left out") {
+	out, said, status := runReport(t, url, "--format", "json", "reads")
+	if status != exitPartly || !strings.Contains(said, "vm1: 3 records of its maps are not in the sums, or not whole") || !strings.Contains(said, "Ignored 7 messages from another version") {
 		t.Errorf("status %d, %s", status, said)
 	}
 	var s struct {
@@ -122,18 +122,18 @@ func TestReportMalformed(t *testing.T) {
 	if len(s.Runs) != 2 || s.Runs[0].Malformed != 3 || s.Runs[1].Daemon != "vm2_vm3_running" || s.Runs[1].State != "x y" {
 		t.Errorf("runs %+v", s.Runs)
 	}
-	out, said, _ = reported(t, url, "reads")
+	out, said, _ = runReport(t, url, "reads")
 	if n := strings.Count(out, "\n"); n < 4 || strings.Contains(out+said, "\nvm3") || strings.Contains(out+said, "\nvm9") || strings.Contains(said, "-5") {
 		t.Errorf("%s%s", out, said)
 	}
-	// The list has no counts that it has not counted.
-	out, _, status = reported(t, url, "--format", "json")
+	// The list has no counts of kept events: it does not read them.
+	out, _, status = runReport(t, url, "--format", "json")
 	if status != 0 || strings.Contains(out, `"kept"`) || strings.Contains(out, `"missing"`) || !strings.Contains(out, `"events"`) {
 		t.Errorf("status %d: %s", status, out)
 	}
 }
 
-// TestReportUnpacked: what peers have published packed takes no more memory than there is for it; what is left out is said.
+// TestReportUnpacked: unpacking compressed messages uses bounded memory. The report says what it leaves out.
 func TestReportUnpacked(t *testing.T) {
 	url, nc := keepingServer(t)
 	packed := func(run int, size int) {
@@ -151,7 +151,7 @@ func TestReportUnpacked(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(patience.Of(t), time.Minute)
+		ctx, cancel := context.WithTimeout(patience.Context(t), time.Minute)
 		defer cancel()
 		if _, err := nc.RequestWithContext(ctx, fmt.Sprintf("guestprobe.maps.%s.RUNRUNRUN%d", aDef, run), b.Bytes()); err != nil {
 			t.Fatal(err)
@@ -161,17 +161,17 @@ func TestReportUnpacked(t *testing.T) {
 		packed(run, 60<<20)
 	}
 	packed(5, 65<<20)
-	out, said, status := reported(t, url, "reads")
-	if status != exitPartly || !strings.Contains(out, "\n@n: 28\n") || !strings.Contains(said, "vm4: its maps are left out: those of all daemons are more than 256 MiB") || !strings.Contains(said, "1 message is left out") {
+	out, said, status := runReport(t, url, "reads")
+	if status != exitPartly || !strings.Contains(out, "\n@n: 28\n") || !strings.Contains(said, "vm4: its maps are left out: the maps of all daemons exceed 256 MiB") || !strings.Contains(said, "Ignored 1 message from another version") {
 		t.Errorf("status %d: %s%s", status, out, said)
 	}
 	publishHead(t, nc, "maps", strings.Repeat("{}\n", maxMapRecords+5), func(h map[string]any) { h["id"], h["name"] = "DEFDEFDEF2", "many" })
-	if _, said, status = reported(t, url, "many"); status != exitPartly || !strings.Contains(said, fmt.Sprintf("vm1: more than %d records of maps", maxMapRecords)) {
+	if _, said, status = runReport(t, url, "many"); status != exitPartly || !strings.Contains(said, fmt.Sprintf("vm1: more than %d records of maps", maxMapRecords)) {
 		t.Errorf("status %d: %s", status, said)
 	}
 }
 
-// TestReportStale: a run that must have published something since is stale: its row, JSON and the exit status say so.
+// TestReportStale: a run is stale if it should have published since. Its row, JSON and the exit status show that.
 func TestReportStale(t *testing.T) {
 	now := time.Now()
 	for _, tc := range []struct {
@@ -181,7 +181,7 @@ func TestReportStale(t *testing.T) {
 		{fleet.Head{Every: 60, Kept: now.Add(-4 * time.Minute)}, true},
 		{fleet.Head{Every: 60, Kept: now.Add(-2 * time.Minute)}, false},
 		{fleet.Head{Every: 60, Kept: now.Add(-4 * time.Minute), Final: true}, false},
-		{fleet.Head{Kept: now.Add(-4 * time.Hour)}, false}, // of an older daemon
+		{fleet.Head{Kept: now.Add(-4 * time.Hour)}, false}, // from an older daemon
 	} {
 		if got := tc.h.Stale(now); got != tc.want {
 			t.Errorf("%+v: %v", tc.h, got)

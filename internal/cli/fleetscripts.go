@@ -16,18 +16,18 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// fleetScriptRow is what daemons of a fleet do by one name.
+// fleetScriptRow is what the daemons of a fleet run under one name.
 type fleetScriptRow struct {
 	Name    string     `json:"name"`
-	Kind    string     `json:"kind"` // as of api.FleetDefinition
+	Kind    string     `json:"kind"` // a kind of api.FleetDefinition
 	Fleet   bool       `json:"fleet"`
-	ID      string     `json:"id,omitempty"`    // of the fleet's definition
-	Where   string     `json:"where,omitempty"` // of it
-	By      string     `json:"by,omitempty"`    // of it
+	ID      string     `json:"id,omitempty"` // of the fleet's definition, as the next two
+	Where   string     `json:"where,omitempty"`
+	By      string     `json:"by,omitempty"`
 	Since   *time.Time `json:"since,omitempty"`
-	Daemons int        `json:"daemons"` // that are there and have it, or have refused it
+	Daemons int        `json:"daemons"` // connected daemons that have it or rejected it
 	Running int        `json:"running"`
-	Ended   int        `json:"ended"` // or stopped by somebody there
+	Ended   int        `json:"ended"` // or stopped on the daemon itself
 	Refused int        `json:"refused"`
 	Hits    uint64     `json:"hits"`
 	Written uint64     `json:"written"`
@@ -35,26 +35,26 @@ type fleetScriptRow struct {
 	Script  string     `json:"script,omitempty"`
 }
 
-// scriptsOf is what a daemon has of scripts.
+// scriptsOf are a daemon's scripts, and its state of the fleet's definitions.
 type scriptsOf struct {
 	Scripts []api.ScriptInfo `json:"scripts"`
 	Fleet   api.FleetState   `json:"fleet"`
 }
 
-// fleetScripts is what scripts prints of a fleet as JSON.
+// fleetScripts is the JSON output of scripts for a fleet.
 type fleetScripts struct {
 	Scripts []fleetScriptRow    `json:"scripts"`
 	Daemons []answer[scriptsOf] `json:"daemons"`
 }
 
-// membersAndDefinitions returns the daemons that are meant, of a fleet perhaps none, and what the fleet is to do: nothing where no
-// server of it keeps that, or there is no fleet.
+// membersAndDefinitions returns the matching daemons, of a fleet possibly none, and the fleet's definitions. Without a fleet,
+// or if no server of it stores definitions, these are empty.
 func (a *app) membersAndDefinitions(ctx context.Context, r *command.Run) (*members, fleet.Index, error) {
 	if a.fleet.URL == "" {
-		m, err := a.alone(ctx, r)
+		m, err := a.dialOne(ctx, r)
 		return m, fleet.Index{}, err
 	}
-	m, err := a.fleet.anyMembers(ctx)
+	m, err := a.fleet.findMembers(ctx)
 	if err != nil {
 		return nil, fleet.Index{}, err
 	}
@@ -66,14 +66,14 @@ func (a *app) membersAndDefinitions(ctx context.Context, r *command.Run) (*membe
 	return m, x, nil
 }
 
-// listScripts lists the scripts that a daemon has; of a fleet what it is to do, and the scripts that daemons have besides, by name.
+// listScripts lists a daemon's scripts. For a fleet it lists the fleet's definitions and the daemons' other scripts, by name.
 func (a *app) listScripts(ctx context.Context, r *command.Run) error {
 	m, x, err := a.membersAndDefinitions(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
+	return askEach(ctx, r, m, func(ctx context.Context, c *remote.Client) (s scriptsOf, err error) {
 		if s.Scripts, err = c.Scripts(ctx); err == nil && !m.alone {
 			s.Fleet, err = c.Fleet(ctx, 0)
 		}
@@ -106,7 +106,7 @@ func (a *app) listScripts(ctx context.Context, r *command.Run) error {
 	})
 }
 
-// state says in how many daemons it runs.
+// state returns in how many daemons the script runs, has ended and was rejected.
 func (s *fleetScriptRow) state() string {
 	out := fmt.Sprintf("%d running", s.Running)
 	if s.Ended > 0 {
@@ -118,9 +118,9 @@ func (s *fleetScriptRow) state() string {
 	return out
 }
 
-// scriptRows adds up what daemons have answered, and notes what some have refused.
+// scriptRows adds up the daemons' answers, and prints a note for each definition that a daemon rejected.
 func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleetScriptRow {
-	rows := map[string]*fleetScriptRow{} // of definitions by ID, of others by name
+	rows := map[string]*fleetScriptRow{} // definitions by ID, other scripts by name
 	for _, d := range x.Definitions {
 		rows["id "+d.ID] = &fleetScriptRow{Name: d.Name, Kind: api.KindScript, Fleet: true, ID: d.ID, Where: d.Where, By: d.By, Since: &d.Since}
 	}
@@ -132,7 +132,7 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 		for _, d := range a.Answer.Fleet.Definitions {
 			row := rows["id "+d.ID]
 			if row == nil {
-				continue // it was withdrawn just now, or has come
+				continue // withdrawn or defined while we asked
 			}
 			row.Kind = d.Kind
 			switch row.Daemons++; d.State {
@@ -177,8 +177,8 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 	return out
 }
 
-// having are the answers of those that have what was asked for; if none has, all.
-func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
+// selectHaving drops the answers that failed with that code. If all did, it returns the first.
+func (o answersOf[T]) selectHaving(code api.Code) (out []answer[T]) {
 	for _, a := range o.Daemons {
 		var wire *api.Error
 		if !errors.As(a.err, &wire) || wire.Code != code {
@@ -191,7 +191,7 @@ func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
 	return out
 }
 
-// stopScript ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
+// stopScript ends a script in all daemons, or what the fleet's definition of that name has started, and prints the combined end.
 func (a *app) stopScript(ctx context.Context, r *command.Run) error {
 	name := r.Args[0]
 	m, x, err := a.membersAndDefinitions(ctx, r)
@@ -202,7 +202,7 @@ func (a *app) stopScript(ctx context.Context, r *command.Run) error {
 	fs := newScriptStream(r, &scriptFlags{}, m.alone, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.StopScript(ctx, name) })
 	fs.fixed = true
 	if m.alone {
-		return fs.everywhere(ctx, m, func() error { return nil })
+		return fs.runEverywhere(ctx, m, func() error { return nil })
 	}
 	def := x.Find(name)
 	if def != nil && a.fleet.where != "" {
@@ -223,11 +223,11 @@ func (a *app) stopScript(ctx context.Context, r *command.Run) error {
 	}
 	asked := got.verdict(r)
 	if def == nil && len(some.all) == 0 {
-		return cmp.Or(asked, undefined(fleet.ErrUndefined, name))
+		return cmp.Or(asked, definitionError(fleet.ErrUndefined, name))
 	}
 	var ended error
 	if len(some.all) > 0 {
-		ended = fs.everywhere(ctx, &some, func() error { return nil })
+		ended = fs.runEverywhere(ctx, &some, func() error { return nil })
 	}
 	if def == nil {
 		return cmp.Or(ended, asked)
@@ -246,8 +246,8 @@ func (a *app) stopScript(ctx context.Context, r *command.Run) error {
 	return cmp.Or(ended, err, asked)
 }
 
-// noteGone says which runs of a definition are not in the sums that stop prints, since their daemons are gone: what they have
-// published stays.
+// noteGone names the runs of a definition that are not in the sums that stop prints because their daemons are gone. Their
+// published records stay available.
 func noteGone(ctx context.Context, r *command.Run, m *members, def *fleet.Definition) error {
 	here := map[string]bool{}
 	for _, c := range m.all {
@@ -270,7 +270,7 @@ func noteGone(ctx context.Context, r *command.Run, m *members, def *fleet.Defini
 	return nil
 }
 
-// has reports whether a daemon has the script of a definition, or without one one of its own.
+// has reports whether a daemon has the script of a definition, or, if def is nil, a script of its own of that name.
 func (s *scriptsOf) has(name string, def *fleet.Definition) bool {
 	there := slices.ContainsFunc(s.Scripts, func(i api.ScriptInfo) bool { return i.Name == name })
 	if def == nil || !there {

@@ -22,19 +22,19 @@ func (a *app) gdb() command.Spec {
 	return command.Spec{
 		Use:   "gdb [FILE] [-- ARGUMENT...]",
 		Short: "Debug the guest with GDB",
-		Long: `gdb starts GDB on the guest, which stops for it: vCPUs are threads, breakpoints and
-watchpoints are probes, memory is the guest's own without them. FILE has the guest's program with
-its debug information, a Linux guest's vmlinux say; a Linux kernel's slide is told to GDB. Without it
-GDB gets the built-in guest's, or that of guestprobed --guest, from the daemon, and of a Linux
-guest the names of its kernel and how to find callers. What is behind
--- goes to GDB. 'monitor COMMAND' in GDB is 'guestprobe COMMAND'. When GDB quits or detaches,
-its breakpoints go, and a guest that ran goes on.
+		Long: `Start GDB on the guest, which stops for it. vCPUs are threads, breakpoints and watchpoints
+are probes, and memory is shown without them. FILE is the guest's program with its debug
+information, for example a Linux guest's vmlinux; guestprobe gives GDB the slide of a Linux kernel.
+Without FILE the daemon gives GDB the program of the built-in guest or of guestprobed --guest, and
+for a Linux guest the names of its kernel and a way to find callers. Arguments after --
+go to GDB. 'monitor COMMAND' in GDB runs 'guestprobe COMMAND'. When GDB quits or detaches,
+its breakpoints are removed, and the guest resumes if it was running.
 
 Any debugger that speaks the protocol may connect: 'target remote PATH' with the path that
 --print shows.`,
 		Example: `  guestprobe gdb --print
   guestprobe gdb --print vmlinux -- --nx`,
-		Args:  command.Between(0, -1, ""),
+		Args:  command.ArgsBetween(0, -1, ""),
 		Files: []string{"gdb"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&program, "gdb", program, "start this `program`")
@@ -55,7 +55,7 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 			if print {
 				line := []string{program}
 				for _, arg := range args {
-					line = append(line, quoted(arg))
+					line = append(line, quoteWord(arg))
 				}
 				return r.Print("%s\n", strings.Join(line, " "))
 			}
@@ -64,21 +64,21 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 	}
 }
 
-// quoted is a word as a shell takes it.
-func quoted(word string) string {
+// quoteWord quotes a word for the shell if necessary.
+func quoteWord(word string) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@+") == "" {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// debug runs a debugger in the terminal that is ours. ^C is the debugger's.
+// debug runs a debugger in our terminal. Ctrl-C goes to the debugger.
 func debug(ctx context.Context, r *command.Run, program string, args []string) error {
 	path, err := exec.LookPath(program)
 	if err != nil {
 		return fmt.Errorf("%w: install gdb (Debian's package of that name), or name another one by --gdb", err)
 	}
-	// It gets the signal from the terminal itself, and we stay for its end.
+	// The terminal sends SIGINT to the debugger too. Ignore it here and wait for the debugger's exit.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, os.Interrupt)
 	defer signal.Stop(ignored)
@@ -93,8 +93,8 @@ func debug(ctx context.Context, r *command.Run, program string, args []string) e
 	return nil
 }
 
-// monitored are the commands behind a debugger's "monitor". They run in the daemon, with its rights, and
-// whoever types them may have others: so they do nothing but ask the daemon.
+// monitored are the commands allowed in a debugger's "monitor". They run in the daemon, with rights that the
+// debugger's user may not have, so only commands that do nothing but send requests to the daemon are allowed.
 var monitored = []string{
 	"arm", "attach", "blacklist", "bt", "call", "detach", "disable", "disarm", "disas", "enable", "filter", "finish",
 	"guest console", "guest pause", "guest reset", "guest resume", "guest status", "guest text",
@@ -102,8 +102,8 @@ var monitored = []string{
 	"step", "stop", "symbols", "tasks", "tool", "trace", "until", "vars", "version",
 }
 
-// Monitor does a line of commands that was typed behind a debugger's "monitor", as guestprobe does
-// them. It is for guestprobed.
+// Monitor runs a command line that was typed at a debugger's "monitor", as guestprobe
+// would. guestprobed calls it.
 func Monitor(ctx context.Context, socket, line string, w io.Writer) error {
 	args, err := words(line)
 	if err != nil {
@@ -131,7 +131,7 @@ func Monitor(ctx context.Context, socket, line string, w io.Writer) error {
 	return nil
 }
 
-// words splits a line as a shell does, without its expansions.
+// words splits a line into words as a shell does, but without expansions.
 func words(line string) (all []string, err error) {
 	var word strings.Builder
 	inWord := false
@@ -165,7 +165,7 @@ func words(line string) (all []string, err error) {
 	case quote != 0:
 		return nil, fmt.Errorf("a %c has no end", quote)
 	case escaped:
-		return nil, errors.New(`there is nothing behind the last \`)
+		return nil, errors.New(`nothing follows the last \`)
 	case inWord:
 		all = append(all, word.String())
 	}

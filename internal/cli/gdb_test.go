@@ -15,8 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// TestGDB is a session of GDB's with the built-in guest on two vCPUs. Each command is
-// followed by what GDB says then, as regular expressions, one after the other.
+// TestGDB is a GDB session with the built-in guest on two vCPUs. Each command is
+// followed by regular expressions that GDB's output must match, one after the other.
 func TestGDB(t *testing.T) {
 	gdb := kvmtest.RequireCommand(t, "gdb")
 	kvmtest.Require(t)
@@ -37,13 +37,13 @@ func TestGDB(t *testing.T) {
 		{"step"},
 		{"up", `^#1 +0x[0-9a-f]+ in `},
 		{"down", `^#0 +vfs_read`},
-		{"disable 1"}, // the other vCPU may come there first
+		{"disable 1"}, // the other vCPU may get there first
 		{"finish", `^Value returned is \$2 = `},
 		{"info breakpoints", `breakpoint already hit 1 time$`},
 		{"enable 1"},
 		{"monitor attach 'p:x vfs_read'", `kprobes/x`},
 		{"continue", `hit Breakpoint 1, vfs_read \(fd=`},
-		{"monitor stat x", // both vCPUs may have come at once, and with an fd that GDB's condition does not want
+		{"monitor stat x", // both vCPUs may have hit it at once, one with an fd that does not meet GDB's condition
 			`^kprobes/x +all +[1-9] +[1-9] +0 +0 +0$`},
 		{"x/2i vfs_read", `<vfs_read>:\tendbr64$`, `<vfs_read\+4>:\tsub +\$0x3,%edi$`},
 		{"monitor nonsense", `no command "nonsense"`},
@@ -104,12 +104,12 @@ func TestGDB(t *testing.T) {
 	gdbSays(t, gdb, steps)
 }
 
-// TestGDBCases has what GDB's own test cases of the same subjects try on remote targets, as docs/debugging.md lists them.
+// TestGDBCases covers the commands in GDB's own test cases for remote targets, as listed in docs/debugging.md.
 func TestGDBCases(t *testing.T) {
 	gdb := kvmtest.RequireCommand(t, "gdb")
 	kvmtest.Require(t)
 	gdbSays(t, gdb, [][]string{
-		{"advance *work_files"}, // away from vfs_read, where it may have been stopped, and would step over the first breakpoint
+		{"advance *work_files"}, // leave vfs_read, where the guest may have stopped: GDB would step over the first breakpoint
 		{"break *vfs_read if fd > 3 && fd < 6", `^Breakpoint 1 at `},
 		{"break *vfs_read+4 if fd > 3 && fd < 6", `^Breakpoint 2 at `},
 		{"continue", `hit Breakpoint 1, vfs_read \(`},
@@ -131,7 +131,7 @@ func TestGDBCases(t *testing.T) {
 		{"info symbol $rip", `^vfs_read in section`},
 		{"until *vfs_read+7", `^0x\w+.*`},
 		{"info symbol $rip", `^vfs_read \+ 7 in section`},
-		{"advance *selfcheck_fail"}, // where nothing comes, so it stops when the function returns
+		{"advance *selfcheck_fail"}, // never reached, so it stops when the function returns
 		{"info symbol $rip", `^(work_files|do_syscall) \+ \d+ in section`},
 		{"ignore 1 1", `^No breakpoint number 1\.$`},
 		{"break vfs_write"},
@@ -146,7 +146,7 @@ func TestGDBCases(t *testing.T) {
 		{"break *vfs_read+7"},
 		{"continue", `hit Breakpoint 7, `},
 		{"continue", `hit Breakpoint 7, `},
-		{"continue", `hit Breakpoint 7, `}, // of which one at most for each vCPU was in there before
+		{"continue", `hit Breakpoint 7, `}, // each vCPU may already have been in there once
 		{"info breakpoints", `^6 +dprintf `, `already hit \d+ times?$`},
 		{"delete"},
 		{"x/s files[0].path", `"/etc/hostname"$`},
@@ -178,7 +178,7 @@ func TestGDBCases(t *testing.T) {
 		{"continue", `hit Breakpoint 8, vfs_write \(`},
 		{"break *vfs_read", `^Breakpoint 9 at `},
 		{"delete 8"},
-		{"continue", `hit Breakpoint 9, vfs_read \(`}, // where it keeps no lock that the other one needs
+		{"continue", `hit Breakpoint 9, vfs_read \(`}, // holds no lock here that the other vCPU needs
 		{"set scheduler-locking on"},
 		{`python gdb.execute("thread %d" % (3 - gdb.selected_thread().num))`},
 		{"python alone = gdb.selected_thread().num"},
@@ -191,17 +191,17 @@ func TestGDBCases(t *testing.T) {
 	})
 }
 
-// gdbSays has GDB do commands with the built-in guest, and checks what it says, by regular expressions, each for a line behind that of the
-// one before.
+// gdbSays runs GDB commands with the built-in guest, and checks the output with regular expressions. Each must match a line after
+// the previous one's.
 func gdbSays(t *testing.T, gdb string, steps [][]string) {
 	t.Helper()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	dir, socket, end := debuggee(ctx, t)
 	gdbSaysOf(ctx, t, gdb, dir, socket, nil, steps)
 	end()
 }
 
-// gdbSaysOf does so with the guest of the daemon at a socket, and with more of an environment.
+// gdbSaysOf is gdbSays for the guest of the daemon at a socket, with additional environment variables.
 func gdbSaysOf(ctx context.Context, t *testing.T, gdb, dir, socket string, env []string, steps [][]string) {
 	t.Helper()
 	args := []string{"--socket", socket, "gdb", "--gdb", gdb, "--", "--nx", "--batch", "-ex", "set pagination off", "-ex", "set debuginfod enabled off"}
@@ -235,8 +235,8 @@ func gdbSaysOf(ctx context.Context, t *testing.T, gdb, dir, socket string, env [
 	}
 }
 
-// debuggee starts a daemon with the built-in guest on two vCPUs. end wants that to run, and to be as it was, and
-// ends it. Sockets and what a debugger keeps are in dir.
+// debuggee starts a daemon with the built-in guest on two vCPUs. end checks that the guest runs and is intact, and
+// stops the daemon. dir is for sockets and for a debugger's files.
 func debuggee(ctx context.Context, t *testing.T) (dir, socket string, end func()) {
 	t.Helper()
 	dir = shortDir(t)
@@ -251,7 +251,7 @@ func debuggee(ctx context.Context, t *testing.T) (dir, socket string, end func()
 	}
 }
 
-// shortDir is a directory for sockets, whose names have 107 bytes at most.
+// shortDir creates a directory for sockets, whose paths are limited to 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gp")
@@ -279,7 +279,7 @@ func daemonAt(ctx context.Context, t *testing.T, socket string, args ...string) 
 	return d
 }
 
-// checkIntact: the guest runs, and has found nothing wrong; its text is its own.
+// checkIntact checks that the guest runs, that its self-check has found no error, and that its code is unmodified.
 func checkIntact(ctx context.Context, t *testing.T, socket string) {
 	t.Helper()
 	out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "guest", "status").CombinedOutput()

@@ -11,12 +11,12 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// TestGDBSnapshots: beneath GDB a guest is saved, goes back to that, and comes up again in another daemon. GDB is told, and
-// its breakpoints and watchpoints are there.
+// TestGDBSnapshots saves a guest under GDB, resets it to the snapshot, and restores it in another daemon. GDB must be notified, and
+// its breakpoints and watchpoints must stay.
 func TestGDBSnapshots(t *testing.T) {
 	gdb := kvmtest.RequireCommand(t, "gdb")
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	dir := shortDir(t)
 	first, second := filepath.Join(dir, "s"), filepath.Join(dir, "r")
 	file := filepath.Join(dir, "before.gps")
@@ -38,10 +38,10 @@ func TestGDBSnapshots(t *testing.T) {
 		{"stepi"},
 		{"x/i $rip", `^=> 0x[0-9a-f]+ <vfs_read\+4>:\tsub`},
 		{"shell guestprobe guest reset --to here.gps", `^state +paused$`},
-		{"finish", `^The guest was reset, and waits here\.$`, `received signal SIGINT, Interrupt\.$`, `vfs_read \(`}, // not to the end of what was
+		{"finish", `^The guest was reset, and waits here\.$`, `received signal SIGINT, Interrupt\.$`, `vfs_read \(`}, // not at the end of the function that it was in
 		{"print $rsp == $rspThen && vfs_bytes_read == $totalThen", ` = 1$`},
 		{"info breakpoints", `^1 +breakpoint `, `^2 +hw watchpoint `},
-		{"continue", `^Breakpoint 1, vfs_read \(fd=`}, // it was saved in front of that; an interrupt may have had another thread come first
+		{"continue", `^Breakpoint 1, vfs_read \(fd=`}, // the snapshot was taken before it; after an interrupt another thread may get there first
 		{"disable 1"},
 		{"continue", `^Hardware watchpoint 2: vfs_bytes_read$`, `^Old value = `, `^New value = `},
 		{"shell guestprobe guest reset", `^state +created$`},
@@ -51,7 +51,7 @@ func TestGDBSnapshots(t *testing.T) {
 		{"enable 1"},
 		{"continue", `^(Breakpoint 1, vfs_read|Hardware watchpoint 2)`},
 		{`python import os, signal; os.kill(int(os.environ["DAEMON"]), signal.SIGKILL)`},
-		{"stepi", `^(Remote (connection closed|communication error)|No registers\.$)`}, // it may have noticed,
+		{"stepi", `^(Remote (connection closed|communication error)|No registers\.$)`}, // GDB may have noticed,
 		{`python gdb.execute("target remote %s.gdb" % os.environ["RESTORED"])`, `vfs_read \(`},
 		{"info breakpoints", `^1 +breakpoint `, `^2 +hw watchpoint `},
 		{"continue", `^Breakpoint 1, vfs_read \(fd=`},
@@ -65,7 +65,7 @@ func TestGDBSnapshots(t *testing.T) {
 	}
 }
 
-// TestGDBCrashes: a guest that crashes beneath GDB, and one that ends, are told with the reason, and can be looked at.
+// TestGDBCrashes: GDB reports why a guest crashed or ended, and can inspect it.
 func TestGDBCrashes(t *testing.T) {
 	gdb := kvmtest.RequireCommand(t, "gdb")
 	kvmtest.Require(t)
@@ -75,7 +75,7 @@ func TestGDBCrashes(t *testing.T) {
 			{"continue", `^Breakpoint 1, crash_on_purpose \(`},
 			{"continue", `^The guest has crashed on vCPU 0: triple fault: `, `received signal SIGSEGV, Segmentation fault\.$`},
 			{"info threads", `"vCPU 0" \(crashed: triple fault: `},
-			// AMD's processors have lost the registers by then.
+			// On AMD the registers are lost by then.
 			{"x/i $rip", `^=> 0x[0-9a-f]+ <crash_on_purpose\+\d+>:\tud2|^=> 0xfff0`},
 			{"bt", `crash_on_purpose|0x0*fff0`},
 			{"stepi", `^the guest has ended; reset it first$`, `received signal SIGSEGV, Segmentation fault\.$`},
@@ -96,7 +96,7 @@ func TestGDBCrashes(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			ctx := patience.Of(t)
+			ctx := patience.Context(t)
 			dir := shortDir(t)
 			socket := filepath.Join(dir, "s")
 			d := daemonAt(ctx, t, socket, "--vcpus", "1", "--paused", "--cmdline", "crash="+how, "--log-level", "error")

@@ -24,7 +24,7 @@ func (a *app) guest() command.Spec {
 	}
 	var paused bool
 	var to string
-	reset := action("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *remote.Client) (api.Guest, error) {
+	reset := action("reset", "Boot the guest again, with its probes in place", func(ctx context.Context, c *remote.Client) (api.Guest, error) {
 		if to != "" {
 			return resetTo(ctx, c, to, paused)
 		}
@@ -33,22 +33,35 @@ func (a *app) guest() command.Spec {
 	reset.Files = []string{"to"}
 	reset.Flags = func(f *pflag.FlagSet) {
 		f.BoolVar(&paused, "paused", false, "stop before the first instruction, or where the snapshot was taken")
-		f.StringVar(&to, "to", "", "make the guest what it was when 'guest save' wrote this `file`, with the probes of now")
+		f.StringVar(&to, "to", "", "restore the guest from this `file` of 'guest save', with the current probes")
 	}
 	vcpu := -1
-	resume := action("resume", "Let the guest run, and vCPUs that are stopped", nil)
+	resume := action("resume", "Let the guest and its stopped vCPUs run", nil)
 	resume.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Guest, error) {
 		if r.Given("vcpu") {
 			return c.ResumeVCPU(ctx, vcpu)
 		}
 		return c.Resume(ctx)
 	}, printGuest)
-	resume.Flags = func(f *pflag.FlagSet) { f.IntVar(&vcpu, "vcpu", -1, "let this `VCPU` go on only, which is stopped") }
+	resume.Flags = func(f *pflag.FlagSet) { f.IntVar(&vcpu, "vcpu", -1, "resume only this stopped `VCPU`") }
+	status := action("status", "Show the guest's state", nil)
+	status.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Guest, error) {
+		g, err := c.Guest(ctx)
+		if err == nil {
+			noteWaiting(ctx, r, c)
+		}
+		return g, err
+	}, printGuest)
 	return command.Spec{
 		Use:   "guest",
 		Short: "Show and control the guest",
+		Cures: map[string]string{
+			"stop": "'guestprobe guest pause' stops the vCPUs; a signal to guestprobed ends the guest", "start": "'guestprobe guest resume' lets the vCPUs run; 'guestprobed' starts a guest",
+			"kill": "'guestprobe guest pause' stops the vCPUs; a signal to guestprobed ends the guest", "reboot": "'guestprobe guest reset' boots the guest again",
+			"restart": "'guestprobe guest reset' boots the guest again", "restore": "'guestprobe guest reset --to FILE' goes back to what 'guest save' wrote",
+		},
 		Sub: []command.Spec{
-			action("status", "Show the guest's state", func(ctx context.Context, c *remote.Client) (api.Guest, error) { return c.Guest(ctx) }),
+			status,
 			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *remote.Client) (api.Guest, error) { return c.Pause(ctx) }),
 			resume,
 			reset, a.save(), a.console(), a.text(),
@@ -56,8 +69,25 @@ func (a *app) guest() command.Spec {
 	}
 }
 
-// confirmed says how the guest confirms where its kernel is.
-func confirmed(by []string) string {
+// noteWaiting lists the saved attachments of an earlier daemon that could not be restored in this guest.
+func noteWaiting(ctx context.Context, r *command.Run, c *remote.Client) {
+	d, err := c.Daemon(ctx)
+	if err != nil || len(d.NotRestored) == 0 {
+		return
+	}
+	const shown = 10
+	r.Note("Not attached to this guest, but tried again at each reset and start (--state):")
+	for i, what := range d.NotRestored {
+		if i == shown {
+			r.Note("  and %d more (GET /v1/daemon names them)", len(d.NotRestored)-shown)
+			return
+		}
+		r.Note("  %s", command.Clean(what))
+	}
+}
+
+// confirmText describes which sources confirm the kernel's location.
+func confirmText(by []string) string {
 	if len(by) == 0 {
 		return ""
 	}
@@ -82,7 +112,7 @@ func printGuest(r *command.Run, g api.Guest) error {
 	}
 	if k := g.Kernel; k != nil {
 		rows = append(rows, []string{"kernel", "Linux " + k.Version}, []string{"system", k.System},
-			[]string{"slide", fmt.Sprintf("%#x%s", uint64(k.Slide), confirmed(k.Checked))})
+			[]string{"slide", fmt.Sprintf("%#x%s", uint64(k.Slide), confirmText(k.Checked))})
 		if k.System == "panicked" {
 			rows[0][1] += ", but its kernel has panicked"
 			rows = append(rows, []string{"panic", command.Clean(k.Panic)})
@@ -106,8 +136,8 @@ func printGuest(r *command.Run, g api.Guest) error {
 	if err := r.Table([]string{"GUEST", ""}, rows); err != nil {
 		return err
 	}
-	for _, t := range []statTable{exitsTable(g.CPUs), standingTable(g.CPUs)} {
-		if err := t.below(r); err != nil {
+	for _, t := range []statTable{exitsTable(g.CPUs), stoppedTable(g.CPUs)} {
+		if err := t.printBelow(r); err != nil {
 			return err
 		}
 	}
@@ -124,7 +154,7 @@ func printGuest(r *command.Run, g api.Guest) error {
 	return r.Print("\n%s\n", command.Clean(g.Crash.Report))
 }
 
-// jailText says how the daemon is confined.
+// jailText describes how the daemon is confined.
 func jailText(j api.Jail) string {
 	if !j.Confined {
 		return "none: the daemon is not confined"
@@ -144,9 +174,9 @@ func jailText(j api.Jail) string {
 	return strings.Join(parts, "; ")
 }
 
-// standingTable has where the vCPUs stand that are not running, and in which
-// address space: what --space of attach takes.
-func standingTable(cpus []api.CPUInfo) statTable {
+// stoppedTable shows where stopped vCPUs are, and in which
+// address space, as a value for attach --space.
+func stoppedTable(cpus []api.CPUInfo) statTable {
 	t := statTable{heading: []string{"VCPU", "RIP", "SYMBOL+OFFSET", "SPACE"}}
 	for _, c := range cpus {
 		if c.RIP == 0 {
@@ -161,7 +191,7 @@ func standingTable(cpus []api.CPUInfo) statTable {
 	return t
 }
 
-// noteLost remarks that records are missing.
+// noteLost prints a note that records are missing.
 func noteLost(r *command.Run, rec api.Record, what string) {
 	var l api.Lost
 	if json.Unmarshal(rec.Data, &l) == nil {
@@ -169,10 +199,10 @@ func noteLost(r *command.Run, rec api.Record, what string) {
 	}
 }
 
-// noteEnd remarks why a stream has ended, unless that is the usual reason.
+// noteEnd prints a note with the reason of a stream's end, unless it is the usual one.
 func noteEnd(r *command.Run, e api.End, usual string) {
 	switch e.Reason {
-	case usual, endInterrupted, endCount, endTimeout, endCutOff: // the user knows, or is told
+	case usual, endInterrupted, endCount, endTimeout, endCutOff: // known to the user, or reported by the caller
 	case api.EndGuestExit:
 		code := int64(0)
 		if e.Code != nil {
@@ -196,10 +226,10 @@ func (a *app) text() command.Spec {
 	return command.Spec{
 		Use:   "text",
 		Short: "Compare the guest's text with its image",
-		Long: `Compare every executable byte of the guest's memory with its image, and list what
-differs: the sites that are armed (probe), and what has no known owner (other). The exit status is 1 when anything does.
+		Long: `Compare every executable byte of the guest's memory with its image, and list the
+differences: the sites that are armed (probe), and bytes with no known owner (other). The exit status is 1 if there are any.
 
-A Linux kernel patches itself; the image is what it has patched, and its own kprobes are listed (guest), but are no difference.`,
+A Linux kernel patches itself: these patches are part of the image. Its own kprobes are listed (guest), but are not differences.`,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			t, err := c.Text(ctx)
 			if err != nil {
@@ -208,7 +238,7 @@ A Linux kernel patches itself; the image is what it has patched, and its own kpr
 			if err := r.Show(t, func() error { return printText(r, t) }); err != nil || t.Identical {
 				return err
 			}
-			return fmt.Errorf("the guest's text differs from its image in %s", command.Plural(differing(t), "place"))
+			return fmt.Errorf("the guest's text differs from its image in %s", command.Plural(countDiffering(t), "place"))
 		}),
 	}
 }
@@ -229,8 +259,8 @@ func printText(r *command.Run, t api.Text) error {
 	return r.Table([]string{"ADDRESS", "SYMBOL", "IMAGE", "LIVE", "BY"}, rows)
 }
 
-// differing returns how many of the places are not the guest's own.
-func differing(t api.Text) (n int) {
+// countDiffering returns the number of differences from the image, except the guest's own kprobes.
+func countDiffering(t api.Text) (n int) {
 	for _, d := range t.Ranges {
 		if d.By != api.TextGuest {
 			n++

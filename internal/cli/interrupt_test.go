@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,13 +17,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestSecondInterrupt: a script that is asked to end and does not, because the daemon says
-// nothing more, ends with the second Ctrl-C as any program does.
+// TestSecondInterrupt: a script that does not end when asked, because the daemon sends nothing
+// more, is killed by the second Ctrl-C like any program.
 func TestSecondInterrupt(t *testing.T) {
+	if state := interruptTwice(t); state.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
+		t.Errorf("it ended with %v, want the signal", state)
+	}
+}
+
+// interruptTwice runs a script on a daemon that does not send the end, in a client started by a command, and returns how the client exits after two Ctrl-C.
+func interruptTwice(t *testing.T, by ...string) *os.ProcessState {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
 	if err != nil {
@@ -47,13 +58,18 @@ func TestSecondInterrupt(t *testing.T) {
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Close(); <-served }()
 
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, self, "run", "-e", "BEGIN { }")
-	cmd.Args[0], cmd.Env = "guestprobe", append(os.Environ(), api.SocketEnv+"="+path)
+	program := filepath.Join(t.TempDir(), "guestprobe")
+	if err := os.Symlink(self, program); err != nil {
+		t.Fatal(err)
+	}
+	args := append(by, program, "run", "-e", "BEGIN { }")
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), api.SocketEnv+"="+path)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +84,20 @@ func TestSecondInterrupt(t *testing.T) {
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
-		<-asked // it waits for the end now
+		<-asked // the client now waits for the end
 	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
-		t.Errorf("it ended with %v, want the signal", err)
+	_ = cmd.Wait() // its status is not 0
+	return cmd.ProcessState
+}
+
+// TestInterruptIgnored: a client started with SIGINT ignored, as in a background job of a script, also ends with the second signal.
+func TestInterruptIgnored(t *testing.T) {
+	if state := interruptTwice(t, "sh", "-c", `trap "" INT; exec "$@"`, "sh"); state.ExitCode() != 128+int(syscall.SIGINT) {
+		t.Errorf("it ended with %v, want exit status 130", state)
 	}
 }
 
-// TestInterruptBlocked: a client whose output is not read ends with the second Ctrl-C, too.
+// TestInterruptBlocked: a client whose output is not read also ends with the second Ctrl-C.
 func TestInterruptBlocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
@@ -96,7 +117,7 @@ func TestInterruptBlocked(t *testing.T) {
 			t.Error(err)
 		}
 		wrote := make(chan struct{}, 1)
-		go func() { // nothing gets on for a while: the client's output is full
+		go func() { // until there is no progress: the client's output is full
 			for {
 				select {
 				case <-wrote:
@@ -120,14 +141,14 @@ func TestInterruptBlocked(t *testing.T) {
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Close(); <-served }()
 
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, self, "run", "-e", "BEGIN { }")
 	cmd.Args[0], cmd.Env = "guestprobe", append(os.Environ(), api.SocketEnv+"="+path)
-	out, in, err := os.Pipe() // which is not read
+	out, in, err := os.Pipe() // never read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,9 +176,49 @@ func TestInterruptBlocked(t *testing.T) {
 				t.Errorf("it ended with %v, want the signal", err)
 			}
 			return
-		case <-time.After(100 * time.Millisecond): // two at once may be one
+		case <-time.After(100 * time.Millisecond): // two signals at once can be merged
 		case <-ctx.Done():
 			t.Fatal("it does not end")
+		}
+	}
+}
+
+// TestConsoleInterrupt: Ctrl-C is the normal end of following a console.
+func TestConsoleInterrupt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.LevelHeader, api.Current.String())
+		if r.URL.Path == "/version" {
+			fmt.Fprintln(w, "{}")
+			return
+		}
+		fmt.Fprintf(w, `{"type":%q,"data":{"text":"hello\n"}}`+"\n", api.RecordConsole)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})}
+	served := make(chan error)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() { srv.Close(); <-served }()
+	for _, line := range []string{"guest console -f", "logs -f", "console -i"} {
+		ctx, cancel := context.WithCancelCause(patience.Context(t))
+		in, typed := io.Pipe()
+		out, errs := &lockedBuffer{}, &lockedBuffer{}
+		go func() {
+			for ctx.Err() == nil && !strings.Contains(out.String(), "hello") {
+				time.Sleep(time.Millisecond)
+			}
+			cancel(errors.New("interrupt signal received"))
+		}()
+		status := Program().Run(ctx, command.Env{Args: strings.Fields(line), Stdin: in, Stdout: out, Stderr: errs, Getenv: func(k string) string {
+			return map[string]string{api.SocketEnv: path, answerTimeEnv: "5m"}[k]
+		}})
+		typed.Close()
+		if status != 0 || !strings.Contains(out.String(), "hello") || errs.String() != "" {
+			t.Errorf("%s: status %d: %q, %q", line, status, out, errs)
 		}
 	}
 }

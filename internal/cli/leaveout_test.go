@@ -8,15 +8,19 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// TestLeaveOut: a flag that some of a command's definitions have is left out of the others, which is said; one that none of
-// them has is for the daemon to refuse.
+// TestLeaveOut: a flag that only some of a command's definitions support is left out of the others, with a note. A flag that none
+// supports is rejected by the daemon.
 func TestLeaveOut(t *testing.T) {
 	const p, r, w = "p vfs_read", "r20:back vfs_read", "w:total rw@user_hot_calls"
 	given := func(s api.ProbeSpec) (names string) {
-		for _, o := range api.KindOptions {
-			if o.Given(&s) {
+		for _, o := range session.KindOptions {
+			if kindFlags[o.Name].given == nil {
+				t.Fatalf("no flag is known for %s", o.Name)
+			}
+			if kindFlags[o.Name].given(&s) {
 				names += " " + o.Name
 			}
 		}
@@ -28,7 +32,7 @@ func TestLeaveOut(t *testing.T) {
 	for _, tc := range []struct {
 		flags *probeFlags
 		defs  []string
-		want  []string // the options of each, and then the notes
+		want  []string // the options of each definition, then the notes
 	}{
 		{all(), []string{p, r, w}, []string{"args mirror post space", "space atRets", "emulate",
 			`--args does not apply to "r20:back vfs_read": only a p definition can be a jprobe.`, `--args does not apply to "w:total rw@user_hot_calls": only a p definition can be a jprobe.`,

@@ -15,8 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestStaleFolders: the folders of processes that were killed are removed; those of others, those that are made just now, and what is
-// no such folder stay.
+// TestStaleFolders: clearStale removes folders of killed processes. It keeps folders of running processes, new folders, and everything
+// that is not such a folder.
 func TestStaleFolders(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -26,7 +26,7 @@ func TestStaleFolders(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		owner, err := own(dir)
+		owner, err := lockDir(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,15 +66,15 @@ func TestStaleFolders(t *testing.T) {
 	}
 }
 
-// TestCheckKilled: a check that is killed takes its daemon with it, and the next one removes its folder.
+// TestCheckKilled: when a check is killed, its daemon ends too, and the next check removes its folder.
 func TestCheckKilled(t *testing.T) {
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmp, err := os.MkdirTemp("", "gp") // a short path: a socket is there
+	tmp, err := os.MkdirTemp("", "gp") // a short path, because it contains a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestCheckKilled(t *testing.T) {
 	}
 }
 
-// withFile returns how many processes have the folder in their command line.
+// withFile returns the number of processes with the folder in their command line.
 func withFile(t *testing.T, folder string) (n int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -146,7 +146,7 @@ func withFile(t *testing.T, folder string) (n int) {
 	return n
 }
 
-// TestHostileCounts: sums of what members of a fleet say do not wrap, and negative counts take nothing away.
+// TestHostileCounts: sums of counts from a fleet's daemons do not overflow, and negative counts subtract nothing.
 func TestHostileCounts(t *testing.T) {
 	huge := api.Probe{Name: "g/e", Kind: "r", InUse: math.MaxInt}
 	huge.Stats.Hits, huge.Stats.Handled, huge.Stats.Filtered, huge.Stats.Missed, huge.Stats.Lost = math.MaxUint64, math.MaxUint64-1, math.MaxUint64, math.MaxUint64, math.MaxUint64

@@ -12,7 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// formatDefs is the form of list that attach takes.
+// formatDefs prints definitions for attach.
 const formatDefs = "defs"
 
 func (a *app) list() command.Spec {
@@ -23,8 +23,8 @@ func (a *app) list() command.Spec {
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
 first: address, kind, symbol+offset and flags; then name, how the displaced
-instruction is executed (PLAN), hits, misses, where the handlers run, and whether the
-site has a jump or why not (OPTIMIZED). In 80 columns it is without ADDRESS and PLAN,
+instruction is executed (PLAN), hits, misses, where the handlers run (RUNS: guest or host),
+and jump, or why the site has none (OPTIMIZED). In 80 columns it is without ADDRESS and PLAN,
 and with long names without others; --wide shows all, --columns those that are named,
 in that order. For probes that are named a sentence says why their sites have no jump.
 The kinds are
@@ -47,12 +47,12 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 
 ` + tableTemplateHelp + `
 
-` + probeNames + ` Without a name all are meant.`,
+` + probeNames + ` Without a name all probes are listed.`,
 		Example: `  guestprobe list --wide
   guestprobe list -o name,hits,optimized
   guestprobe list --format 'table {{.Name}}\t{{.Hits}}\t{{.Missed}}'
   guestprobe list 'io/*'`,
-		Args:    command.Between(0, -1, ""),
+		Args:    command.ArgsBetween(0, -1, ""),
 		Formats: []string{formatKernel, formatDefs},
 		Row:     probeRow{},
 		Flags: func(f *pflag.FlagSet) {
@@ -64,11 +64,11 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 		},
 		Complete: a.completeProbes(),
 		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {
-			if err := notQuiet(r); err != nil {
+			if err := rejectQuiet(r); err != nil {
 				return err
 			}
 			if r.Format == formatKernel || r.Format == formatDefs {
-				if m, err = m.only("--format " + r.Format); err != nil {
+				if m, err = m.requireOne("--format " + r.Format); err != nil {
 					return err
 				}
 			}
@@ -84,7 +84,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			}
 			lines := quiet || r.Templated() || r.Format == formatDefs
 			armed := true
-			return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
+			return askEach(ctx, r, m, func(ctx context.Context, c *remote.Client) (l api.ProbeList, err error) {
 				if l.Probes, err = c.Probes(ctx, r.Args...); err == nil && m.alone && !lines {
 					armed, err = c.Armed(ctx)
 				}
@@ -112,7 +112,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 	}
 }
 
-// printDefs prints definitions of probes that attach takes.
+// printDefs prints the probes as definitions for attach.
 func printDefs(r *command.Run, ps []api.Probe) error {
 	for _, p := range ps {
 		for _, line := range defLines(p) {
@@ -124,8 +124,8 @@ func printDefs(r *command.Run, ps []api.Probe) error {
 	return nil
 }
 
-// defLines are a probe's definition as attach takes it. A comment stands above one that
-// was attached with flags, and in place of what attach has no definition for.
+// defLines returns a probe's definition for attach. A comment line precedes it if the probe was attached with
+// flags, and replaces it if attach has no definition for the probe.
 func defLines(p api.Probe) []string {
 	switch without := definitionFlags(p); {
 	case p.Program != nil:
@@ -138,8 +138,8 @@ func defLines(p api.Probe) []string {
 	return []string{p.Def}
 }
 
-// definitionFlags are the flags of attach that p was attached with and that say what
-// its events are.
+// definitionFlags returns the flags that p was attached with, as far as they affect
+// its events.
 func definitionFlags(p api.Probe) (out []string) {
 	if p.Filter != "" {
 		out = append(out, fmt.Sprintf("--filter %q", p.Filter))

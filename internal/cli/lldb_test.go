@@ -13,12 +13,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestLLDB is a session of LLDB's with the built-in guest on two vCPUs: commands, and what it says then, as
-// regular expressions, one after the other.
+// TestLLDB is an LLDB session with the built-in guest on two vCPUs: commands, and regular expressions that the output must match,
+// one after the other.
 func TestLLDB(t *testing.T) {
 	lldb := kvmtest.RequireCommand(t, "lldb")
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	dir, socket, end := debuggee(ctx, t)
 	file := filepath.Join(dir, "guest")
 	if err := os.WriteFile(file, builtin.ELF(), 0o600); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -23,13 +24,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// localRow is a socket of a daemon on this machine, and what was learned there, as JSON and templates have it.
+// localRow is the socket of a daemon on this machine and the daemon's state, as JSON and templates show them.
 type localRow struct {
 	Name     string     `json:"name"`
 	Socket   string     `json:"socket"`
-	State    string     `json:"state"` // answers, or why nothing more is known
-	PID      int        `json:"pid"`   // 0: not known
-	Guest    string     `json:"guest"` // its state, as guest status has it
+	State    string     `json:"state"` // answers, or why the other fields are empty
+	PID      int        `json:"pid"`   // 0: unknown
+	Guest    string     `json:"guest"` // the guest's state, as in guest status
 	Image    string     `json:"image"`
 	VCPUs    int        `json:"vcpus"`
 	Probes   int        `json:"probes"`
@@ -40,26 +41,26 @@ type localRow struct {
 	err error
 }
 
-// What may be at a socket.
+// States of a socket.
 const (
 	localAnswers = "answers"
-	localHangs   = "hangs"   // connections are taken, and no request is answered
-	localRefused = "refused" // we may not ask
-	localGone    = "gone"    // nobody listens: its daemon was killed
-	localWaits   = "waits"   // a service manager listens, and starts the daemon for the first who comes
-	localFailed  = "failed"  // it answers something else
+	localHangs   = "hangs"   // accepts connections but does not answer
+	localRefused = "refused" // access denied
+	localGone    = "gone"    // no process listens: the daemon was killed
+	localWaits   = "waits"   // a service manager listens, and starts the daemon on the first connection
+	localFailed  = "failed"  // any other error
 )
 
-// maxLocals bounds how many sockets are asked, all at a time, and how many names of a folder are read.
+// maxLocals bounds how many sockets are queried, all at the same time, and maxNames how many names of a folder are read.
 const (
 	maxLocals = 1024
 	maxNames  = 16 << 10
 )
 
-// socketsEnv names the folders with daemons' sockets, with colons between, in place of the usual two.
+// socketsEnv names the variable with the folders of daemons' sockets, separated by colons, in place of the two default ones.
 const socketsEnv = "GUESTPROBE_SOCKETS"
 
-// socketFolders are where daemons' sockets are.
+// socketFolders returns the folders of daemons' sockets.
 func socketFolders(getenv func(string) string) []string {
 	if v := getenv(socketsEnv); v != "" {
 		return filepath.SplitList(v)
@@ -71,18 +72,18 @@ func socketFolders(getenv func(string) string) []string {
 	return dirs
 }
 
-// localSockets returns the paths of daemons' sockets: those of the usual folders, and that of --socket or the environment.
-func (a *app) localSockets(r *command.Run) (paths []string, err error) {
-	for _, dir := range socketFolders(r.Getenv) {
+// localSockets returns the paths of the sockets in these folders, and the path of --socket or the environment.
+func (a *app) localSockets(getenv func(string) string, warn io.Writer) (paths []string, err error) {
+	for _, dir := range socketFolders(getenv) {
 		d, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			r.Note("guestprobe: %v", err)
+			fmt.Fprintf(warn, "guestprobe: %v\n", err)
 			continue
 		}
-		entries, _ := d.ReadDir(maxNames) // what could be read
+		entries, _ := d.ReadDir(maxNames) // partial after an error
 		d.Close()
 		for _, e := range entries {
 			if e.Type() == fs.ModeSocket && !strings.HasSuffix(e.Name(), api.GDBSuffix) {
@@ -92,7 +93,7 @@ func (a *app) localSockets(r *command.Run) (paths []string, err error) {
 	}
 	own := a.socket
 	if own == "" {
-		own = r.Getenv(api.SocketEnv)
+		own = getenv(api.SocketEnv)
 	}
 	if own != "" {
 		path, err := api.ParseSocket(own)
@@ -106,23 +107,23 @@ func (a *app) localSockets(r *command.Run) (paths []string, err error) {
 			paths = append(paths, path)
 		}
 	}
-	paths = onceEach(paths)
+	paths = uniqueSockets(paths)
 	slices.Sort(paths)
 	if n := len(paths); n > maxLocals {
-		r.Note("%d sockets are too many: the first %d are asked", n, maxLocals)
+		fmt.Fprintf(warn, "%d sockets are too many: the first %d are asked\n", n, maxLocals)
 		paths = paths[:maxLocals]
 	}
 	return paths, nil
 }
 
-// onceEach returns of paths to one socket, by a link or a folder that is mounted twice, the first.
-func onceEach(paths []string) []string {
+// uniqueSockets removes paths that lead to the same socket through a link or a bind mount, and keeps the first of each.
+func uniqueSockets(paths []string) []string {
 	type file struct{ dev, ino uint64 }
 	seen := map[file]bool{}
 	return slices.DeleteFunc(paths, func(path string) bool {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) != nil {
-			return false // it is asked, and told
+			return false // kept, so that the query reports the error
 		}
 		f := file{st.Dev, st.Ino}
 		was := seen[f]
@@ -131,14 +132,14 @@ func onceEach(paths []string) []string {
 	})
 }
 
-// locals asks at all sockets of this machine's daemons at once, and returns what they are, by their names. It takes no
-// longer than answerTime says, whatever is there.
-func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
-	paths, err := a.localSockets(r)
+// locals queries all sockets of daemons on this machine at once, and returns their states sorted by name. It takes no longer
+// than answerTime.
+func (a *app) locals(ctx context.Context, getenv func(string) string, warn io.Writer) ([]localRow, error) {
+	paths, err := a.localSockets(getenv, warn)
 	if err != nil {
 		return nil, err
 	}
-	limit, err := answerTime(r.Getenv)
+	limit, err := answerTime(getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -165,18 +166,18 @@ func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
 	return rows, nil
 }
 
-// lookAt finds out who is at a socket, without starting anybody.
+// lookAt returns the state of a socket. It does not trigger socket activation.
 func lookAt(ctx context.Context, path string, limit time.Duration, listening func() map[string]bool) localRow {
 	row := localRow{Name: command.Clean(strings.TrimSuffix(filepath.Base(path), ".sock")), Socket: path}
 	if err := unix.Access(path, unix.W_OK); errors.Is(err, unix.EACCES) {
-		return row.is(localRefused, fmt.Errorf("%w on %s: %w", remote.ErrUnreachable, path, err))
+		return row.withState(localRefused, fmt.Errorf("%w on %s: %w", remote.ErrUnreachable, path, err))
 	}
-	// A daemon has a lock beside its socket, a service manager has none.
+	// A daemon has a lock file beside its socket; a service manager has none.
 	if _, err := os.Lstat(path + api.LockSuffix); errors.Is(err, fs.ErrNotExist) && listening()[path] {
-		return row.is(localWaits, nil)
+		return row.withState(localWaits, nil)
 	}
 	peer := 0
-	c := remote.Of(path, func(ctx context.Context) (net.Conn, error) {
+	c := remote.NewWithDial(path, func(ctx context.Context) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 		if err == nil && peer == 0 {
 			peer = peerOf(conn.(*net.UnixConn))
@@ -200,29 +201,29 @@ func lookAt(ctx context.Context, path string, limit time.Duration, listening fun
 	case err == nil:
 		row.PID, row.UptimeMS, row.Probes = d.PID, d.UptimeMS, d.Probes
 		row.Guest, row.Image, row.VCPUs, row.Version = g.State, g.Image, g.VCPUs, v.Version
-		return row.is(localAnswers, nil)
-	case ask.Err() != nil || errors.Is(err, syscall.EAGAIN): // EAGAIN: no more connections wait to be taken
-		if peer > 1 { // else it is the service manager, which has made the socket
+		return row.withState(localAnswers, nil)
+	case ask.Err() != nil || errors.Is(err, syscall.EAGAIN): // EAGAIN: the listen queue is full
+		if peer > 1 { // otherwise it is the service manager, which created the socket
 			row.PID = peer
 		}
-		return row.is(localHangs, notAnswering(path, limit))
+		return row.withState(localHangs, notAnsweringError(path, limit))
 	case errors.As(err, &wire) && wire.Code == api.CodeForbidden, errors.Is(err, fs.ErrPermission):
-		return row.is(localRefused, err)
+		return row.withState(localRefused, err)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		return row.is(localGone, err)
+		return row.withState(localGone, err)
 	}
-	return row.is(localFailed, err)
+	return row.withState(localFailed, err)
 }
 
-// is says what there is at the socket, and why it is no more.
-func (row localRow) is(state string, err error) localRow {
+// withState sets the socket's state, and the error that is its reason.
+func (row localRow) withState(state string, err error) localRow {
 	if row.State, row.err = state, err; err != nil {
-		row.Error = onWire(err)
+		row.Error = wireError(err)
 	}
 	return row
 }
 
-// peerOf returns the process at the other end of a connection, or 0.
+// peerOf returns the PID of the process at the other end of a connection, or 0.
 func peerOf(c *net.UnixConn) (pid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -236,7 +237,7 @@ func peerOf(c *net.UnixConn) (pid int) {
 	return pid
 }
 
-// listeners returns the paths of sockets on which somebody listens, as far as the kernel says so (proc_net(5), unix).
+// listeners returns the paths of listening sockets, from /proc/net/unix (proc_net(5)).
 func listeners() map[string]bool {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
@@ -248,14 +249,14 @@ func listeners() map[string]bool {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		f := strings.Fields(lines.Text())
 		if len(f) > 7 && f[3] == accepts {
-			_, path, _ := strings.Cut(lines.Text(), " "+f[6]+" ") // the path may have spaces
+			_, path, _ := strings.Cut(lines.Text(), " "+f[6]+" ") // the path may contain spaces
 			out[path] = true
 		}
 	}
 	return out
 }
 
-// localMembers are the daemons of this machine that answer and are meant. One that hangs has failed what is asked of all.
+// localMembers returns the matching daemons on this machine that answer. Daemons that hang or fail count as failures.
 func (a *app) localMembers(ctx context.Context, r *command.Run) (*members, error) {
 	where, err := a.fleet.check()
 	if err != nil {
@@ -267,7 +268,7 @@ func (a *app) localMembers(ctx context.Context, r *command.Run) (*members, error
 	case r.Only != nil:
 		return nil, command.Usagef("--all: there is one daemon here")
 	}
-	rows, err := a.locals(ctx, r)
+	rows, err := a.locals(ctx, r.Getenv, r.Stderr)
 	if err != nil {
 		return nil, err
 	}

@@ -12,23 +12,23 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// spaceFlags are those that say which address space is meant.
+// spaceFlags declares the flags that select an address space.
 func spaceFlags(f *pflag.FlagSet, w *remote.Where) {
 	f.StringVar(&w.Task, "task", "", "the memory of task `PID` of a Linux guest")
 	f.StringVar(&w.Space, "cr3", "", "the memory that the page tables at physical `ADDRESS` map")
 	f.StringVar(&w.VCPU, "vcpu", "", "the memory that vCPU `N` sees, and its registers")
 }
 
-// inSpace says in a note which address space something is of.
-func inSpace(space api.Hex) string {
+// spaceNote names the address space in a note.
+func spaceNote(space api.Hex) string {
 	if space == 0 {
 		return ""
 	}
 	return fmt.Sprintf(", page tables at %#x", uint64(space))
 }
 
-// at is an address with its symbol.
-func at(addr api.Hex, symbol string) string {
+// formatAddr formats an address with its symbol.
+func formatAddr(addr api.Hex, symbol string) string {
 	if symbol == "" {
 		return fmt.Sprintf("%#x", uint64(addr))
 	}
@@ -40,15 +40,15 @@ func (a *app) pt() command.Spec {
 	return command.Spec{
 		Use:   "pt ADDRESS|SYMBOL[+OFFSET]|%REGISTER[+OFFSET]",
 		Short: "Show how an address is found in the page tables",
-		Long: `Walk the guest's page tables for an address, as the processor does: each entry with its
-flags, and the physical address behind the last. The tables are those of the kernel, or
-those of a task, a vCPU, or at an address.
+		Long: `Walk the guest's page tables for an address, as the processor does: show each entry with its
+flags, and the physical address after the last one. The tables are the kernel's, or with a
+flag a task's, a vCPU's, or the tables at an address.
 
 Flags are P (present), RW (writable), US (for user code), PWT and PCD (caching), A (accessed),
 D (dirty), PS (a large page), G (global), PAT, XD (no code).`,
 		Example: `  guestprobe pt vfs_read
   guestprobe pt %rsp+8 --vcpu 0`,
-		Args:     command.Between(1, 1, "say which address"),
+		Args:     command.ArgsBetween(1, 1, "say which address"),
 		Flags:    func(f *pflag.FlagSet) { spaceFlags(f, &w) },
 		Complete: a.completeSymbols(),
 		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.PageWalk, error) {
@@ -59,7 +59,7 @@ D (dirty), PS (a large page), G (global), PAT, XD (no code).`,
 }
 
 func printWalk(r *command.Run, p api.PageWalk) error {
-	r.Note("%s", command.Clean(fmt.Sprintf("%s: %d levels, page tables at %#x", at(p.Addr, p.Symbol), p.Levels, uint64(p.Space))))
+	r.Note("%s", command.Clean(fmt.Sprintf("%s: %d levels, page tables at %#x", formatAddr(p.Addr, p.Symbol), p.Levels, uint64(p.Space))))
 	var rows [][]string
 	for _, s := range p.Steps {
 		points, flags := "-", "not present"
@@ -94,7 +94,7 @@ func printWalk(r *command.Run, p api.PageWalk) error {
 	return r.Print("physical %#x (%s), a page of %s: %s; %s\n", uint64(m.Physical), region, pageSize(m.Size), strings.Join(may, ", "), who)
 }
 
-// pageSize is the size of a page in words.
+// pageSize formats the size of a page.
 func pageSize(n uint64) string {
 	switch {
 	case n >= 1<<30:

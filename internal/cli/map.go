@@ -60,24 +60,24 @@ func (a *app) mapDump() command.Spec {
 	var heat heatFlags
 	return command.Spec{
 		Use:   "dump MAP",
-		Short: "Print what is in a map",
-		Long: `Print what is in a map, by number or name, by the types that the object has of keys and
-values (clang -g): structures with their fields, texts, numbers with sign. Without types,
-or with --raw, those of 1, 2, 4 or 8 bytes are numbers, others bytes in hexadecimal. A per-CPU map has a column for each
-vCPU, and the sum where the values are numbers. A map of 64 counters of 8 bytes is
-printed as a log2 histogram, the vCPUs added up; --values prints its numbers. A map of
-stack traces has the stacks, a frame on a line: where the hit was, and then where each
-call returns to. Of a ring there are counts: its records go to 'guestprobe trace'.
+		Short: "Print the contents of a map",
+		Long: `Print the contents of a map, given by number or name. If the object has types for keys and
+values (clang -g), print structures with their fields, texts, and signed numbers. Without types,
+or with --raw, keys and values of 1, 2, 4 or 8 bytes are numbers, and others bytes in hexadecimal. A per-CPU
+map has a column for each vCPU, and the sum where the values are numbers. A map of 64 counters of 8 bytes
+is printed as a log2 histogram, summed over the vCPUs; --values prints its numbers. A map of
+stack traces shows the stacks, a frame per line: where the hit was, and then where each
+call returns to. For a ring only counts are shown: its records go to 'guestprobe trace'.
 
 ` + chartHelp,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json`,
-		Args:    command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
+		Args:    command.ArgsBetween(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
 		Formats: []string{formatSVG},
 		Flags: func(f *pflag.FlagSet) {
 			heat.declare(f)
 			f.BoolVar(&values, "values", false, "print the numbers of a histogram")
-			f.BoolVar(&raw, "raw", false, "print bytes, whatever their types")
+			f.BoolVar(&raw, "raw", false, "print bytes, and ignore types")
 		},
 		Complete: a.completeMaps(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
@@ -102,7 +102,7 @@ call returns to. Of a ring there are counts: its records go to 'guestprobe trace
 	}
 }
 
-// printDump prints what is in a map.
+// printDump prints the content of a map.
 func printDump(r *command.Run, d api.MapDump, values, raw bool) error {
 	switch {
 	case r.Format == formatSVG:
@@ -128,8 +128,8 @@ func printDump(r *command.Run, d api.MapDump, values, raw bool) error {
 	return nil
 }
 
-// number reads a value: by its type where that is known, else its bytes, in hexadecimal,
-// as a little-endian number.
+// number converts a value to a number: data, the value decoded by its type, or, if that is nil, the bytes s, in hexadecimal,
+// as a little-endian number. It reports whether that is possible.
 func number(s string, data json.RawMessage) (uint64, bool) {
 	if signed, err := strconv.ParseInt(string(data), 10, 64); err == nil {
 		return uint64(signed), true
@@ -146,8 +146,8 @@ func number(s string, data json.RawMessage) (uint64, bool) {
 	return binary.LittleEndian.Uint64(full[:]), true
 }
 
-// cell prints bytes in hexadecimal: by their type where that is known, or as a number
-// where they are one.
+// cell formats a value: data, if it was decoded by its type; else the bytes s as a number if they can be one;
+// else s itself.
 func cell(s string, data json.RawMessage) string {
 	if data != nil {
 		return string(data)
@@ -158,8 +158,8 @@ func cell(s string, data json.RawMessage) string {
 	return s
 }
 
-// typed is a value of an entry by its type, nil where that is not known.
-func typed(e api.MapEntry, i int) json.RawMessage {
+// typedValue returns a value of an entry decoded by its type, or nil if the type is unknown.
+func typedValue(e api.MapEntry, i int) json.RawMessage {
 	if len(e.Data) != len(e.Values) {
 		return nil
 	}
@@ -176,7 +176,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 		for i := range d.Values[0].Values {
 			heading = append(heading, fmt.Sprintf("VCPU%d", i))
 		}
-		if _, ok := number(d.Values[0].Values[0], typed(d.Values[0], 0)); ok {
+		if _, ok := number(d.Values[0].Values[0], typedValue(d.Values[0], 0)); ok {
 			heading = append(heading, "SUM")
 		}
 	}
@@ -192,7 +192,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 		}
 		row, sum, numbers, negative := []string{key}, uint64(0), true, false
 		for i, v := range e.Values {
-			data := typed(e, i)
+			data := typedValue(e, i)
 			n, ok := number(v, data)
 			sum, numbers, negative = sum+n, numbers && ok, negative || bytes.HasPrefix(data, []byte("-"))
 			row = append(row, cell(v, data))
@@ -208,7 +208,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	return r.Table(heading, rows)
 }
 
-// histWidth is the length of a histogram's longest bar.
+// histWidth is the length of a histogram's longest bar, in characters.
 const histWidth = 40
 
 func printHist(r *command.Run, buckets []api.MapBucket) error {
@@ -225,9 +225,9 @@ func printHist(r *command.Run, buckets []api.MapBucket) error {
 	return r.Table([]string{"RANGE", "COUNT", ""}, rows)
 }
 
-// completeMaps completes the first argument by names of maps.
+// completeMaps completes the first argument with names of maps.
 func (a *app) completeMaps() command.Completion {
-	return first(a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
+	return completeFirst(a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
 		ms, _ := c.Maps(ctx)
 		for _, m := range ms {
 			names = append(names, m.Name)

@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// How memory can be shown, besides bytes and JSON.
+// Formats for memory in addition to bytes and JSON.
 const (
 	formatWords   = "words"
 	formatStrings = "strings"
@@ -29,30 +29,30 @@ func (a *app) mem() command.Spec {
 	return command.Spec{
 		Use:   "mem ADDRESS|SYMBOL[+OFFSET]|%REGISTER[+OFFSET] [LENGTH]",
 		Short: "Show the guest's memory, or change it",
-		Long: `Show LENGTH bytes (64, at most 1 MiB) of the guest's memory at one instant: that of the kernel,
-or of a task, a vCPU, or page tables. Code is the guest's own, without the int3s and jumps
-of probes, and so are the return addresses on its stacks; --live shows them as they are.
---format words shows words of 8 bytes, with the symbols that they point to, and
---format strings what is text.
+		Long: `Show LENGTH bytes (64, at most 1 MiB) of the guest's memory at one instant: the kernel's
+memory, or with a flag a task's, a vCPU's, or by the page tables at an address. Code and the return
+addresses on stacks are the guest's own, without changes made by probes (int3s, jumps); --live
+shows them as they are. --format words shows words of 8 bytes, with the symbols that they
+point to, and --format strings shows text.
 
---as shows what a C type makes of the memory, by the guest's BTF or debug information, in C's
-words: 'struct file', 'unsigned long[4]', 'char **'. Members and elements behind it, through
-pointers too, are as C has them: 'struct task_struct.comm', 'struct file.f_path.dentry->d_iname'.
+--as shows the memory as a C type, by the guest's BTF or debug information, in C's
+words: 'struct file', 'unsigned long[4]', 'char **'. Members and elements follow as in C,
+through pointers too: 'struct task_struct.comm', 'struct file.f_path.dentry->d_iname'.
 
 --write writes bytes, given in hexadecimal, whatever the page tables allow. It needs --yes,
-since nothing takes it back. It is refused where probes have bytes of their own.`,
+because it cannot be undone. It is rejected where probes have bytes of their own.`,
 		Example: `  guestprobe mem vfs_bytes_read 16
   guestprobe mem %rsp --vcpu 0 --format words
   guestprobe mem vfs_bytes_read --as 'unsigned long'
   guestprobe mem files --as 'struct file.path[4]'`,
-		Args:    command.Between(1, 2, "say which address"),
+		Args:    command.ArgsBetween(1, 2, "say which address"),
 		Formats: []string{formatWords, formatStrings},
 		Flags: func(f *pflag.FlagSet) {
 			spaceFlags(f, &w)
 			f.BoolVar(&q.Live, "live", false, "with the int3s and jumps of probes")
-			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER|[INDEX]]..., of which 4096 members and elements are shown at most; ... stands for the others")
+			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER|[INDEX]]..., with at most 4096 members and elements; ... replaces the others")
 			f.StringVar(&write, "write", "", "write these `BYTES` instead, in hexadecimal")
-			f.BoolVarP(&yes, "yes", "y", false, "do write")
+			f.BoolVarP(&yes, "yes", "y", false, "confirm the write")
 		},
 		Complete: a.completeSymbols(),
 		Run: func(ctx context.Context, r *command.Run) error {
@@ -68,9 +68,9 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 			case write == "" && yes:
 				return command.Usagef("--yes: nothing is written without --write")
 			case write != "" && (q.Type != "" || q.Live):
-				return command.Usagef("--as and --live are of what is shown: they cannot be used with --write")
+				return command.Usagef("--as and --live are for showing memory: they cannot be used with --write")
 			case write != "":
-				return a.writeMemory(w, write, yes)(ctx, r)
+				return writeMemory(a, w, write, yes)(ctx, r)
 			}
 			q.Symbols = r.Format == formatWords
 			return show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Memory, error) {
@@ -80,8 +80,8 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 	}
 }
 
-// writeMemory writes, and shows what was written.
-func (a *app) writeMemory(w remote.Where, bytes string, yes bool) func(context.Context, *command.Run) error {
+// writeMemory returns a command that writes memory and prints the result.
+func writeMemory(a *app, w remote.Where, bytes string, yes bool) func(context.Context, *command.Run) error {
 	return show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Memory, error) {
 		if len(r.Args) > 1 {
 			return api.Memory{}, command.Usagef("LENGTH and --write: the bytes say how long they are")
@@ -117,7 +117,7 @@ func (a *app) writeMemory(w remote.Where, bytes string, yes bool) func(context.C
 }
 
 func printMemory(r *command.Run, m api.Memory) error {
-	r.Note("%s", command.Clean(at(m.Addr, m.Symbol)+inSpace(m.Space)))
+	r.Note("%s", command.Clean(formatAddr(m.Addr, m.Symbol)+spaceNote(m.Space)))
 	if m.Type != "" {
 		return r.Print("(%s) %s\n", command.Clean(m.Type), cleanLines(m.Text))
 	}
@@ -139,7 +139,7 @@ func printMemory(r *command.Run, m api.Memory) error {
 	return err
 }
 
-// cleanLines cleans text of several lines.
+// cleanLines applies command.Clean to each line of a text.
 func cleanLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {
@@ -148,7 +148,7 @@ func cleanLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// bytesInLine is how many bytes a line has.
+// bytesInLine is the number of bytes in a line.
 const bytesInLine = 16
 
 func printBytes(r *command.Run, addr uint64, b []byte) error {
@@ -161,7 +161,7 @@ func printBytes(r *command.Run, addr uint64, b []byte) error {
 			}
 			fmt.Fprintf(&text, "%02x ", x)
 		}
-		if err := r.Print("%016x  %-49s |%s|\n", addr, text.String(), printable(b[:n])); err != nil {
+		if err := r.Print("%016x  %-49s |%s|\n", addr, text.String(), printableText(b[:n])); err != nil {
 			return err
 		}
 		addr, b = addr+uint64(n), b[n:]
@@ -169,8 +169,8 @@ func printBytes(r *command.Run, addr uint64, b []byte) error {
 	return nil
 }
 
-// printable shows what is no character of ASCII as a dot.
-func printable(b []byte) string {
+// printableText returns the bytes as text, with a dot for each one that is not printable ASCII.
+func printableText(b []byte) string {
 	out := make([]byte, len(b))
 	for i, x := range b {
 		if out[i] = '.'; x >= ' ' && x < 0x7f {
@@ -194,7 +194,7 @@ func printWords(r *command.Run, m *api.Memory, b []byte) error {
 	return printBytes(r, uint64(m.Addr)+uint64(off), b[off:])
 }
 
-// shortestString is how many characters make a string.
+// shortestString is the minimum length of a string.
 const shortestString = 4
 
 func printStrings(r *command.Run, addr uint64, b []byte) error {

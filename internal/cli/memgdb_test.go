@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// asGDB are symbols and types of testdata/values.c as mem --as takes them, and the same for GDB.
+// asGDB are symbols and types of testdata/values.c in the syntax of mem --as, and in GDB's.
 var asGDB = [][3]string{
 	{"f", "float", "f"}, {"fs", "float[2]", "fs"}, {"fs+4", "float", "fs[1]"}, {"d", "double", "d"}, {"ds", "double[4]", "ds"},
 	{"ld", "long double", "ld"}, {"ld", "double long", "ld"}, {"lds", "long double[2]", "lds"}, {"wide", "__int128", "wide"}, {"uwide", "unsigned __int128", "uwide"},
@@ -35,12 +35,12 @@ var asGDB = [][3]string{
 	{"nodes+8", "struct node *->wide", "nodes[1]->wide"}, {"first", "struct node.next.in[0].d", "first.next->in[0].d"}, {"second", "struct node.in[0].f", "second.in[0].f"}, {"ds", "double[2][2]", "*(double(*)[2][2])&ds"},
 }
 
-// TestMemAsGDB: what mem --as makes of the memory of a guest that gcc has compiled is what GDB makes of it. Numbers are compared as
-// such: GDB does not write the shortest ones.
+// TestMemAsGDB compares mem --as with GDB for the memory of a guest compiled by gcc. It compares numbers by
+// value, because GDB does not print the shortest form.
 func TestMemAsGDB(t *testing.T) {
 	gdb, gcc := kvmtest.RequireCommand(t, "gdb"), kvmtest.RequireCommand(t, "gcc")
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	dir := shortDir(t)
 	socket, image := filepath.Join(dir, "s"), filepath.Join(dir, "values")
 	if out, err := exec.CommandContext(ctx, gcc, "-g", "-O1", "-w", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie", "-mcmodel=kernel", "-mno-red-zone", "-fcf-protection=none", "-nostdlib", "-static",
@@ -68,14 +68,14 @@ func TestMemAsGDB(t *testing.T) {
 		got := m.Text
 		if err != nil {
 			t.Errorf("%s as %s: %v", x[0], x[1], err)
-		} else if g, w := inWords(got), inWords(told[i]); !sameWords(g, w) {
+		} else if g, w := splitWords(got), splitWords(told[i]); !sameWords(g, w) {
 			t.Errorf("%s as %s is %q (%q), GDB says of %s %q (%q)", x[0], x[1], got, g, x[2], told[i], w)
 		}
 	}
 	if m, err := c.Memory(ctx, remote.Where{At: "nodes"}, remote.MemoryQuery{Type: "struct node *[3]"}); err != nil || !slices.Equal(m.Symbols, []api.Pointer{{Offset: 8, Symbol: "second"}}) {
 		t.Errorf("nodes have %+v, %v", m, err)
 	}
-	// GDB writes complex numbers in a way of its own.
+	// GDB has its own format for complex numbers.
 	if m, err := c.Memory(ctx, remote.Where{At: "pair"}, remote.MemoryQuery{Type: "struct pair"}); err != nil || m.Text != "{\n  .both = [1.5,-2.25]\n  .small = [0.1,30000000000]\n}" || string(m.Value) != `{"both":[1.5,-2.25],"small":[0.1,30000000000]}` {
 		t.Errorf("pair is %s, %s, %v", m.Text, m.Value, err)
 	}
@@ -84,17 +84,17 @@ func TestMemAsGDB(t *testing.T) {
 	}
 }
 
-// word is a part of a value: a text, a symbol, or a number or name.
+// word is a part of a value: a text, a symbol, a number or a name.
 var word = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|<[^>]*>|-?nan\(0x\w+\)|[-+.\w]+`)
 
-// inWords returns the parts of a value without what says of which member or type they are.
-func inWords(text string) (words []string) {
+// splitWords returns the parts of a value without the names of members and types.
+func splitWords(text string) (words []string) {
 	text = regexp.MustCompile(`\([a-z ]+ \*+\) |\.?\w+ = `).ReplaceAllString(text, "")
 	return word.FindAllString(text, -1)
 }
 
-// sameWords compares with GDB's words. It writes as many digits of a number as tell it from all others of its
-// format, which the shortest ones do, too.
+// sameWords compares our output with GDB's. GDB prints enough digits to distinguish a number from all others of its
+// format, and so does the shortest form.
 func sameWords(ours, gdbs []string) bool {
 	return slices.EqualFunc(ours, gdbs, func(a, b string) bool {
 		if a == b {

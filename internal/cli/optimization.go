@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (a *app) optimization() command.Spec {
+func optimizationCommand(a *app) command.Spec {
 	var now bool
 	return command.Spec{
 		Use:   "optimization [on|off]",
@@ -23,7 +23,7 @@ that has cost. It is the kernel's sysctl debug.kprobes-optimization. Off takes
 every jump away at once; on lets the next pass put them back. list shows
 [OPTIMIZED], or in the column OPTIMIZED why a probe is not, and list PROBE says it in
 a sentence.`,
-		Args: command.OneOf("on", "off"),
+		Args: command.OneArgOf("on", "off"),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&now, "now", false, "run the optimizer before the answer, instead of when its delay is over")
 		},

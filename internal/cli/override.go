@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// overrideFlags say how functions return without running.
+// overrideFlags configure overrides: functions that return a value without running.
 type overrideFlags struct {
 	unsafe      bool
 	value       string
@@ -35,11 +35,11 @@ func (o *overrideFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&o.unsafe, "unsafe", false, "the probes may change what the guest does: --override, or programs that call override_return")
 }
 
-// aboutOverride are the flags that say nothing without --override, but for the first with programs.
+// aboutOverride are the flags that need --override. The first one also works with programs.
 var aboutOverride = []string{"unsafe", "probability", "times", "interval", "after", "seed"}
 
-// alone refuses flags that say nothing by themselves.
-func (o *overrideFlags) alone(names ...string) error {
+// rejectAlone returns an error if one of the named flags was given.
+func (o *overrideFlags) rejectAlone(names ...string) error {
 	for _, name := range names {
 		if o.set.Changed(name) {
 			return command.Usagef("--%s: it goes with --override N", name)
@@ -48,13 +48,13 @@ func (o *overrideFlags) alone(names ...string) error {
 	return nil
 }
 
-// override returns what the flags ask for, or nil.
+// override returns the requested override, or nil.
 func (o *overrideFlags) override() (*api.Override, error) {
 	if o.set == nil {
-		return nil, nil // the command has none of these flags
+		return nil, nil // the command does not have these flags
 	}
 	if !o.set.Changed("override") {
-		return nil, o.alone(aboutOverride...)
+		return nil, o.rejectAlone(aboutOverride...)
 	}
 	v, err := parseResult(o.value)
 	if err != nil {
@@ -73,7 +73,7 @@ func (o *overrideFlags) override() (*api.Override, error) {
 // maxErrno is the largest errno of Linux (include/linux/err.h).
 const maxErrno = 4095
 
-// parseResult reads what a function returns: a number, or an errno by its name.
+// parseResult parses a function's result: a number, or the name of an errno.
 func parseResult(s string) (int64, error) {
 	if name, ok := strings.CutPrefix(s, "-E"); ok {
 		for n := syscall.Errno(1); n <= maxErrno; n++ {
@@ -90,7 +90,7 @@ func parseResult(s string) (int64, error) {
 	return int64(v), nil
 }
 
-// overrideAgain are the flags by which an override is done again.
+// overrideAgain returns the flags that repeat an override.
 func overrideAgain(o *api.ProbeOverride) []string {
 	out := []string{"--unsafe", fmt.Sprintf("--override %d", o.Value)}
 	if p := *o.Probability; p != 100 {
@@ -108,7 +108,7 @@ func overrideAgain(o *api.ProbeOverride) []string {
 	return out
 }
 
-// overrideFlag is how a listing shows an override, and how often it was done.
+// overrideFlag formats an override for a list of probes, with the number of injected results.
 func overrideFlag(o *api.ProbeOverride) string {
 	done := command.Plural(o.Injected, "time")
 	if *o.Times >= 0 {
@@ -117,8 +117,8 @@ func overrideFlag(o *api.ProbeOverride) string {
 	return fmt.Sprintf("[OVERRIDE %d, %s]", o.Value, done)
 }
 
-// noteOverrides says which functions return without running, and by which flags that is
-// done again.
+// noteOverrides lists the functions that return without running, and the flags that repeat
+// the override.
 func noteOverrides(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
 		if p.Override != nil {

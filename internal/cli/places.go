@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// listPlaces prints where a script may have probes that a pattern matches, as bpftrace -l
-// does; with types also the parameters of functions.
+// listPlaces prints the places for a script's probes that match a pattern, as bpftrace -l
+// does. With types it also prints the functions' parameters.
 func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern string, types bool) error {
 	ps, err := c.Places(ctx, pattern, types)
 	if err != nil {
@@ -41,10 +41,10 @@ func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern s
 	return nil
 }
 
-// completePlaces completes the pattern that is listed by names of functions. A shell takes
-// what is behind a colon for a word of its own.
+// completePlaces completes the pattern with names of functions. Shells start a new
+// word at a colon.
 func (a *app) completePlaces() command.Completion {
-	return first(a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
+	return completeFirst(a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
 		if !strings.Contains(prefix, ":") {
 			return []string{"kprobe:", "kretprobe:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
 		}

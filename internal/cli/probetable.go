@@ -16,7 +16,7 @@ type column struct {
 	cell    func(api.Probe) string
 }
 
-// probeColumns are all columns of the table of probes, in their order.
+// probeColumns are all columns of the table of probes, in order.
 var probeColumns = columnList{
 	{"ADDRESS", func(p api.Probe) string { return fmt.Sprintf("%016x", uint64(p.Addr)) }},
 	{"K", func(p api.Probe) string { return p.Kind }},
@@ -26,35 +26,38 @@ var probeColumns = columnList{
 	{"PLAN", func(p api.Probe) string { return p.Plan }},
 	{"HITS", func(p api.Probe) string { return u64(p.Stats.Hits) }},
 	{"MISSED", func(p api.Probe) string { return u64(p.Stats.Missed) }},
-	{"RUNS", runs},
-	{"OPTIMIZED", optimized},
+	{"RUNS", handlerPlace},
+	{"OPTIMIZED", optimizedText},
 }
 
-// Columns that the table is without, unless they are asked for: omitted always, and of
-// leftOut as many from the first on as make it fit the width of a terminal.
+// Columns that the table leaves out by default: always the ones of omitted, and, from the first on, as many
+// of leftOut as necessary to fit a terminal.
 var (
 	omitted = []string{"ADDRESS", "PLAN"}
 	leftOut = []string{"MISSED", "RUNS", "OPTIMIZED", "K", "FLAGS", "HITS", "SYMBOL+OFFSET"}
 )
 
-// tableWidth is how wide the table of probes may be, in characters.
+// tableWidth is the maximum width of the table of probes, in characters.
 const tableWidth = 80
 
-// columnList are columns, as the value of a flag.
+// columnList is a list of columns. It is the value of a flag.
 type columnList []column
 
-// String is the columns' headings with commas between.
+// String returns the columns' names, separated by commas.
 func (l *columnList) String() string { return strings.ToLower(strings.Join(l.headings(), ",")) }
 
-// Type says what the flag's value is.
+// Type returns the type of the flag's value.
 func (l *columnList) Type() string { return "columns" }
 
-// Set takes headings in either case with commas between.
+// Set parses names of columns, in upper or lower case, separated by commas.
 func (l *columnList) Set(text string) error {
 	*l = nil
 	for name := range strings.SplitSeq(text, ",") {
 		i := slices.IndexFunc(probeColumns, func(c column) bool { return strings.EqualFold(c.heading, name) })
 		if i < 0 {
+			if name == formatJSON {
+				return fmt.Errorf("no column %q: --format json prints JSON", name)
+			}
 			return fmt.Errorf("no column %q; there are %s", name, strings.ToLower(strings.Join(probeColumns.headings(), ", ")))
 		}
 		*l = append(*l, probeColumns[i])
@@ -69,24 +72,24 @@ func (l columnList) headings() (out []string) {
 	return out
 }
 
-// without returns l without the columns that are named.
-func (l columnList) without(names ...string) columnList {
+// drop returns l without the named columns.
+func (l columnList) drop(names ...string) columnList {
 	return slices.DeleteFunc(slices.Clone(l), func(c column) bool { return slices.Contains(names, c.heading) })
 }
 
-// width is that of the table of ps with the columns l.
+// width returns the width of the table of ps with the columns l.
 func (l columnList) width(ps []api.Probe) (n int) {
 	for _, c := range l {
 		var cells []string
 		for _, p := range ps {
 			cells = append(cells, c.cell(p))
 		}
-		n += widest(c.heading, cells) + 2
+		n += columnWidth(c.heading, cells) + 2
 	}
-	return n - 2 // nothing stands behind the last one
+	return n - 2 // no gap after the last column
 }
 
-// cells are those of a probe.
+// cells returns a probe's cells.
 func (l columnList) cells(p api.Probe) (out []string) {
 	for _, c := range l {
 		out = append(out, c.cell(p))
@@ -94,8 +97,8 @@ func (l columnList) cells(p api.Probe) (out []string) {
 	return out
 }
 
-// widest is the width of a column of texts.
-func widest(heading string, texts []string) int {
+// columnWidth returns the width of a column.
+func columnWidth(heading string, texts []string) int {
 	n := len(heading)
 	for _, t := range texts {
 		n = max(n, utf8.RuneCountInString(command.Clean(t)))
@@ -103,30 +106,30 @@ func widest(heading string, texts []string) int {
 	return n
 }
 
-// narrow are the columns that the table of ps has where none are asked for, beside so many characters.
-func narrow(ps []api.Probe, beside int) columnList {
-	l := probeColumns.without(omitted...)
+// narrowColumns returns the default columns for the table of ps. beside is the width of other columns in the table.
+func narrowColumns(ps []api.Probe, beside int) columnList {
+	l := probeColumns.drop(omitted...)
 	for _, name := range leftOut {
 		if l.width(ps)+beside <= tableWidth {
 			break
 		}
-		l = l.without(name)
+		l = l.drop(name)
 	}
 	return l
 }
 
-// optimized is whether a probe's site has a jump, or why not.
-func optimized(p api.Probe) string {
+// optimizedText returns "jump" if the probe's site is optimized, as in top and on the web page, else the reason why not.
+func optimizedText(p api.Probe) string {
 	switch {
 	case p.Optimized:
-		return "yes"
+		return "jump"
 	case p.Unoptimized != nil:
 		return p.Unoptimized.Reason
 	}
 	return "-"
 }
 
-// noteUnoptimized says in a sentence for each probe why its site has no jump.
+// noteUnoptimized explains for each probe that is not optimized why.
 func noteUnoptimized(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
 		u := p.Unoptimized
@@ -135,7 +138,7 @@ func noteUnoptimized(r *command.Run, ps []api.Probe) {
 		}
 		why := u.Reason
 		if strings.HasPrefix(u.Detail, u.Reason) {
-			why = u.Detail // flow's begin with the reason
+			why = u.Detail // details of package flow begin with the reason
 		} else if u.Detail != "" {
 			why += ": " + u.Detail
 		}
@@ -143,24 +146,26 @@ func noteUnoptimized(r *command.Run, ps []api.Probe) {
 	}
 }
 
-// notePending says which probes wait for their modules.
+// notePending lists the probes that wait for their module or tracepoint.
 func notePending(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
-		if p.Pending {
+		if p.Pending && p.Tracepoint != "" {
+			r.Note("%s waits for the guest's kernel to switch the tracepoint %s on, which it does when it runs.", command.Clean(p.Name), command.Clean(p.Tracepoint))
+		} else if p.Pending {
 			r.Note("%s waits for the module of %s, which is not loaded.", command.Clean(p.Name), command.Clean(p.Symbol))
 		}
 	}
 }
 
-// runs is where the handlers of a probe run, or a dash where there is no choice.
-func runs(p api.Probe) string {
+// handlerPlace returns where a probe's handlers run, or "-" if the probe has no choice.
+func handlerPlace(p api.Probe) string {
 	if p.Runs == "" {
 		return "-"
 	}
 	return p.Runs
 }
 
-// place is where a probe is, as the kernel's list has it.
+// place formats a probe's place as the kernel's list of kprobes does.
 func place(p api.Probe) string {
 	if p.Symbol == "" {
 		return p.Addr.String()
@@ -168,7 +173,7 @@ func place(p api.Probe) string {
 	return fmt.Sprintf("%s+0x%x", p.Symbol, p.Offset)
 }
 
-// flags are those of the kernel's list, or a dash for none.
+// flags returns a probe's flags as in the kernel's list of kprobes, or "-".
 func flags(p api.Probe) string {
 	var f []string
 	switch {

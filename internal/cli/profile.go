@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +22,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Forms of a profile beside those that all commands have.
+// Formats of a profile in addition to the common ones.
 const (
 	formatFolded = "folded"
 	formatPprof  = "pprof"
@@ -28,18 +30,18 @@ const (
 	formatHTML   = "html"
 )
 
-// bySuffix are the forms that the names of files ask for.
+// bySuffix maps suffixes of file names to formats.
 var bySuffix = map[string]string{
 	".folded": formatFolded, ".txt": formatFolded, ".pb.gz": formatPprof, ".pprof": formatPprof, ".svg": formatSVG, ".html": formatHTML, ".json": "json",
 }
 
-// profileFlags are those of profile.
+// profileFlags are the flags of profile.
 type profileFlags struct {
 	hz       int
 	duration time.Duration
 	count    uint64
 	names    []string
-	probes   probeFlags // of definitions
+	probes   probeFlags // options of definitions
 	output   string
 	out      io.Writer
 	read     string
@@ -53,44 +55,44 @@ func (a *app) profile() command.Spec {
 	var flags profileFlags
 	return command.Spec{
 		Use:   "profile [flags] [DEFINITION...]",
-		Short: "Show which code the guest spends its time in, with its callers",
-		Long: `Look at what each vCPU does, 99 times a second, from outside, in kernel and user code,
-and show which functions that was: SELF in the function itself, TOTAL with what it has
-called. With --probe, or with definitions, which are attached for the time of the
-profile, stacks of hits are counted instead, and of a function's return also the time
-since its entry (--value duration). A vCPU that waits with HLT counts as what it waits in;
-one that is stopped does not count.
+		Short: "Show where the guest spends its time, with the callers",
+		Long: `Sample each vCPU 99 times a second from outside, in kernel and user code, and show the
+functions that it was in: SELF in the function itself, TOTAL with the functions that it
+called. With --probe, or with definitions, which are attached for the duration of the
+profile, count the stacks of hits instead, and for a function's return also the time
+since its entry (--value duration). A vCPU that waits with HLT counts in the function that
+waits; a stopped vCPU does not count.
 
-The profile ends with Ctrl-C, after --duration, with --count, or when the guest ends. What it is written
-as --format says, or the name of the --output file:
+The profile ends with Ctrl-C, after --duration, with --count, or when the guest ends.
+--format, or the name of the --output file, selects the output format:
 
-  folded  a line for each stack, the task first, functions of the kernel with _[k] behind
+  folded  a line for each stack, the task first, functions of the kernel with _[k] after
           their names (.folded, .txt)
   pprof   for go tool pprof, speedscope and others; samples have the labels comm, pid,
           vcpu and probe (.pb.gz, .pprof)
   svg     a flame graph as a picture (.svg)
   html    the same as a page with zoom and search that needs nothing else (.html)
-  json    the stacks with addresses, sources and tasks, and what was lost (.json)
+  json    the stacks with addresses, sources and tasks, and the lost samples (.json)
 
---read takes a profile that was saved as pprof, of whatever program, instead of a guest.
---diff compares with such a one: shares of the whole in the table and by the colours of
+--read shows a profile that any program has saved as pprof, instead of a guest's.
+--diff compares with such a profile: shares of the whole in the table and by the colors of
 graphs, red for more and blue for less; folded text has both values, the older one first.
 
-Samples that fell into the middle of a hit, or that the host came too late for, are lost,
-and the number is told.`,
+Samples that fall into the middle of a hit, or for which the host is too late, are lost;
+guestprobe reports their number.`,
 		Example: `  guestprobe profile --duration 2s
   guestprobe profile -d 2s -o guest.html
   guestprobe profile -d 1s --format folded 'p vfs_read'`,
-		Args:    command.Between(0, -1, ""),
+		Args:    command.ArgsBetween(0, -1, ""),
 		Formats: []string{formatFolded, formatPprof, formatSVG, formatHTML},
 		Files:   []string{"file", "output", "read", "diff"},
 		Flags: func(f *pflag.FlagSet) {
-			f.IntVar(&flags.hz, "hz", 99, "look `N` times a second, 1 to 1000")
+			f.IntVar(&flags.hz, "hz", 99, "sample `N` times a second, 1 to 1000")
 			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")
-			f.Uint64VarP(&flags.count, "count", "c", 0, "end when `N` samples or hits were counted, or soon behind: it is looked at once a second")
+			f.Uint64VarP(&flags.count, "count", "c", 0, "end after `N` samples or hits; checked once a second, so there may be more")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "stacks of the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
-			f.StringVar(&flags.probes.filter, "filter", "", "of definitions: hits for which this `EXPRESSION` is true only, as for attach")
-			f.StringVar(&flags.probes.space, "space", "any", "of definitions: hits in this address space only: `CR3`, or any")
+			f.StringVar(&flags.probes.filter, "filter", "", "with definitions: only hits for which this `EXPRESSION` is true, as for attach")
+			f.StringVar(&flags.probes.space, "space", "any", "with definitions: only hits in this address space: `CR3`, or any")
 			fileFlag(f, &flags.probes.files)
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
 			f.StringVar(&flags.read, "read", "", "take the profile from this pprof `file`")
@@ -105,8 +107,8 @@ and the number is told.`,
 				return err
 			}
 			flags.out = r.Stdout
-			if flags.output != "" { // before there is anything to lose
-				f, err := files.Later(ctx, flags.output)
+			if flags.output != "" { // before profiling, so that an error loses nothing
+				f, err := files.CreateLater(ctx, flags.output)
 				if err != nil {
 					return err
 				}
@@ -125,7 +127,7 @@ and the number is told.`,
 	}
 }
 
-// check refuses what does not go together, and finds the form of the output.
+// check returns an error for flags that exclude each other, and selects the output format.
 func (f *profileFlags) check(r *command.Run) error {
 	probes := len(f.names) + len(r.Args)
 	switch {
@@ -138,7 +140,7 @@ func (f *profileFlags) check(r *command.Run) error {
 	case r.Given("count") && f.count == 0:
 		return command.Usagef("--count 0: not above 0")
 	case len(r.Args) == 0 && (r.Given("filter") || r.Given("space")):
-		return command.Usagef("--filter and --space are of definitions, and there is none")
+		return command.Usagef("--filter and --space apply only to definitions; none was given")
 	case f.rows < 0:
 		return command.Usagef("--rows %d: not a number from 0 on", f.rows)
 	case f.read != "" && (probes > 0 || r.Given("hz") || r.Given("duration") || r.Given("count")):
@@ -150,6 +152,10 @@ func (f *profileFlags) check(r *command.Run) error {
 				r.Format = format
 			}
 		}
+		if r.Format == formatTable {
+			r.Note("%s gets the table: names that end with %s ask for other forms, and so does --format.", command.Clean(f.output),
+				strings.Join(slices.Sorted(maps.Keys(bySuffix)), ", "))
+		}
 	}
 	if r.WantsJSON() && (f.diff != "" || f.read != "") {
 		return command.Usagef("--format json has the stacks of a guest: it cannot be used with --read or --diff")
@@ -160,22 +166,22 @@ func (f *profileFlags) check(r *command.Run) error {
 	return nil
 }
 
-// profileAnswer is what profile prints as JSON.
+// profileAnswer is the JSON output of profile.
 type profileAnswer struct {
 	Start      time.Time   `json:"start"`
 	DurationNS int64       `json:"durationNs"`
 	Hz         int         `json:"hz,omitempty"`
-	Reason     string      `json:"reason"` // why it has ended, as in a stream's end
+	Reason     string      `json:"reason"` // why the profile ended, as in a stream's end record
 	Counted    uint64      `json:"counted"`
 	Lost       uint64      `json:"lost"`
-	Probes     []api.Probe `json:"probes,omitempty"` // those of hits, with their final counts
+	Probes     []api.Probe `json:"probes,omitempty"` // the profiled probes, with their final counts
 	Stacks     []api.Stack `json:"stacks"`
 }
 
-// errNoSamples is what is said where there is nothing to show.
+// errNoSamples reports an empty profile.
 var errNoSamples = errors.New("nothing was seen")
 
-// take makes a profile of the guest and shows it.
+// take records a profile of the guest and shows it.
 func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Client) error {
 	var base *pprof.Profile
 	if f.diff != "" {
@@ -208,7 +214,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 		over, cancel = context.WithTimeout(over, f.duration)
 		defer cancel()
 	}
-	var said api.Heartbeat // what the daemon has counted, as it told last
+	var said api.Heartbeat // the daemon's last counts
 	ended := endInterrupted
 	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
@@ -216,7 +222,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 		for _, p := range s.Probes {
 			m.Durations = m.Durations || p.Kind == "r"
 		}
-		// What it will not have is refused before it is taken.
+		// Check --value and --diff before profiling.
 		if _, err := f.index(profile.Build(m, nil)); err != nil {
 			return err
 		}
@@ -252,7 +258,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 	})
 	shown.end()
 	if err != nil {
-		return inDefinition(err, r.Args)
+		return nameDefinition(err, r.Args)
 	}
 	if end.Reason == "" || end.Reason == api.EndAsked {
 		if end.Reason = ended; errors.Is(over.Err(), context.DeadlineExceeded) {
@@ -289,7 +295,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 	return f.showDiff(r, base, profile.Build(m, a.Stacks), fmt.Sprintf("%s, %s in %v", filepath.Base(g.Image), command.Plural(a.Counted, what), took))
 }
 
-// show shows a profile that was read.
+// show shows a profile that was read from a file.
 func (f *profileFlags) show(ctx context.Context, r *command.Run, p *pprof.Profile, title string) error {
 	var base *pprof.Profile
 	if f.diff != "" {
@@ -301,7 +307,7 @@ func (f *profileFlags) show(ctx context.Context, r *command.Run, p *pprof.Profil
 	return f.showDiff(r, base, p, title)
 }
 
-// showDiff shows a profile, compared with base unless that is nil.
+// showDiff shows a profile, compared with base if that is not nil.
 func (f *profileFlags) showDiff(r *command.Run, base, p *pprof.Profile, title string) error {
 	if base != nil {
 		both, err := profile.Diff(base, p)
@@ -317,7 +323,7 @@ func (f *profileFlags) showDiff(r *command.Run, base, p *pprof.Profile, title st
 	g := profile.Graph{Title: title, Unit: profile.Unit(p, i), Compared: profile.Compared(p)}
 	switch r.Format {
 	case formatFolded:
-		return profile.Folded(f.out, p, i)
+		return profile.WriteFolded(f.out, p, i)
 	case formatPprof:
 		return p.Write(f.out)
 	case formatSVG:
@@ -330,7 +336,7 @@ func (f *profileFlags) showDiff(r *command.Run, base, p *pprof.Profile, title st
 	return f.table(r, p, i)
 }
 
-// index is which of a profile's values is meant.
+// index returns the index of the profile's value that --value selects.
 func (f *profileFlags) index(p *pprof.Profile) (int, error) {
 	var there []string
 	for i, t := range p.SampleType {
@@ -345,7 +351,7 @@ func (f *profileFlags) index(p *pprof.Profile) (int, error) {
 	return 0, command.Usagef("--value %q: the profile has %s", f.value, strings.Join(there, " and "))
 }
 
-// table prints the functions with the largest values of their own.
+// table prints the functions with the largest self values.
 func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
 	rows, total, base := profile.Top(p, i)
 	left := 0
@@ -358,7 +364,7 @@ func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
 		heading = []string{"SELF", "SELF%", "CHANGE", "TOTAL", "TOTAL%", "CHANGE", "FUNCTION"}
 	}
 	unit := profile.Unit(p, i)
-	if unit != p.SampleType[i].Type { // no number of these
+	if unit != p.SampleType[i].Type { // a quantity with a unit, not a count
 		for j, h := range heading {
 			if h == "SELF" || h == "TOTAL" {
 				heading[j] = h + " (" + unit + ")"
@@ -393,7 +399,7 @@ func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
 	return nil
 }
 
-// readProfile reads a profile in pprof's form.
+// readProfile reads a profile in pprof's format.
 func readProfile(ctx context.Context, path string) (*pprof.Profile, error) {
 	b, err := files.Input(ctx, nil, path, profile.MaxProfile)
 	if err != nil {
@@ -406,7 +412,7 @@ func readProfile(ctx context.Context, path string) (*pprof.Profile, error) {
 	return p, nil
 }
 
-// progress says how far a profile is, in one line of a terminal.
+// progress shows the progress of a profile in one line of a terminal.
 type progress struct {
 	*command.Run
 	begun time.Time

@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestProfileCutOff: what a daemon had counted that ends without a word is told, and that it is gone.
+// TestProfileCutOff: if the daemon ends without an end record, the error says how much it had counted, and that it is lost.
 func TestProfileCutOff(t *testing.T) {
 	dir := t.TempDir()
 	path, saved := filepath.Join(dir, "s"), filepath.Join(dir, "p.pb.gz")
@@ -42,7 +42,7 @@ func TestProfileCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(patience.Of(t), self, "profile", "--output", saved)
+	cmd := exec.CommandContext(patience.Context(t), self, "profile", "--output", saved)
 	cmd.Args[0], cmd.Env = "guestprobe", append(os.Environ(), api.SocketEnv+"="+path)
 	out, err := cmd.CombinedOutput()
 	want := regexp.MustCompile(`^Profiling what the vCPUs do\.

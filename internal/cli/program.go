@@ -11,17 +11,17 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// maxObject is the size of the largest object file that the daemon takes.
+// maxObject is the maximum size of an object file that the daemon accepts.
 const maxObject = 16 << 20
 
-// programFlags are the flags of attach that are about object files.
+// programFlags are the flags of attach for object files.
 type programFlags struct {
 	file, section, at string
 	set               []string
 	skip              bool
 }
 
-// check refuses what cannot be with --program, or only with it.
+// check returns an error for flags that exclude --program, or need it.
 func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
@@ -38,10 +38,10 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	if probes.override.set.Changed("override") {
 		return command.Usagef("--program %s: --override is about definitions; programs have bpf_override_return", p.file)
 	}
-	return probes.override.alone(aboutOverride[1:]...)
+	return probes.override.rejectAlone(aboutOverride[1:]...)
 }
 
-// attach reads the file and attaches its programs.
+// attach reads the object file and attaches its programs.
 func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *probeFlags) ([]api.Probe, error) {
 	object, err := readObject(ctx, p.file)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *pro
 	return ps, nil
 }
 
-// readObject reads a file of bounded size; it may be a pipe.
+// readObject reads a file or a pipe of at most maxObject bytes.
 func readObject(ctx context.Context, path string) ([]byte, error) {
 	b, err := files.Input(ctx, nil, path, maxObject)
 	if err == nil && len(b) == 0 {
@@ -75,7 +75,7 @@ func readObject(ctx context.Context, path string) ([]byte, error) {
 	return b, err
 }
 
-// noteRuns says where programs run, and if on the host why.
+// noteRuns prints where each program runs, and if on the host, why.
 func noteRuns(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
 		switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// localList is what ps prints as JSON.
+// localList is the JSON output of ps.
 type localList struct {
 	Daemons []localRow `json:"daemons"`
 }
@@ -21,27 +21,29 @@ func (a *app) ps() command.Spec {
 	return command.Spec{
 		Use:   "ps",
 		Short: "List the daemons on this machine",
-		Long: `List the daemons of this user and of the system: those with sockets in $XDG_RUNTIME_DIR/guestprobed and
-/run/guestprobed, or in the folders that $` + socketsEnv + ` names with colons between, and that of --socket or
-$GUESTPROBE_SOCKET. A daemon goes by its socket's name without .sock, or by all of its path where two have one name.
+		Long: `List the daemons of this user and of the system: daemons with sockets in $XDG_RUNTIME_DIR/guestprobed and
+/run/guestprobed, or in the folders that $` + socketsEnv + ` names, separated by colons; and the daemon of --socket
+or $GUESTPROBE_SOCKET. NAME is the name of the socket without .sock, or its whole path if two have the same name.
+Other commands take it: 'guestprobe -s NAME list'. Without -s they use the only running daemon.
 
-STATE is the guest's, or says why it is not known:
+STATE is the guest's state, or the reason why it is not known:
 
-  hangs    a process is there, and has answered nothing for 5 seconds ($` + answerTimeEnv + `): it is stopped, or has no time
-  refused  the socket is another user's, or its daemon refuses us
-  gone     nobody listens: the daemon was killed; the next one at this socket removes it
-  waits    a service manager listens, and starts the daemon when the first client comes; ps is none
-  failed   what answers is no guestprobed of this age
+  hangs    a process has the socket, but has not answered for 5 seconds ($` + answerTimeEnv + `): it is stopped, or has no time
+  refused  the socket is another user's, or its daemon rejects the connection
+  gone     the daemon was killed; the next one at this socket removes the file
+  waits    a service manager listens, and starts the daemon when the first client connects; ps does not connect
+  failed   the answer is not from a guestprobed of a compatible version
 
-'guestprobe --all list', and stat, trace and run with --all, ask all daemons that answer. Those on other machines
-'guestprobe fleet ls' lists.
+'guestprobe --all list', and stat, trace and run with --all, ask all daemons that answer. 'guestprobe fleet ls' lists
+daemons on other machines.
 
 ` + tableTemplateHelp,
 		Example: `  guestprobe ps
   guestprobe ps --format 'table {{.Name}}\t{{.Guest}}\t{{.Image}}'
   while read -r s; do guestprobe --socket "$s" guest status; done < <(guestprobe ps -q)`,
-		Args: command.Between(0, 0, ""),
-		Row:  localRow{},
+		Args:        command.ArgsBetween(0, 0, ""),
+		ThisMachine: true,
+		Row:         localRow{},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the sockets of daemons that answer, a line each")
 		},
@@ -52,10 +54,10 @@ STATE is the guest's, or says why it is not known:
 			if _, err := a.fleet.check(); err != nil {
 				return err
 			}
-			if err := notQuiet(r); err != nil {
+			if err := rejectQuiet(r); err != nil {
 				return err
 			}
-			rows, err := a.locals(ctx, r)
+			rows, err := a.locals(ctx, r.Getenv, r.Stderr)
 			if err != nil {
 				return err
 			}
@@ -77,7 +79,7 @@ STATE is the guest's, or says why it is not known:
 	}
 }
 
-// printLocals prints the table of daemons, and what is wrong with some.
+// printLocals prints the table of daemons, and their errors.
 func printLocals(r *command.Run, rows []localRow) error {
 	var table [][]string
 	for _, row := range rows {

@@ -4,41 +4,44 @@ import (
 	"context"
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (a *app) regs() command.Spec {
+func regsCommand(a *app) command.Spec {
 	var vectors, yes bool
 	var set []string
 	return command.Spec{
 		Use:   "regs [VCPU]",
 		Short: "Show the registers of the vCPUs",
-		Long: `Show the registers of one vCPU, or of all at one instant: general, segments, control and
-debug registers, bits by their names. The guest is stopped for that, and goes on if it ran.
+		Long: `Show the registers of one vCPU, or of all at one instant: general, segment, control and
+debug registers, with bits by their names. The guest is stopped for this, and resumes if it was
+running.
 
-rip is an address of the guest's own text. Where the vCPU is in code of a probe's, that is
+rip is an address of the guest's own text. If the vCPU is in a probe's code, that is
 shown as well. ftag has a bit for each x87 register that is not empty, as FXSAVE stores it; GDB's
 $ftag is the tag word of two bits each.
 
 --set changes general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0
-to dr3, dr6 and dr7, and of floating point and vectors st0 to st7, fctrl, fstat, ftag, fop, fip, fdp, mxcsr, and what
-the vCPU has of xmm0, ymm0, zmm0 and so on, k0 to k7, and pkru. xmm0 leaves the rest of ymm0 as it is. All that are
-named are changed, or none. It needs --yes, for nothing is kept of what was there.`,
+to dr3, dr6 and dr7; of floating point and vectors st0 to st7, fctrl, fstat, ftag, fop, fip, fdp, mxcsr, pkru, and
+xmm0, ymm0, zmm0 and so on and k0 to k7, if the vCPU has them. xmm0 leaves the rest of ymm0 unchanged. Either all
+the registers named are changed, or none. It needs --yes, because the old values are not kept.`,
 		Example: `  guestprobe regs 0
   guestprobe regs --fp --format json
   guestprobe regs 0 --set rax=1 --set xmm0=0x3ff00000000000004000000000000000 --yes`,
-		Args: command.Between(0, 1, ""),
+		Args: command.ArgsBetween(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&vectors, "fp", false, "floating point and vector registers, too")
 			f.StringArrayVar(&set, "set", nil, "change a register of the vCPU, 0 where none is named: `NAME=VALUE`; may be repeated")
-			f.BoolVarP(&yes, "yes", "y", false, "do change it")
+			f.BoolVarP(&yes, "yes", "y", false, "confirm the change")
 		},
 		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.RegisterList, error) {
 			vcpu := ""
@@ -59,7 +62,7 @@ named are changed, or none. It needs --yes, for nothing is kept of what was ther
 	}
 }
 
-// setRegisters changes registers, NAME=VALUE each, and returns what there is then.
+// setRegisters changes registers, each given as NAME=VALUE, and returns the new values.
 func setRegisters(ctx context.Context, c *remote.Client, vcpu string, set []string, vectors, yes bool) (l api.RegisterList, err error) {
 	req := api.WriteRegisters{Set: map[string]string{}}
 	if vcpu != "" {
@@ -73,7 +76,7 @@ func setRegisters(ctx context.Context, c *remote.Client, vcpu string, set []stri
 		if !ok || !isNumber {
 			return l, command.Usagef("--set %q: want NAME=VALUE, a number", x)
 		}
-		if n.Sign() < 0 && n.IsInt64() { // of 64 bits, as in C
+		if n.Sign() < 0 && n.IsInt64() { // as 64 bits, as in C
 			value = api.Hex(n.Int64()).String()
 		}
 		if _, twice := req.Set[name]; twice {
@@ -91,9 +94,8 @@ func setRegisters(ctx context.Context, c *remote.Client, vcpu string, set []stri
 	return api.RegisterList{VCPUs: []api.Registers{r}}, err
 }
 
-// The registers in the order in which debuggers show them.
+// The registers in the order of debuggers.
 var (
-	generalRegs = [][]string{{"rax", "rbx", "rcx", "rdx"}, {"rsi", "rdi", "rbp", "rsp"}, {"r8", "r9", "r10", "r11"}, {"r12", "r13", "r14", "r15"}}
 	segmentRegs = []string{"cs", "ss", "ds", "es", "fs", "gs", "tr", "ldt"}
 	controlRegs = []string{"cr0", "cr2", "cr3", "cr4", "cr8", "efer", "xcr0", "apic_base", "kernel_gs_base"}
 	debugRegs   = []string{"dr0", "dr1", "dr2", "dr3", "dr6", "dr7"}
@@ -124,12 +126,12 @@ func writeRegisters(b *strings.Builder, c *api.Registers) {
 		}
 		line("%-6s %016x  %s", "in", uint64(c.Live), what)
 	}
-	for _, row := range generalRegs {
-		for i, name := range row {
+	for row := range slices.Chunk(x86.DebuggerRegs[:], 4) {
+		for i, n := range row {
 			if i > 0 {
 				b.WriteString("  ")
 			}
-			fmt.Fprintf(b, "%-6s %016x", name, uint64(c.Regs[name]))
+			fmt.Fprintf(b, "%-6s %016x", n, uint64(c.Regs[n.String()]))
 		}
 		b.WriteByte('\n')
 	}

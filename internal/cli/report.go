@@ -13,31 +13,31 @@ import (
 	"github.com/guestprobe/guestprobe/internal/show/timeline"
 )
 
-func (a *app) report() command.Spec {
+func reportCommand() command.Spec {
 	var values int
 	return command.Spec{
 		Use:   "report FILE",
 		Short: "Sum up a saved trace",
 		Long: `Sum up a trace that 'guestprobe trace --format json' has saved, without a daemon. FILE - is
-standard input. Of each probe it shows the events, their share and rate, the longest time
-between two, and how long calls took: of return probes, and of probes at a function's ret
-whose entry has a probe, too. Then the most frequent values of each argument, the busiest
+standard input. For each probe it shows the events, their share and rate, the longest time
+between two events, and how long calls took: for return probes, and for probes at a function's
+ret if its entry has a probe too. The most frequent values of each argument follow, the busiest
 tasks and vCPUs, the longest times without an event, and where events were lost.
 
-Its sums close: the events in FILE, those that trace has not shown, and those that are
-missing in FILE are what the daemon has delivered; with the lost ones, all that there were.
-Means, least and largest are exact, quantiles to 0.8 percent. Of an argument the 1000 most
-frequent values are kept; with more of them the counts are of the Space-Saving algorithm,
-and ~ marks them: so many at most, as JSON says.
+The sums close: events in FILE + events that trace did not show + events missing in
+FILE = events that the daemon delivered. Together with the lost events, these are all events.
+Means, minima and maxima are exact, quantiles to 0.8 percent. For an argument the 1000 most
+frequent values are kept. If there are more values, the counts are estimates by the
+Space-Saving algorithm, marked with ~: they are upper limits, as JSON says.
 
-A trace that was cut off, even within a line, is summed up as far as it goes, and that is
-told. Another file is refused with the line that is none of a trace.
+A truncated trace, even one cut within a line, is summed up as far as it goes, and
+guestprobe reports this. A file that is not a trace is rejected, and the error names the line.
 
 ` + tableTemplateHelp,
 		Example: `  guestprobe report t.ndjson
   guestprobe report --format '{{.Probe}} {{.Events}}' t.ndjson
   guestprobe trace -c 100 --format json | guestprobe report -`,
-		Args: command.Between(1, 1, "say which saved trace"),
+		Args: command.ArgsBetween(1, 1, "say which saved trace"),
 		Row:  report.Probe{},
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVarP(&values, "top", "n", 5, "`how many` values of each argument, and tasks")
@@ -52,7 +52,7 @@ told. Another file is refused with the line that is none of a trace.
 			}
 			defer done()
 			b := report.New()
-			if err := eachRecord(ctx, r, in, func(rec *timeline.Record) error { b.Add(rec); return nil }); err != nil {
+			if err := forEachRecord(ctx, r, in, func(rec *timeline.Record) error { b.Add(rec); return nil }); err != nil {
 				return err
 			}
 			rep := b.Report(values, in)
@@ -148,11 +148,11 @@ func printReport(r *command.Run, rep *report.Report) error {
 	return nil
 }
 
-// seconds is a time with microseconds.
+// seconds formats a time in seconds with microseconds.
 func seconds(ns int64) string { return fmt.Sprintf("%.6fs", time.Duration(ns).Seconds()) }
 
-// micros is a time in microseconds with nanoseconds.
+// micros formats a time in microseconds with nanoseconds.
 func micros(ns uint64) string { return fmt.Sprintf("%d.%03d", ns/1000, ns%1000) }
 
-// share is n of all in percent.
+// share formats n as a percentage of all.
 func share(n, all uint64) string { return fmt.Sprintf("%.2f", float64(n)/float64(max(all, 1))*100) }

@@ -18,37 +18,37 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// giveTries is how often a daemon is given a snapshot that another client's takes the place of.
+// giveTries is how often resetTo sends its snapshot again when another client's snapshot has replaced it in the daemon.
 const giveTries = 16
 
-// savedFile says what was saved.
+// savedFile describes a saved guest.
 type savedFile struct {
 	File    string   `json:"file"`
-	Bytes   int64    `json:"bytes"` // of the file
+	Bytes   int64    `json:"bytes"` // size of the file
 	ID      string   `json:"id"`
 	VCPUs   int      `json:"vcpus"`
 	Memory  uint64   `json:"memory"`
-	LeftOut []string `json:"leftOut"` // what was attached and is not in it
-	Partial bool     `json:"partial"` // a core, and the guest's page tables map more than it can say
+	LeftOut []string `json:"leftOut"` // attachments that are not in the snapshot
+	Partial bool     `json:"partial"` // a core that does not have all the memory that the guest's page tables map
 }
 
 func (a *app) save() command.Spec {
 	var core bool
 	return command.Spec{
 		Use:   "save FILE",
-		Short: "Write the guest, as it is now, to a file",
-		Long: `Write the guest as it is now, registers, memory and what is attached to it, to FILE, and
-let it go on. 'guestprobed --restore FILE' has it go on from there, in another process or on another day;
-'guestprobe guest reset --to FILE' in the same one, and 'guestprobe --core FILE' looks at it without a daemon.
-A file that is there is replaced when all is written, and so is a symbolic link, not what it leads to.
-What is on the disks of a Linux guest is not in it.`,
+		Short: "Save the guest's current state to a file",
+		Long: `Save the guest's current state (registers, memory and attachments) to FILE, and let the guest
+resume. 'guestprobed --restore FILE' continues from there, in another process or on another day;
+'guestprobe guest reset --to FILE' does so in the same process, and 'guestprobe --core FILE' inspects it without a daemon.
+An existing file is replaced when everything is written; a symbolic link is replaced itself, not its target.
+The snapshot does not include the disks of a Linux guest.`,
 		Example: `  guestprobe guest save before.gps
   guestprobe guest reset --to before.gps
   guestprobe guest save --elf guest.core`,
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&core, "elf", false, "write an ELF core instead, for debuggers: the vCPUs are its threads, and memory is where the page tables of vCPU 0 map it")
 		},
-		Args: command.Between(1, 1, "say which file to write: FILE"),
+		Args: command.ArgsBetween(1, 1, "say which file to write: FILE"),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			s, err := saveTo(ctx, c, r.Args[0], core)
 			if err != nil {
@@ -60,7 +60,7 @@ What is on the disks of a Linux guest is not in it.`,
 				}
 				for _, what := range s.LeftOut {
 					if core {
-						break // it has nothing of what is attached
+						break // a core has no attachments at all
 					}
 					r.Note("Not in the snapshot: %s.", command.Clean(what))
 				}
@@ -70,13 +70,13 @@ What is on the disks of a Linux guest is not in it.`,
 	}
 }
 
-// saveTo has the guest saved to a file, which is there when it is complete.
+// saveTo saves the guest to a file. The file appears only when it is complete.
 func saveTo(ctx context.Context, c *remote.Client, path string, core bool) (savedFile, error) {
 	out := savedFile{File: path, LeftOut: []string{}}
 	if path == "" || path == "-" {
 		return out, command.Usagef("guest save %q: a guest is saved to a file; name it, ./- for one of that name", path)
 	}
-	var failed error // that is not about the file
+	var failed error // an error of the save, not of the file
 	err := files.ReplaceLink(path, 0o600, func(to *os.File) error {
 		failed = out.save(ctx, c, to, core)
 		return failed
@@ -87,7 +87,7 @@ func saveTo(ctx context.Context, c *remote.Client, path string, core bool) (save
 	return out, err
 }
 
-// save has the guest saved to a file, or a core made of that.
+// save writes a snapshot of the guest to a file, or an ELF core made from one.
 func (out *savedFile) save(ctx context.Context, c *remote.Client, to *os.File, core bool) error {
 	f := to
 	if core {
@@ -122,7 +122,7 @@ func (out *savedFile) save(ctx context.Context, c *remote.Client, to *os.File, c
 	return nil
 }
 
-// writeCore makes an ELF core of a snapshot.
+// writeCore converts a snapshot to an ELF core.
 func writeCore(from, to *os.File) (partial bool, err error) {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return false, err
@@ -134,10 +134,10 @@ func writeCore(from, to *os.File) (partial bool, err error) {
 	return s.WriteELF(to)
 }
 
-// resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file, which is read all the
-// same: one that is damaged is no snapshot of any daemon's.
+// resetTo resets the guest to the snapshot in a file. It reads the whole file first to detect damage, but sends it only if
+// the daemon does not have this snapshot.
 //
-// The daemon keeps one, which another client may put another one in the place of before it is asked for.
+// The daemon keeps only one snapshot. Another client may replace it before the reset, so resetTo tries again.
 func resetTo(ctx context.Context, c *remote.Client, path string, paused bool) (g api.Guest, err error) {
 	f, _, err := files.Open(path)
 	if err != nil {

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +30,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// leakTest runs the tests and fails when goroutines are left.
+// leakTest runs the tests and fails if goroutines remain.
 type leakTest struct{ *testing.M }
 
 func (m leakTest) Run() int {
@@ -39,10 +42,10 @@ func (m leakTest) Run() int {
 	return code
 }
 
-// TestMain makes this binary the two real mains as well, and helpers that
-// scripts use.
+// TestMain makes this binary also the two real programs, and helpers for
+// scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(leakTest{m}, map[string]func(){
+	commands := map[string]func(){
 		"guestprobe":    func() { os.Exit(Main()) },
 		"guestprobed":   func() { os.Exit(daemon.Main(Monitor)) },
 		fleet.Server:    func() { os.Exit(fleetd.Main()) },
@@ -50,10 +53,19 @@ func TestMain(m *testing.M) {
 		"mkguest":       func() { os.Exit(mkguestMain(os.Args[1:])) },
 		"mkprog":        func() { os.Exit(mkprogMain(os.Args[1:])) },
 		"mkunoptimized": func() { os.Exit(mkunoptimizedMain(os.Args[1:])) },
-	})
+	}
+	// Programs started by tests would inherit an ignored SIGINT from a background job.
+	if _, ok := commands[filepath.Base(os.Args[0])]; !ok && signal.Ignored(os.Interrupt) {
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
+	// Scripts mostly wait: one of them waits half a minute for a dead connection.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
+	testscript.Main(leakTest{m}, commands)
 }
 
-// TestScripts runs what needs no /dev/kvm.
+// TestScripts runs the scripts that do not need /dev/kvm.
 func TestScripts(t *testing.T) { runScripts(t, "../../testdata/script", nil) }
 
 // TestKVMScripts runs the real daemon with real guests.
@@ -62,7 +74,7 @@ func TestKVMScripts(t *testing.T) {
 	runScripts(t, "../../testdata/script/kvm", nil)
 }
 
-// TestLinuxScripts runs it with Linux guests, $KERNEL and $INITRD.
+// TestLinuxScripts runs the real daemon with Linux guests, from $KERNEL and $INITRD.
 func TestLinuxScripts(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
@@ -72,18 +84,18 @@ func TestLinuxScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string, vars map[string]string) {
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			// A work directory's own path may be too long for a socket.
+			// The path of a work directory may be too long for a socket.
 			short, err := os.MkdirTemp("", "gp")
 			if err != nil {
 				return err
 			}
-			// Other users are to reach the socket, and fail for the right reason.
+			// Other users must reach the socket, and fail for the expected reason.
 			if err := os.Chmod(short, 0o755); err != nil {
 				return err
 			}
@@ -92,7 +104,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			env.Setenv("SOCKDIR", short)
 			env.Setenv("GUESTPROBE_SOCKET", filepath.Join(short, "s"))
 			env.Setenv(answerTimeEnv, "5m") // the machine may be busy
-			// scripts/cover.sh has programs that count what of them runs.
+			// With scripts/cover.sh the programs record their coverage.
 			if dir := os.Getenv("GUESTPROBE_COVER"); dir != "" {
 				path := filepath.Join(dir, "bin") + string(filepath.ListSeparator) + env.Getenv("PATH")
 				env.Setenv("PATH", path)
@@ -157,12 +169,14 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 	})
 }
 
-// waitKey is the name of the context that bounds a script's waiting.
+// waitKey is the key of the context that limits a script's waiting.
 type waitKey struct{}
 
-func waiting(ts *testscript.TestScript) context.Context { return ts.Value(waitKey{}).(context.Context) }
+func waitContext(ts *testscript.TestScript) context.Context {
+	return ts.Value(waitKey{}).(context.Context)
+}
 
-// cmdExits runs a program and wants this exit status:
+// cmdExits runs a program and checks its exit status:
 //
 //	exits 4 guestprobe detach nope
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
@@ -184,13 +198,13 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// background is a daemon that a script has started.
+// background is a daemon started by a script.
 type background struct {
 	*child.Daemon
-	log string // file
+	log string // a file
 }
 
-// daemons holds the daemon of each script that has one; scripts run in
+// daemons holds the daemons of scripts, which run in
 // parallel.
 type daemons struct{ m sync.Map }
 
@@ -204,12 +218,12 @@ func (d *daemons) get(ts *testscript.TestScript) *background {
 
 func (d *daemons) set(ts *testscript.TestScript, b *background) { d.m.Store(ts, b) }
 
-// unhurried gives the guest of a daemon a slower timer, if these flags do not say which: the built-in guest works at
-// each of its ticks, which costs a third of a processor at the default one while a script does something else.
-func unhurried(args []string) []string {
+// addSlowTimer gives a daemon's guest a slower timer, unless the flags set one. The built-in guest does work at
+// each tick. With the default timer that takes a third of a processor while the script does other things.
+func addSlowTimer(args []string) []string {
 	for _, a := range args {
 		switch a {
-		case "--tick", "--kernel", "--config", "--restore":
+		case "--tick", "--guest", "--kernel", "--config", "--restore":
 			return args
 		}
 	}
@@ -217,7 +231,7 @@ func unhurried(args []string) []string {
 }
 
 // cmdDaemon starts guestprobed in the background and waits until it is ready.
-// What it says goes to the file daemon.log.
+// The daemon's output is written to daemon.log.
 //
 //	daemon --vcpus 2
 func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
@@ -230,8 +244,8 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	log, err := os.Create(b.log)
 	ts.Check(err)
 	defer log.Close()
-	b.Daemon, err = child.Start(waiting(ts), child.Options{
-		Program: bin, Args: unhurried(args), Dir: ts.MkAbs("."), Env: append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET")), Output: log,
+	b.Daemon, err = child.Start(waitContext(ts), child.Options{
+		Program: bin, Args: addSlowTimer(args), Dir: ts.MkAbs("."), Env: append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET")), Output: log,
 	})
 	if b.Daemon != nil {
 		scripts.set(ts, b)
@@ -247,8 +261,8 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdHalt sends a signal to the daemon, TERM unless said otherwise, waits for
-// its end, and wants this exit status (-1: the signal itself):
+// cmdHalt sends a signal to the daemon, by default TERM, waits for
+// its exit, and checks its exit status (-1: killed by the signal):
 //
 //	halt 0
 //	halt -1 KILL
@@ -263,7 +277,7 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {
 		sig = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "KILL": syscall.SIGKILL}[args[1]]
 	}
-	err = b.End(waiting(ts), sig)
+	err = b.End(waitContext(ts), sig)
 	if errors.Is(err, child.ErrBusy) {
 		ts.Fatalf("%v; log:\n%s", err, ts.ReadFile(b.log))
 	}
@@ -279,7 +293,7 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdSignal sends a signal to the daemon that does not end it:
+// cmdSignal sends the daemon a signal that does not end it:
 //
 //	signal STOP
 func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
@@ -290,8 +304,8 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(b.Signal(map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT, "HUP": syscall.SIGHUP}[args[0]]))
 }
 
-// cmdSame checks that maps of a script have the same value, which is not 0, in what it has
-// printed:
+// cmdSame checks in a script's output that maps have the same value, and that it is
+// not 0:
 //
 //	same out @a @b
 func cmdSame(ts *testscript.TestScript, neg bool, args []string) {
@@ -330,15 +344,15 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		select {
 		case <-tick.C:
-		case <-waiting(ts).Done():
+		case <-waitContext(ts).Done():
 			ts.Fatalf("%s has no match for %s:\n%s", args[0], args[1], ts.ReadFile(args[0]))
 		}
 	}
 }
 
 // cmdStranger runs a program as a user that is neither the daemon's nor root,
-// and wants this exit status. Its output is in the files out and err. Only root
-// can become somebody else: a script asks [root] first.
+// and checks its exit status. Its output is in the files out and err. Only root
+// can change the user, so scripts use the condition [root]:
 //
 //	[root] stranger 5 guestprobe list
 func cmdStranger(ts *testscript.TestScript, neg bool, args []string) {
@@ -349,15 +363,15 @@ func cmdStranger(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	bin, err := exec.LookPath(args[1])
 	ts.Check(err)
-	// The program must be where a stranger may execute it.
+	// The program must be where other users can execute it.
 	dir, err := os.MkdirTemp("", "gp")
 	ts.Check(err)
 	defer os.RemoveAll(dir)
 	ts.Check(os.Chmod(dir, 0o755))
 	prog := filepath.Join(dir, args[1])
-	// By a process of its own: a descriptor of ours that is open for writing
-	// could be inherited by what another script starts just then, and the kernel
-	// executes no file that anybody writes (ETXTBSY).
+	// Use another process to write the program: a process that another script starts at the same time
+	// could inherit our writable descriptor, and the kernel does not
+	// execute files that are open for writing (ETXTBSY).
 	ts.Check(exec.Command("cp", "--", bin, prog).Run())
 	ts.Check(os.Chmod(prog, 0o755))
 	var out, errs bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// scriptFlags are those of commands that run a script.
+// scriptFlags are the flags of commands that run a script.
 type scriptFlags struct {
 	req             api.RunScript
 	output          string
@@ -38,7 +38,7 @@ func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")
 }
 
-// check fills in what the request has of the flags.
+// check validates the flags and sets the request's format and interval.
 func (s *scriptFlags) check(r *command.Run) error {
 	if s.req.Format = api.ScriptText; r.WantsJSON() {
 		s.req.Format = api.ScriptJSON
@@ -52,7 +52,7 @@ func (s *scriptFlags) check(r *command.Run) error {
 	return nil
 }
 
-// run runs the script of s.req in daemons, and prints what it does until there is a reason to stop.
+// run runs the script of s.req in daemons, and prints its output until it ends or the user stops it.
 func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err error) {
 	if err := s.check(r); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err 
 	drawn := s.heat || r.Format == formatSVG
 	switch {
 	case drawn && r.Given("detach"):
-		return command.Usagef("--heat and --format svg draw what is here: 'guestprobe script NAME' has them for a detached script")
+		return command.Usagef("--heat and --format svg cannot be used with --detach: 'guestprobe script NAME' has them for a detached script")
 	case s.heat && r.WantsJSON():
 		return command.Usagef("--heat is a drawing: --format table or svg")
 	case s.heat && s.every == 0:
@@ -81,7 +81,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err 
 	}
 	out, begin := r.Stdout, func() error { return nil }
 	if s.output != "" {
-		f, err := files.Later(ctx, s.output)
+		f, err := files.CreateLater(ctx, s.output)
 		if err != nil {
 			return err
 		}
@@ -102,11 +102,11 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err 
 	s.req.Data = !m.alone
 	fs := newScriptStream(r, s, m.alone, out, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.RunScript(ctx, s.req) })
 	fs.attached = true
-	return fs.everywhere(ctx, m, begin)
+	return fs.runEverywhere(ctx, m, begin)
 }
 
-// missedHits says of each probe of a script how many hits its program did not run on.
-func missedHits(end api.End) (texts []string) {
+// missTexts names the script's probes with missed hits, on which their programs did not run.
+func missTexts(end api.End) (texts []string) {
 	for _, p := range end.Probes {
 		if n := p.Stats.Missed; n > 0 {
 			texts = append(texts, fmt.Sprintf("%s missed %s of %d", place(p), command.Plural(n, "hit"), p.Stats.Hits))
@@ -115,19 +115,19 @@ func missedHits(end api.End) (texts []string) {
 	return texts
 }
 
-// placed is what --verbose says of one program of a script, as JSON.
+// placed is the JSON output of --verbose for one program of a script.
 type placed struct {
 	Probe        string `json:"probe"`
 	At           string `json:"at,omitempty"`
 	Runs         string `json:"runs"`
-	Why          string `json:"why,omitempty"` // on the host
+	Why          string `json:"why,omitempty"` // why it runs on the host
 	Instructions int    `json:"instructions"`
 	CodeBytes    int    `json:"code_bytes,omitempty"`
 	Budget       int64  `json:"budget"`
 }
 
-// notePlaces says of each program where it runs and why, how large it is, and how long it may
-// run.
+// notePlaces prints for each program where it runs and why, its size, and its maximum number of
+// steps.
 func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 	var all []placed
 	add := func(p *api.ProgramInfo, at, runs, why string) {
@@ -140,6 +140,9 @@ func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 	}
 	for i := range start.Idle {
 		add(&start.Idle[i], "", api.RunsOnHost, "it is at no place of the guest")
+	}
+	for _, text := range start.Notes {
+		r.Note("%s", command.Clean(text))
 	}
 	if r.WantsJSON() {
 		return json.NewEncoder(out).Encode(map[string]any{"type": "programs", "data": all})

@@ -16,7 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// detachScript leaves a script running in the daemon.
+// detachScript starts a script that keeps running in the daemon.
 func detachScript(ctx context.Context, r *command.Run, c *remote.Client, s *scriptFlags) error {
 	i, err := c.DetachScript(ctx, s.req)
 	if err != nil {
@@ -44,12 +44,12 @@ list with the reason until 'guestprobe stop NAME' prints its end.
 With --fleet it lists what the fleet is to do (FROM is fleet), in how many daemons that runs and where it is
 refused, with the sums of their counts, and the scripts that daemons have besides.`,
 		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
-		Args:    command.Between(0, 0, ""),
+		Args:    command.ArgsBetween(0, 0, ""),
 		Run:     a.listScripts,
 	}
 }
 
-// scriptState says whether a script runs, or why it has ended.
+// scriptState returns whether a script is running, or why it has ended.
 func scriptState(s api.ScriptInfo) string {
 	switch {
 	case s.Ended == "" && s.Origin == api.OriginStart:
@@ -64,7 +64,7 @@ func scriptState(s api.ScriptInfo) string {
 	return strings.ReplaceAll(s.Ended, "_", " ")
 }
 
-// firstLine is the first line of a script, and not more than fits.
+// firstLine returns the first line of a script, shortened if it is long.
 func firstLine(script string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(script), "\n")
 	const most = 60
@@ -83,26 +83,26 @@ func (a *app) script() command.Spec {
 	return command.Spec{
 		Use:   "script [flags] NAME",
 		Short: "Show the maps of a script that runs without a client",
-		Long: `Show the maps of a script as they are now, as it would print them at its end; or with
---follow what it has printed so far, of which the daemon keeps the last 4 MiB, and what it
-prints, until it ends. Ctrl-C ends that, and leaves the script running. --format json prints
-as bpftrace -f json does, and with --follow the script's own format decides.
+		Long: `Show the current maps of a script, as it would print them at its end. With --follow print
+its output so far, of which the daemon keeps the last 4 MiB, and new output until the
+script ends. Ctrl-C ends this, and leaves the script running. --format json prints
+as bpftrace -f json does; with --follow the script's own format is used.
 
-With --fleet the maps are those of all daemons that have the script, as one (docs/fleet.md).
+With --fleet the maps of all daemons that have the script are printed as one (docs/fleet.md).
 
-` + chartHelp + ` Histograms that the script clears have less in their columns.`,
+` + chartHelp + ` Histograms that the script clears show lower counts.`,
 		Example:  "  guestprobe script reads\n  guestprobe script --follow reads",
-		Args:     command.Between(1, 1, ""),
+		Args:     command.ArgsBetween(1, 1, ""),
 		Formats:  []string{formatSVG},
-		Complete: first(a.completeScripts()),
+		Complete: completeFirst(a.completeScripts()),
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
+			f.BoolVarP(&followed, "follow", "f", false, "print its output until it ends")
 			heat.declare(f)
 		},
 		Run: a.askFleet(func(ctx context.Context, r *command.Run, m *members) (err error) {
 			name := r.Args[0]
 			if followed || heat.heat || r.Format == formatSVG {
-				if m, err = m.only("--follow, --heat and --format svg"); err != nil {
+				if m, err = m.requireOne("--follow, --heat and --format svg"); err != nil {
 					return err
 				}
 			}
@@ -118,19 +118,19 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 					if err != nil || s.Maps == nil {
 						return nil, false, err
 					}
-					all, err := printedHists(r, *s.Maps)
+					all, err := parseHists(r, *s.Maps)
 					return all, true, err
 				})
 			case followed:
 				fs := newScriptStream(r, &scriptFlags{}, true, r.Stdout, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.FollowScript(ctx, name) })
-				return fs.everywhere(ctx, m, func() error { return nil })
+				return fs.runEverywhere(ctx, m, func() error { return nil })
 			}
 			return printScriptMaps(ctx, r, m, name)
 		}),
 	}
 }
 
-// printScriptMaps prints the maps of a script as they are now. The maps of several daemons are added.
+// printScriptMaps prints the current maps of a script, added up if there are several daemons.
 func printScriptMaps(ctx context.Context, r *command.Run, m *members, name string) error {
 	format := api.ScriptData
 	switch {
@@ -142,7 +142,7 @@ func printScriptMaps(ctx context.Context, r *command.Run, m *members, name strin
 	o := gather(ctx, m, func(ctx context.Context, c *remote.Client) (api.ScriptInfo, error) {
 		return c.Script(ctx, name, format)
 	})
-	o.Daemons = o.having(api.CodeNoScript)
+	o.Daemons = o.selectHaving(api.CodeNoScript)
 	var total script.Total
 	for _, a := range o.Daemons {
 		s := a.Answer
@@ -150,10 +150,10 @@ func printScriptMaps(ctx context.Context, r *command.Run, m *members, name strin
 		case s == nil:
 			continue
 		case s.Maps == nil && s.States == nil:
-			r.Note("%s%s has ended (%s); 'guestprobe stop %s' prints its end.", m.before(a.Daemon), name, scriptState(*s), name)
+			r.Note("%s%s has ended (%s); 'guestprobe stop %s' prints its end.", m.prefix(a.Daemon), name, scriptState(*s), name)
 			continue
 		case m.alone && r.Format == formatSVG:
-			all, err := printedHists(r, *s.Maps)
+			all, err := parseHists(r, *s.Maps)
 			if err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func printScriptMaps(ctx context.Context, r *command.Run, m *members, name strin
 		case m.alone:
 			return printGuestText(r, *s.Maps)
 		case s.Left > 0:
-			r.Note("%s%s of maps %s left out: there are too many", m.before(a.Daemon), command.Plural(s.Left, "element"), command.Are(s.Left))
+			r.Note("%s%s of maps %s left out: there are too many", m.prefix(a.Daemon), command.Plural(s.Left, "element"), command.IsOrAre(s.Left))
 		}
 		var states []script.MapState
 		if err := json.Unmarshal(s.States, &states); err != nil {
@@ -181,19 +181,19 @@ func (a *app) stop() command.Spec {
 		Use:   "stop NAME",
 		Short: "End a script that runs without a client",
 		Long: `End a script: its probes stop, END runs, and all maps are printed, as when Ctrl-C ends
-'guestprobe run'. Of one that has ended by itself what it has printed then is printed.
-The name is free for another script afterwards.
+'guestprobe run'. If the script has already ended by itself, its final output is printed.
+Afterwards the name is free for another script.
 
-With --fleet the script ends in all daemons that have it, and its maps are printed as one. What was left to the
-fleet is withdrawn from it: a daemon that is away now ends it when it is back.`,
+With --fleet the script ends in all daemons that have it, and its maps are printed as one. The fleet no longer
+keeps the script: a daemon that is away now ends it when it is back.`,
 		Example:  "  guestprobe stop reads",
-		Args:     command.Between(1, 1, ""),
-		Complete: first(a.completeScripts()),
+		Args:     command.ArgsBetween(1, 1, ""),
+		Complete: completeFirst(a.completeScripts()),
 		Run:      a.stopScript,
 	}
 }
 
-// completeScripts completes the names of scripts.
+// completeScripts completes names of scripts.
 func (a *app) completeScripts() command.Completion {
 	return a.complete(func(ctx context.Context, c *remote.Client, _ string) (names []string) {
 		ss, _ := c.Scripts(ctx)

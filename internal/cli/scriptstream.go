@@ -19,26 +19,26 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// settleTime is how long what one daemon has sent waits for others that may have sent something earlier.
+// settleTime is how long output of one daemon is held back for earlier output of other daemons.
 const settleTime = 250 * time.Millisecond
 
-// scriptStream prints the output of a script in the guests of daemons: that of one alone as it comes, that of several as lines with
-// their names, in the order of time, and the sums of their maps.
+// scriptStream prints the output of a script that runs in one or several daemons. A single daemon's output is printed as it
+// comes. Lines of several daemons are printed with the daemons' names, in the order of time, and their maps are added up.
 type scriptStream struct {
 	*command.Run
 	flags *scriptFlags
-	alone bool // one daemon, which is not named in the output
+	alone bool // a single daemon, not named in the output
 	raw   io.Writer
-	out   *lockedWriter // to raw
+	out   *lockedWriter // writes to raw
 	lines *fleet.Order[string]
 	open  func(context.Context, *remote.Client) (*remote.Stream, error)
 
-	attached bool // say where it has begun
-	fixed    bool // without daemons that come later
+	attached bool // print in how many daemons the script was attached
+	fixed    bool // ignore daemons that join later
 
 	mu    sync.Mutex
 	all   []*sender
-	total script.Total // of an interval: since it was printed
+	total script.Total // of the current interval, or of the whole run
 }
 
 // sender is a daemon that runs the script.
@@ -46,34 +46,34 @@ type sender struct {
 	name  string
 	epoch time.Time
 	begun bool
-	ended bool // it sends nothing any more
+	ended bool // its stream has ended
 	end   api.End
 	err   error
 	lost  uint64
-	parts []script.MapState // of a moment that is not whole yet
-	// elements is how many are in parts.
+	parts []script.MapState // an incomplete set of maps
+	// elements is the number of elements in parts.
 	elements int
-	whole    []script.MapState   // as they were the last time
-	at       time.Time           // of whole
-	rounds   [][]script.MapState // of intervals that are not printed yet
+	whole    []script.MapState   // the last complete set of maps
+	at       time.Time           // time of whole
+	rounds   [][]script.MapState // maps of intervals that are not printed yet
 
 	lineMu sync.Mutex
-	line   []byte      // that has no end yet
-	since  int64       // when it began
-	timer  *time.Timer // prints it when it has waited for its end
+	line   []byte      // an incomplete line
+	since  int64       // time of its start
+	timer  *time.Timer // prints it after partialTime
 }
 
 const (
-	// partialTime is how long text waits for the end of its line.
+	// partialTime is how long an incomplete line is held back.
 	partialTime = time.Second
-	// maxPartial bounds it, in bytes; of JSON, where an object is a line, maxJSONLine does.
+	// maxPartial is the maximum length of an incomplete line, in bytes. JSON objects have maxJSONLine instead.
 	maxPartial  = 64 << 10
 	maxJSONLine = 16 << 20
-	// maxParts bounds the maps of a moment that come in several records.
+	// maxParts is the maximum number of maps in a set that arrives in several records.
 	maxParts = 10_000
 )
 
-// lockedWriter is a writer for several goroutines.
+// lockedWriter is a writer for use by several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -96,26 +96,26 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// maxRounds bounds the intervals that wait for the same ones of other daemons.
+// maxRounds is how many intervals are held back for the same intervals of other daemons.
 const maxRounds = 16
 
-// newScriptStream returns a scriptStream that prints to out the records of the streams that open opens.
+// newScriptStream returns a scriptStream that prints the records of the streams returned by open to out.
 func newScriptStream(r *command.Run, s *scriptFlags, alone bool, out io.Writer, open func(context.Context, *remote.Client) (*remote.Stream, error)) *scriptStream {
 	fs := &scriptStream{Run: r, flags: s, alone: alone, raw: out, out: &lockedWriter{w: guestText(r, out)}, open: open}
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
 		_, err := io.WriteString(fs.out, line)
 		return err
-	}).Sized(func(line string) int { return len(line) })
+	}).LimitBytes(func(line string) int { return len(line) })
 	return fs
 }
 
-// everywhere takes what all daemons send, also those that come later, until their ends; begin is called behind the first
-// beginning.
-func (fs *scriptStream) everywhere(ctx context.Context, m *members, begin func() error) error {
+// runEverywhere prints the output of all daemons until their streams end, including daemons that join later. It calls begin
+// when the first stream has started.
+func (fs *scriptStream) runEverywhere(ctx context.Context, m *members, begin func() error) error {
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first := true
-	err := m.everyone(over, !fs.fixed, func() {
+	err := m.forEachDaemon(over, !fs.fixed, func() {
 		fs.mu.Lock()
 		defer fs.mu.Unlock()
 		n := 0
@@ -152,14 +152,14 @@ func (fs *scriptStream) everywhere(ctx context.Context, m *members, begin func()
 	return cmp.Or(fs.finish(), err)
 }
 
-// start notes that a daemon runs the script. The caller has mu.
+// start records that a daemon runs the script. The caller holds mu.
 func (fs *scriptStream) start(one *sender, start api.Start, begin func() error, cancel func()) error {
 	first := true
 	for _, o := range fs.all {
 		first = first && !o.begun
 	}
 	one.begun, one.epoch = true, start.Epoch
-	if err := fs.lines.Heard(one.name, start.Epoch.UnixNano()+start.TimeNS); err != nil {
+	if err := fs.lines.Advance(one.name, start.Epoch.UnixNano()+start.TimeNS); err != nil {
 		return err
 	}
 	if fs.flags.verbose && !fs.alone {
@@ -171,7 +171,7 @@ func (fs *scriptStream) start(one *sender, start api.Start, begin func() error, 
 	if fs.flags.duration > 0 {
 		time.AfterFunc(fs.flags.duration, cancel)
 	}
-	if err := begin(); err != nil || !fs.alone || !fs.attached { // before, the script may be one that does not compile
+	if err := begin(); err != nil || !fs.alone || !fs.attached { // begin is not called earlier because the script may not compile
 		return err
 	}
 	fs.Note("Attached %s", command.Plural(start.Attached, "probe"))
@@ -181,7 +181,7 @@ func (fs *scriptStream) start(one *sender, start api.Start, begin func() error, 
 	return nil
 }
 
-// note prints a remark of a daemon.
+// note prints a daemon's message.
 func (fs *scriptStream) note(one *sender, text string) {
 	if fs.alone {
 		fs.Note("%s", command.Clean(text))
@@ -190,7 +190,7 @@ func (fs *scriptStream) note(one *sender, text string) {
 	noteOf(fs.Run, one.name, text)
 }
 
-// follow takes what one daemon sends until its end.
+// follow reads a daemon's stream until it ends.
 func (fs *scriptStream) follow(ctx, over context.Context, c *remote.Client, one *sender, started func(api.Start) error) {
 	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return fs.open(life, c) },
 		func(_ api.Record, s api.Start) error { return started(s) }, func(rec api.Record) error { return fs.record(one, rec) })
@@ -202,11 +202,11 @@ func (fs *scriptStream) follow(ctx, over context.Context, c *remote.Client, one 
 	one.lineMu.Lock()
 	_ = fs.flush(one)
 	one.lineMu.Unlock()
-	_ = fs.lines.End(one.name) // an error of the writer's is finish's
+	_ = fs.lines.End(one.name) // finish returns write errors
 	fs.printRounds()
 }
 
-// record takes a record of a daemon.
+// record handles a record of a daemon.
 func (fs *scriptStream) record(one *sender, rec api.Record) error {
 	switch rec.Type {
 	case api.RecordOutput:
@@ -260,8 +260,8 @@ func (fs *scriptStream) record(one *sender, rec api.Record) error {
 	return nil
 }
 
-// print prints lines of a daemon, each with its name, when they are whole. What has no end yet is printed as a line of its own when
-// it has waited for that, or is too long; of JSON it is no object then.
+// print prints a daemon's complete lines, each with the daemon's name. An incomplete line is printed as a line of its own after
+// partialTime, or when it is too long; for JSON a line that is too long is an error.
 func (fs *scriptStream) print(one *sender, at int64, text string) error {
 	one.lineMu.Lock()
 	defer one.lineMu.Unlock()
@@ -286,7 +286,7 @@ func (fs *scriptStream) print(one *sender, at int64, text string) error {
 				one.timer = time.AfterFunc(partialTime, func() {
 					one.lineMu.Lock()
 					defer one.lineMu.Unlock()
-					_ = fs.flush(one) // an error of the writer's is finish's
+					_ = fs.flush(one) // finish returns write errors
 				})
 			}
 			return nil
@@ -298,7 +298,7 @@ func (fs *scriptStream) print(one *sender, at int64, text string) error {
 	return nil
 }
 
-// end prints the line that has come to its end. The caller has lineMu.
+// end prints the current line. The caller holds lineMu.
 func (fs *scriptStream) end(one *sender) error {
 	if one.timer != nil {
 		one.timer.Stop()
@@ -308,10 +308,10 @@ func (fs *scriptStream) end(one *sender) error {
 	if one.line = one.line[:0]; cap(one.line) > maxPartial {
 		one.line = nil
 	}
-	return fs.lines.Put(one.name, one.since, fs.named(one, line+"\n"))
+	return fs.lines.Put(one.name, one.since, fs.nameLine(one, line+"\n"))
 }
 
-// flush prints a line without its end. The caller has lineMu.
+// flush prints an incomplete line. The caller holds lineMu.
 func (fs *scriptStream) flush(one *sender) error {
 	if len(one.line) == 0 {
 		return nil
@@ -319,8 +319,8 @@ func (fs *scriptStream) flush(one *sender) error {
 	return fs.end(one)
 }
 
-// named is a line with its sender: before it, or as a field of the object that it is.
-func (fs *scriptStream) named(one *sender, line string) string {
+// nameLine adds the daemon's name to a line: as a prefix, or as a field of a JSON object.
+func (fs *scriptStream) nameLine(one *sender, line string) string {
 	if !fs.WantsJSON() {
 		return one.name + ": " + line
 	}
@@ -331,14 +331,14 @@ func (fs *scriptStream) named(one *sender, line string) string {
 	return line
 }
 
-// maps takes maps of a daemon.
+// maps handles maps of a daemon.
 func (fs *scriptStream) maps(one *sender, m api.ScriptMaps) error {
 	var states []script.MapState
 	if err := json.Unmarshal(m.Maps, &states); err != nil {
 		return fmt.Errorf("%w: %w", remote.ErrProtocol, err)
 	}
 	if m.Left > 0 && !m.More && !fs.alone {
-		fs.Note("%s: %s of maps %s left out: there are too many", command.Line(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
+		fs.Note("%s: %s of maps %s left out: there are too many", command.Line(one.name), command.Plural(m.Left, "element"), command.IsOrAre(m.Left))
 	}
 	if one.elements += elementsOf(states); len(one.parts)+len(states) > maxParts || one.elements > 2*script.MaxStateElements {
 		return fmt.Errorf("%w: maps of more than %d elements", remote.ErrProtocol, script.MaxStateElements)
@@ -363,7 +363,7 @@ func (fs *scriptStream) maps(one *sender, m api.ScriptMaps) error {
 	return nil
 }
 
-// elementsOf is how many elements there are in maps.
+// elementsOf returns the number of elements in maps.
 func elementsOf(states []script.MapState) (n int) {
 	for _, m := range states {
 		n += len(m.Elements)
@@ -371,14 +371,14 @@ func elementsOf(states []script.MapState) (n int) {
 	return n
 }
 
-// printRounds prints the intervals that all daemons have sent which run the script, and adds up what they have counted in
-// them. The caller has mu.
+// printRounds prints the sums of each interval that all daemons still running the script have sent. The
+// caller holds mu.
 func (fs *scriptStream) printRounds() {
 	for fs.flags.every > 0 {
 		some := false
 		for _, one := range fs.all {
 			if some = some || len(one.rounds) > 0; len(one.rounds) > maxRounds {
-				break // the others are too far behind
+				break // the other daemons are too slow
 			}
 			if one.begun && !one.ended && len(one.rounds) == 0 {
 				return
@@ -401,19 +401,19 @@ func (fs *scriptStream) printRounds() {
 	}
 }
 
-// write writes what is of all daemons. The caller has mu.
+// write writes output that belongs to no single daemon. The caller holds mu.
 func (fs *scriptStream) write(text string) {
-	_, _ = io.WriteString(fs.out, text) // who does not read is told by the next line
+	_, _ = io.WriteString(fs.out, text) // a write error recurs on the next line
 }
 
-// add adds maps of a daemon. The caller has mu.
+// add adds a daemon's maps to the total. The caller holds mu.
 func (fs *scriptStream) add(one *sender, maps []script.MapState) {
 	for _, p := range fs.total.Add(one.name, maps) {
 		fs.note(one, p)
 	}
 }
 
-// finish prints the sums of all maps, and says what has become of each daemon.
+// finish prints the sums of all maps, and how the script ended in each daemon.
 func (fs *scriptStream) finish() error {
 	if _, err := fs.lines.Close(); err != nil {
 		return err
@@ -421,14 +421,14 @@ func (fs *scriptStream) finish() error {
 	var failed []failure
 	status, maps := command.Status(0), false
 	for _, one := range fs.all {
-		// One alone has printed its maps, but of a script of the fleet.
+		// A single daemon's script has already printed its maps, except if the script is the fleet's.
 		maps = maps || one.begun && (!fs.alone || one.whole != nil)
 		fs.add(one, one.whole)
 		failed = append(failed, failure{one.name, one.err})
-		for _, text := range missedHits(one.end) {
+		for _, text := range missTexts(one.end) {
 			fs.note(one, text)
 		}
-		status = cmp.Or(status, fs.ended(one))
+		status = cmp.Or(status, fs.reportEnd(one))
 	}
 	if maps {
 		if !fs.WantsJSON() {
@@ -449,8 +449,8 @@ func (fs *scriptStream) finish() error {
 	return err
 }
 
-// ended says how a script has ended in a daemon, and returns the exit status that it has by that.
-func (fs *scriptStream) ended(one *sender) (status command.Status) {
+// reportEnd prints how a script ended in a daemon, and returns the resulting exit status.
+func (fs *scriptStream) reportEnd(one *sender) (status command.Status) {
 	end := one.end
 	if end.Strict != "" {
 		fs.note(one, "strict: "+command.Line(end.Strict))
@@ -470,9 +470,9 @@ func (fs *scriptStream) ended(one *sender) (status command.Status) {
 	}
 	switch {
 	case one.err != nil && one.begun && fs.flags.every > 0:
-		fs.Note("%s: its counts are those of its last interval", command.Line(one.name))
+		fs.Note("%s: its counts are from its last interval", command.Line(one.name))
 	case one.err != nil && one.begun && !one.at.IsZero():
-		fs.Note("%s: its counts are those of %s", command.Line(one.name), one.at.Local().Format(timeline.WallForm))
+		fs.Note("%s: its counts are from %s", command.Line(one.name), one.at.Local().Format(timeline.WallForm))
 	case one.err != nil && one.begun:
 		fs.Note("%s: it has sent no counts", command.Line(one.name))
 	case end.Reason != "" && end.Reason != api.EndExit && end.Reason != api.EndAsked:

@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// manager plays the service manager of one guestprobed.
+// manager simulates the service manager of one guestprobed.
 type manager struct {
 	*testing.T
 	dir      string
@@ -29,7 +29,7 @@ type manager struct {
 	said     []string
 }
 
-// manage makes a manager with a socket, and a configuration.
+// manage returns a manager with a socket and a configuration.
 func manage(t *testing.T, config string) *manager {
 	t.Helper()
 	m := &manager{T: t, dir: t.TempDir()}
@@ -80,17 +80,17 @@ func (m *manager) start() {
 	})
 }
 
-// hear waits until the daemon says something that matches.
+// hear waits until the daemon's notification matches.
 func (m *manager) hear(pattern string) {
 	m.Helper()
 	re := regexp.MustCompile("(?s)^" + pattern + "$")
-	ctx := patience.Of(m.T)
+	ctx := patience.Context(m.T)
 	defer context.AfterFunc(ctx, func() { _ = m.notify.SetReadDeadline(time.Now()) })()
 	b := make([]byte, 4096)
 	for {
 		n, err := m.notify.Read(b)
 		if err != nil {
-			m.Fatalf("%v, while waiting for %q; said was:\n%s\nlog:\n%s", err, pattern, strings.Join(m.said, "\n"), m.logged())
+			m.Fatalf("%v, while waiting for %q; said was:\n%s\nlog:\n%s", err, pattern, strings.Join(m.said, "\n"), m.readLog())
 		}
 		m.said = append(m.said, string(b[:n]))
 		if re.Match(b[:n]) {
@@ -99,7 +99,7 @@ func (m *manager) hear(pattern string) {
 	}
 }
 
-func (m *manager) logged() string {
+func (m *manager) readLog() string {
 	b, err := os.ReadFile(filepath.Join(m.dir, "log"))
 	if err != nil {
 		m.Fatal(err)
@@ -107,8 +107,8 @@ func (m *manager) logged() string {
 	return string(b)
 }
 
-// does runs guestprobe with the daemon's socket.
-func (m *manager) does(args ...string) string {
+// runCommand runs guestprobe with the daemon's socket.
+func (m *manager) runCommand(args ...string) string {
 	m.Helper()
 	cmd := exec.Command("guestprobe", append([]string{"--socket", filepath.Join(m.dir, "s")}, args...)...)
 	cmd.Env = append(os.Environ(), answerTimeEnv+"=1m") // a busy machine is slow
@@ -126,36 +126,36 @@ func (m *manager) signal(s os.Signal) {
 	}
 }
 
-// logs wants this line in the log.
+// logs checks that the log contains a line.
 func (m *manager) logs(pattern string) {
 	m.Helper()
-	if text := m.logged(); !regexp.MustCompile(pattern).MatchString(text) {
+	if text := m.readLog(); !regexp.MustCompile(pattern).MatchString(text) {
 		m.Errorf("the log has no %q:\n%s", pattern, text)
 	}
 }
 
-// TestServiceManager: the daemon serves the socket that it is given, says how it is and that it lives, reads its configuration
-// again, and leaves the socket to its manager.
+// TestServiceManager: the daemon uses the given socket, notifies its manager of its state and of being alive, reloads its configuration,
+// and does not remove the socket.
 func TestServiceManager(t *testing.T) {
 	kvmtest.Require(t)
 	m := manage(t, "probe = ['p:a vfs_read']\n")
-	// To list daemons starts none.
-	if got := m.does("ps", "--format", "{{.Name}} {{.State}}"); !strings.Contains("\n"+got, "\ns waits\n") {
+	// Listing daemons does not start one.
+	if got := m.runCommand("ps", "--format", "{{.Name}} {{.State}}"); !strings.Contains("\n"+got, "\ns waits\n") {
 		t.Errorf("ps before the daemon: %q", got)
 	}
 	m.start()
-	// A client that comes before the daemon serves waits for it.
-	if got := m.does("list", "--quiet"); got != "kprobes/a\n" {
+	// A client that connects before the daemon is ready waits for it.
+	if got := m.runCommand("list", "--quiet"); got != "kprobes/a\n" {
 		t.Errorf("list: %q", got)
 	}
 	m.hear("READY=1\nSTATUS=guest [a-z]+, 1 probe")
 	m.hear("WATCHDOG=1")
-	if got := m.does("ps", "--format", "{{.Name}} {{.PID}} {{.State}}"); !strings.Contains("\n"+got, fmt.Sprintf("\ns %d answers\n", m.cmd.Process.Pid)) {
+	if got := m.runCommand("ps", "--format", "{{.Name}} {{.PID}} {{.State}}"); !strings.Contains("\n"+got, fmt.Sprintf("\ns %d answers\n", m.cmd.Process.Pid)) {
 		t.Errorf("ps: %q", got)
 	}
-	m.does("attach", "p:b do_fork")
+	m.runCommand("attach", "p:b do_fork")
 	m.hear("STATUS=guest running, 2 probes")
-	m.does("run", "--detach", "reads", "-e", "kprobe:vfs_read { @ = count(); }")
+	m.runCommand("run", "--detach", "reads", "-e", "kprobe:vfs_read { @ = count(); }")
 	m.hear("STATUS=guest running, 3 probes, 1 script")
 
 	m.configure("probe = ['p:a vfs_read']\nlog-level = 'debug'\nmax-connections = 100\nvcpus = 2\n")
@@ -165,7 +165,7 @@ func TestServiceManager(t *testing.T) {
 	m.logs(`msg=reloaded name=log-level was=info is=debug`)
 	m.logs(`msg=reloaded name=max-connections was=512 is=100`)
 	m.logs(`level=WARN msg="a change of the configuration waits for the next start" name=vcpus is=1 "?will be"?=2`)
-	// What a reload has changed is in the log at each level, the one before and the one behind.
+	// The log shows a reload's changes at the old and at the new log level.
 	m.configure("probe = ['p:a vfs_read']\nlog-level = 'error'\nmax-connections = 110\nvcpus = 2\n")
 	m.signal(syscall.SIGHUP)
 	m.hear("RELOADING=1\n.*")
@@ -193,25 +193,25 @@ func TestServiceManager(t *testing.T) {
 	m.signal(syscall.SIGTERM)
 	m.hear("STOPPING=1\nSTATUS=stopping; lost of what clients have attached: 2")
 	if err := m.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, m.logged())
+		t.Errorf("%v\n%s", err, m.readLog())
 	}
 	m.logs(`msg="what clients have attached goes with the daemon: --state DIR keeps it" number=2 first="\[kprobes/b script reads\]"`)
 
-	// Its manager starts it again with the same socket; now it keeps what is attached.
+	// The manager restarts the daemon with the same socket. With --state it keeps attachments.
 	m.configure("state = 'kept'\n")
 	m.start()
 	m.hear("READY=1\nSTATUS=.*")
-	m.does("attach", "p:c vfs_read")
+	m.runCommand("attach", "p:c vfs_read")
 	m.signal(syscall.SIGTERM)
 	m.hear("STOPPING=1\nSTATUS=stopping")
 	if err := m.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, m.logged())
+		t.Errorf("%v\n%s", err, m.readLog())
 	}
 	m.start()
 	m.hear("READY=1\nSTATUS=guest [a-z]+, 1 probe")
-	m.does("list", "c")
+	m.runCommand("list", "c")
 
-	// A socket that is said beside it must be the same.
+	// If --socket is given too, it must be the same socket.
 	var said bytes.Buffer
 	other := exec.Command("guestprobed", "--socket", filepath.Join(m.dir, "other"))
 	f, err := m.listener.File()

@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// daemonSets are the sets of daemons that a command line may be for, by what it says of them. vm10 rejects everything.
+// daemonSets are sets of daemons and the flags that select them. vm10 rejects everything.
 var daemonSets = []struct {
 	name string
 	args []string
@@ -32,7 +32,7 @@ var daemonSets = []struct {
 	{"all of this machine, of which two fail", []string{"--all"}},
 }
 
-// setCases are command lines, by the file with what they print.
+// setCases are command lines, by the file with their output.
 var setCases = map[string][]string{
 	"list": {
 		"list", "list --wide", "list -o name,hits", "list --wide -o name", "list -q", "list -q --format json", "list --format json", "list --format {{.Daemon}}/{{.Name}}", "list --format kernel",
@@ -53,7 +53,7 @@ var setCases = map[string][]string{
 	},
 	"run": {
 		"run -e exit()", "run -e exit() --format json", "run -e exit(3)", "run -e strict_exit(3)", "run -e strict_exit()", "run -e nope", "run -e nope --format json", "run -e cut", "run -e gone", "run -e detached",
-		"run -e warn_missed_exit()", "run -e warn_exit() --format json", "run -v -e exit()", "run -v -e exit() --format json", "run -e waits --interval 1s until Attached", "run -e waits --interval 1s --format json until Attached", "run -d 300ms -e asks",
+		"run -e warn_missed_exit()", "run -e warn_exit() --format json", "run -v -e exit()", "run -v -e license_exit()", "run -v -e exit() --format json", "run -e waits --interval 1s until Attached", "run -e waits --interval 1s --format json until Attached", "run -d 300ms -e asks",
 		"run -d 1us -e asks", "run", "run -l", "run -l -e x", "run --heat -e exit()", "run --heat --format json -e exit()", "run --detach x -d 1s -e exit()", "run --detach 9 -e exit()", "run --metrics -e exit()",
 		"run -o $OUT -e exit()", "run -o $OUT -e nope", "run --detach x -v -e exit()", "run --file x -e exit()", "run -e asks until Attached",
 	},
@@ -65,7 +65,7 @@ var setCases = map[string][]string{
 	},
 }
 
-// TestSets holds what each command that works with several daemons prints for sets of them, its errors and its exit status.
+// TestSets checks the output, the errors and the exit status of each command that works with several daemons, for sets of daemons.
 func TestSets(t *testing.T) {
 	url, _ := keepingServer(t)
 	dir := t.TempDir()
@@ -75,7 +75,7 @@ func TestSets(t *testing.T) {
 	startStrange(t, dir, "vm20")
 	for file, cases := range setCases {
 		t.Run(file, func(t *testing.T) {
-			// Cases of scripts and probes leave something to the fleet, which the next ones see.
+			// Cases of scripts and probes change the fleet's definitions, which later cases use.
 			if file != "scripts" && file != "probes" {
 				t.Parallel()
 			}
@@ -94,7 +94,7 @@ func TestSets(t *testing.T) {
 				}
 			}
 			golden := filepath.Join("testdata", "sets", file+".txt")
-			if flag.Lookup("update").Value.String() == "true" { // of docs_test.go
+			if flag.Lookup("update").Value.String() == "true" { // the flag of docs_test.go
 				if err := os.WriteFile(golden, []byte(b.String()), 0o666); err != nil {
 					t.Fatal(err)
 				}
@@ -104,13 +104,13 @@ func TestSets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sameCases(t, string(want), b.String())
+			compareCases(t, string(want), b.String())
 		})
 	}
 }
 
-// sameCases reports the cases that differ.
-func sameCases(t *testing.T, want, got string) {
+// compareCases reports the cases that differ.
+func compareCases(t *testing.T, want, got string) {
 	t.Helper()
 	ws, gs := strings.Split(want, "######## "), strings.Split(got, "######## ")
 	for i := range max(len(ws), len(gs)) {
@@ -133,8 +133,8 @@ var (
 	ofThisRun  = regexp.MustCompile(`"stream":\d+`)
 )
 
-// runOnSet runs a command line on a set, with _ for spaces within an argument, and returns what it prints. "until TEXT" behind it
-// presses Ctrl-C when that is printed.
+// runOnSet runs a command line on a set and returns its output. In arguments, _ means a space. After "until TEXT", which ends the line, it
+// presses Ctrl-C when that text is printed.
 func runOnSet(t *testing.T, dir, url, line string, set []string) string {
 	t.Helper()
 	line, until, _ := strings.Cut(line, " until ")
@@ -149,7 +149,7 @@ func runOnSet(t *testing.T, dir, url, line string, set []string) string {
 		}
 		args = append(args, a)
 	}
-	ctx, cancel := context.WithCancelCause(patience.Of(t))
+	ctx, cancel := context.WithCancelCause(patience.Context(t))
 	defer cancel(nil)
 	stdout, stderr := &lockedBuffer{}, &lockedBuffer{}
 	done := make(chan struct{})
@@ -170,7 +170,7 @@ func runOnSet(t *testing.T, dir, url, line string, set []string) string {
 	}})
 	close(done)
 	said := stderr.String()
-	if strings.HasPrefix(line, "run") || strings.HasPrefix(line, "trace") || strings.HasPrefix(line, "stop") { // daemons speak at the same time
+	if strings.HasPrefix(line, "run") || strings.HasPrefix(line, "trace") || strings.HasPrefix(line, "stop") { // the daemons answer in any order
 		lines := strings.SplitAfter(said, "\n")
 		slices.Sort(lines)
 		said = strings.Join(lines, "")

@@ -20,24 +20,24 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// stopTime is how long a daemon of ours may take to put everything back, where answerTime is not longer.
+// stopTime is how long a daemon that we started may take to restore the guest and stop, if answerTime is not longer.
 const stopTime = 15 * time.Second
 
 // ownDaemon is a daemon that this command has started for itself.
 type ownDaemon struct {
-	what   string // how it runs, for people
+	what   string // how it runs, for messages
 	socket string
 	dir    string
 
-	owner *os.File // whose lock says that we are alive
+	owner *os.File // its lock shows that we are alive
 
-	end func() error // asks it to stop, and returns its end
+	end func() error // stops it and returns its error
 	log *tail
 }
 
 // startDaemon starts guestprobed on a temporary socket and waits until it
-// serves: the one beside our own binary, else the one in PATH, else one inside
-// this process.
+// accepts connections. It uses the guestprobed beside our own binary, else the one
+// in PATH, else it runs the daemon in this process.
 func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...string) (_ *ownDaemon, err error) {
 	limit, err := answerTime(r.Getenv)
 	if err != nil {
@@ -48,7 +48,7 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	if err != nil {
 		return nil, err
 	}
-	owner, err := own(dir)
+	owner, err := lockDir(dir)
 	if err != nil {
 		os.RemoveAll(dir)
 		return nil, err
@@ -71,7 +71,7 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	if bin, ferr := command.Find("guestprobed"); ferr == nil {
 		err = d.exec(ctx, bin, args, log, max(limit, stopTime))
 	} else {
-		err = d.inProcess(ctx, args, log, r.Getenv)
+		err = d.runInProcess(ctx, args, log, r.Getenv)
 	}
 	if err != nil {
 		if said := strings.TrimSpace(d.log.String()); said != "" {
@@ -82,11 +82,11 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	return d, nil
 }
 
-// ownerName is the file in the folder of a daemon of ours that who has started it holds locked.
+// ownerName is the file in the daemon's folder that its starter keeps locked.
 const ownerName = "owner"
 
-// own locks a folder of ours for as long as the process lives.
-func own(dir string) (*os.File, error) {
+// lockDir locks a daemon's folder for the lifetime of this process.
+func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, ownerName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
@@ -97,10 +97,10 @@ func own(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// clearStale removes the folders of processes of this user that were killed: their daemons end with them (PR_SET_PDEATHSIG), and
-// their locks are free.
+// clearStale removes the folders of killed processes of this user. Their locks are free, and their daemons have ended with
+// them (PR_SET_PDEATHSIG).
 func clearStale() {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "guestprobe-*")) // the pattern is good
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "guestprobe-*")) // the pattern is valid
 	for _, dir := range dirs {
 		st, err := os.Lstat(dir)
 		if err != nil || !st.IsDir() || int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
@@ -108,9 +108,9 @@ func clearStale() {
 		}
 		f, err := os.OpenFile(filepath.Join(dir, ownerName), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // it is none of these, or not locked yet
+			continue // not such a folder, or not locked yet
 		}
-		// One that is made just now is not locked for a moment.
+		// A new folder is not locked at first.
 		if st, err := f.Stat(); err == nil && time.Since(st.ModTime()) > staleTime && syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			os.RemoveAll(dir)
 		}
@@ -118,10 +118,10 @@ func clearStale() {
 	}
 }
 
-// staleTime is the least age of a folder that is removed.
+// staleTime is the minimum age of a folder to be removed.
 const staleTime = 10 * time.Second
 
-// exec starts it as a process, which may take so long to end.
+// exec starts the daemon as a process. limit is how long it may take to stop.
 func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.Writer, limit time.Duration) error {
 	c, err := child.Start(ctx, child.Options{Program: bin, Args: args, Output: log})
 	if err != nil {
@@ -139,8 +139,8 @@ func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.
 	return nil
 }
 
-// inProcess runs the daemon's own main in this process.
-func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer, getenv func(string) string) (err error) {
+// runInProcess runs the daemon in this process.
+func (d *ownDaemon) runInProcess(ctx context.Context, args []string, log io.Writer, getenv func(string) string) (err error) {
 	d.what = "guestprobed (in this process)"
 	if d.end, err = daemon.Start(ctx, args, log, getenv, Monitor); err != nil {
 		return fmt.Errorf("%w: %w", child.ErrNotReady, err)
@@ -148,7 +148,7 @@ func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer,
 	return nil
 }
 
-// stop ends the daemon and removes its directory.
+// stop stops the daemon and removes its folder.
 func (d *ownDaemon) stop() error {
 	defer func() {
 		os.RemoveAll(d.dir)
@@ -160,19 +160,19 @@ func (d *ownDaemon) stop() error {
 	return nil
 }
 
-// tail keeps the end of what is written to it.
+// tail is a writer that keeps only the last bytes.
 type tail struct {
 	most int // bytes; 0: maxTail
 
 	mu  sync.Mutex
 	buf bytes.Buffer
-	cut bool // some is not kept
+	cut bool // earlier bytes were dropped
 }
 
-// maxTail is how much a tail keeps, in bytes, that does not say it.
+// maxTail is the default number of bytes that a tail keeps.
 const maxTail = 8 << 10
 
-// Write keeps p, and drops what is too old.
+// Write appends p and drops the oldest bytes.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,15 +184,15 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what is kept.
+// String returns the last bytes.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.buf.String()
 }
 
-// bytes returns what is kept.
+// bytes returns the last bytes.
 func (t *tail) bytes() []byte { return []byte(t.String()) }
 
-// say writes a line.
+// say appends formatted text.
 func (t *tail) say(format string, args ...any) { fmt.Fprintf(t, format, args...) }

@@ -14,7 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// statAnswer is what stat prints as JSON.
+// statAnswer is the JSON output of stat.
 type statAnswer struct {
 	Probes []api.Probe   `json:"probes"`
 	Kinds  []kindCounts  `json:"kinds"`
@@ -26,47 +26,46 @@ func (a *app) stat() command.Spec {
 	return command.Spec{
 		Use:   "stat [PROBE...]",
 		Short: "Show counts: hits, misses, lost events, VM exits",
-		Long: `Show what the probes have counted. For each probe hits = handled + filtered +
-missed; lost counts events that found no room in a vCPU's ring. For a function's
-return, hits are calls, missed are also those that found no free instance, and a
-second table shows what became of the others: handled = returned + abandoned
-(left in another way) + in use; the most that were ever in use, and how many may be.
-The next table has the sums of each kind of probe, by the letters of list; its
-high water is the largest of a single probe. Below stand the VM exits of each vCPU,
-and how many of them each hit took. --format kernel prints the kernel's
+		Long: `Show the probes' counts. For each probe hits = handled + filtered + missed; lost counts
+events for which a vCPU's ring had no room. For a function's return, hits are calls, and
+missed includes calls that found no free instance. A second table shows the other calls:
+handled = returned + abandoned (left in another way) + in use; the most instances that were
+ever in use, and the limit. The next table has the sums for each kind of probe, by the letters
+of list; its high water is the largest of a single probe. The last table has the VM exits of
+each vCPU, and the number of exits per hit. --format kernel prints the kernel's
 kprobe_profile; --quiet prints the first table only.
 
 ` + tableTemplateHelp + `
 
-` + probeNames + ` Without a name all are meant.`,
+` + probeNames + ` Without a name all probes are shown.`,
 		Example: `  guestprobe stat
   guestprobe stat --per-cpu myread
   guestprobe stat 'io/*'
   guestprobe stat --format '{{.Name}}: {{.Hits}} hits{{range .CPUs}}, {{.Hits}} on vCPU {{.CPU}}{{end}}'
   guestprobe stat --format json | jq '.kinds[] | select(.kind == "r")'`,
-		Args:    command.Between(0, -1, ""),
+		Args:    command.ArgsBetween(0, -1, ""),
 		Formats: []string{formatKernel},
 		Row:     probeRow{},
 		Flags: func(f *pflag.FlagSet) {
 			a.fleet.addAll(f)
 			f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU")
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the counts of probes, without the tables below")
-			noTrunc(f)
+			addNoTrunc(f)
 		},
 		Complete: a.completeProbes(),
 		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {
-			if err := notQuiet(r); err != nil {
+			if err := rejectQuiet(r); err != nil {
 				return err
 			}
 			if perCPU || r.Format == formatKernel {
-				if m, err = m.only("--per-cpu and --format " + formatKernel); err != nil {
+				if m, err = m.requireOne("--per-cpu and --format " + formatKernel); err != nil {
 					return err
 				}
 			}
 			if r.Format == formatKernel {
 				return kernelFile(ctx, r, m.all[0].Client, "profile")
 			}
-			return each(ctx, r, m, func(ctx context.Context, c *remote.Client) (s statAnswer, err error) {
+			return askEach(ctx, r, m, func(ctx context.Context, c *remote.Client) (s statAnswer, err error) {
 				if s.Probes, err = c.Probes(ctx, r.Args...); err != nil || quiet || r.Templated() {
 					return s, err
 				}
@@ -78,7 +77,7 @@ kprobe_profile; --quiet prints the first table only.
 	}
 }
 
-// printStat prints the counts of daemons; of several with their sums.
+// printStat prints the counts of daemons, with sums if there are several.
 func printStat(r *command.Run, o answersOf[statAnswer], perCPU, quiet bool) error {
 	probes := probesOf{answersOf[api.ProbeList]{alone: o.alone}}
 	for _, a := range o.Daemons {
@@ -100,13 +99,13 @@ func printStat(r *command.Run, o answersOf[statAnswer], perCPU, quiet bool) erro
 	return r.Show(s, func() error { return s.print(r, ps, daemons, quiet) })
 }
 
-// print prints the tables that have something to say.
+// print prints the tables that are not empty.
 func (s *statAnswer) print(r *command.Run, perCPU bool) error {
 	if err := printStats(r, s.Probes, perCPU); err != nil {
 		return err
 	}
 	for _, t := range []statTable{returnsTable(s.Probes), programsTable(s.Probes), kindsTable(s.Kinds), exitsTable(s.CPUs)} {
-		if err := t.below(r); err != nil {
+		if err := t.printBelow(r); err != nil {
 			return err
 		}
 	}
@@ -114,14 +113,14 @@ func (s *statAnswer) print(r *command.Run, perCPU bool) error {
 	return nil
 }
 
-// statTable is a table that may have nothing to say.
+// statTable is a table that is not printed if it is empty.
 type statTable struct {
 	heading []string
 	rows    [][]string
 }
 
-// below prints the table below another one.
-func (t statTable) below(r *command.Run) error {
+// printBelow prints the table after an empty line.
+func (t statTable) printBelow(r *command.Run) error {
 	if len(t.rows) == 0 {
 		return nil
 	}
@@ -148,7 +147,7 @@ func printStats(r *command.Run, ps []api.Probe, perCPU bool) error {
 	return r.Table([]string{"NAME", "VCPU", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows)
 }
 
-// returnsTable has what became of the calls that return probes follow.
+// returnsTable shows how the calls that return probes followed ended.
 func returnsTable(ps []api.Probe) statTable {
 	t := statTable{heading: []string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "IN-USE", "HIGH-WATER", "MAX"}}
 	for _, p := range ps {
@@ -162,8 +161,8 @@ func returnsTable(ps []api.Probe) statTable {
 	return t
 }
 
-// underWayTable has what became of the calls of return probes that were detached with
-// some under way.
+// underWayTable shows the calls of return probes that were detached while calls were
+// in progress.
 func underWayTable(ps []api.Probe) statTable {
 	t := statTable{heading: []string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "UNDER-WAY"}}
 	for _, p := range ps {
@@ -174,7 +173,7 @@ func underWayTable(ps []api.Probe) statTable {
 	return t
 }
 
-// programsTable has the counts of programs.
+// programsTable shows the counts of programs.
 func programsTable(ps []api.Probe) statTable {
 	t := statTable{heading: []string{"PROGRAM", "PLACE", "RUNS", "IN-GUEST", "FAULTS", "MISSED", "LAST-FAULT"}}
 	for _, p := range ps {
@@ -193,7 +192,7 @@ func programsTable(ps []api.Probe) statTable {
 
 // kindCounts are the sums of all probes of one kind.
 type kindCounts struct {
-	Kind      string `json:"kind"` // as api.Probe.Kind
+	Kind      string `json:"kind"` // a kind of api.Probe.Kind
 	Probes    int    `json:"probes"`
 	Enabled   int    `json:"enabled"`
 	Hits      uint64 `json:"hits"`
@@ -201,11 +200,11 @@ type kindCounts struct {
 	Filtered  uint64 `json:"filtered"`
 	Missed    uint64 `json:"missed"`
 	Lost      uint64 `json:"lost"`
-	InUse     int    `json:"inUse"`     // kind r: calls that are followed now
-	HighWater int    `json:"highWater"` // kind r: the most that one probe ever followed
+	InUse     int    `json:"inUse"`     // kind r: calls in progress
+	HighWater int    `json:"highWater"` // kind r: maximum number of calls that one probe followed
 }
 
-// countKinds returns the sums of every kind, in the order of api.Kinds. What a member of a fleet says may be anything: sums do not wrap.
+// countKinds returns the sums of each kind, in the order of api.Kinds. The sums saturate, because a fleet's daemon can send any numbers.
 func countKinds(ps []api.Probe) []kindCounts {
 	out := make([]kindCounts, len(api.Kinds))
 	for i := range out {
@@ -233,7 +232,7 @@ func countKinds(ps []api.Probe) []kindCounts {
 	return out
 }
 
-// kindsTable has the sums of the kinds that there are.
+// kindsTable shows the sums of the kinds that have probes.
 func kindsTable(kinds []kindCounts) statTable {
 	t := statTable{heading: []string{"KIND", "PROBES", "ENABLED", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST", "IN-USE", "HIGH-WATER"}}
 	for _, k := range kinds {
@@ -251,7 +250,7 @@ func kindsTable(kinds []kindCounts) statTable {
 	return t
 }
 
-// exitsTable has the VM exits of each vCPU.
+// exitsTable shows the VM exits of each vCPU.
 func exitsTable(cpus []api.CPUInfo) statTable {
 	t := statTable{heading: []string{"VCPU", "STATE", "EXITS", "HITS", "TRAP-EXITS", "EXITS/HIT", "IN-PLACE", "FOREIGN", "TICKS"}}
 	for _, c := range cpus {

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suspension stops a program that draws a screen, as ^Z does: a terminal in raw mode sends no SIGTSTP.
+// suspension stops the process as Ctrl-Z would. In raw mode the terminal does not send SIGTSTP, so programs that draw a screen need it.
 type suspension struct{}
 
-// unstopped limits the wait for SIGCONT: a process group whose shell has just died is not stopped.
+// unstopped is the time after which Run looks again whether the process can be stopped: a process group whose shell has just
+// died is not. The signal may take longer on a busy machine.
 const unstopped = 200 * time.Millisecond
 
 // Run stops the process group and returns after it is continued.
@@ -27,13 +28,18 @@ func (*suspension) Run() error {
 	if err := unix.Kill(0, syscall.SIGTSTP); err != nil {
 		return err
 	}
-	late := time.NewTimer(unstopped) // runs on while the process is stopped
+	late := time.NewTicker(unstopped) // keeps running while the process is stopped
 	defer late.Stop()
-	select {
-	case <-again:
-	case <-late.C:
+	for {
+		select {
+		case <-again:
+			return nil
+		case <-late.C:
+			if !canSuspend() {
+				return nil
+			}
+		}
 	}
-	return nil
 }
 
 // SetStdin, SetStdout and SetStderr implement tea.ExecCommand.
@@ -57,7 +63,7 @@ func canSuspend() bool {
 	return false
 }
 
-// parentOf returns the parent of a process, by /proc/PID/stat (proc(5)).
+// parentOf returns the parent of a process, from /proc/PID/stat (proc(5)).
 func parentOf(pid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

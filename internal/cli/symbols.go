@@ -12,7 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// symbolKinds are what api.Symbol.Kind can be.
+// symbolKinds are the values of api.Symbol.Kind.
 var symbolKinds = []string{"func", "data", "other"}
 
 func (a *app) symbols() command.Spec {
@@ -30,7 +30,7 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 		Example: `  guestprobe symbols 'vfs_*'
   guestprobe symbols --types vfs_read
   guestprobe symbols --kind data`,
-		Args: command.Between(0, 1, ""),
+		Args: command.ArgsBetween(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&q.Kind, "kind", "", "only this `kind`: func, data or other")
 			f.BoolVar(&q.Types, "types", false, "functions only, with parameters and what they return")
@@ -96,7 +96,7 @@ func printSymbols(r *command.Run, types, raw bool, syms []api.Symbol) error {
 	return r.Table([]string{"ADDRESS", "T", "NAME", "SIZE", "SECTION", "NOTE"}, rows)
 }
 
-// printPrototypes prints one function in a line; of some only the name is known.
+// printPrototypes prints one function per line: its prototype, or its name if the prototype is unknown.
 func printPrototypes(r *command.Run, syms []api.Symbol) error {
 	unknown := 0
 	for _, s := range syms {
@@ -116,7 +116,7 @@ func printPrototypes(r *command.Run, syms []api.Symbol) error {
 	return nil
 }
 
-// symbolType is the letter that nm and kallsyms have.
+// symbolType returns the type letter that nm and kallsyms use.
 func symbolType(s api.Symbol) string {
 	t := map[string]byte{"func": 'T', "data": 'D'}[s.Kind]
 	if t == 0 {

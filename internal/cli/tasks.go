@@ -23,7 +23,7 @@ from the boot, address space (for attach --space), and name. A name in brackets 
 that of a kernel thread. - stands for what the kernel does not tell.`,
 		Example: `  guestprobe tasks
   guestprobe tasks --threads --format json`,
-		Args: command.Between(0, 0, ""),
+		Args: command.ArgsBetween(0, 0, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&threads, "threads", "L", false, "each thread of each process")
 		},
@@ -54,20 +54,20 @@ func printTasks(r *command.Run, tasks []api.TaskInfo) error {
 		if t.StartNS != 0 {
 			start = fmt.Sprintf("%.2f", time.Duration(t.StartNS).Seconds())
 		}
-		rows = append(rows, []string{fmt.Sprint(t.PID), fmt.Sprint(t.TGID), fmt.Sprint(t.Parent), orDash(t.NSPID), optional(t.UID), optional(t.GID),
-			orDash(t.Cgroup), start, space, name})
+		rows = append(rows, []string{fmt.Sprint(t.PID), fmt.Sprint(t.TGID), fmt.Sprint(t.Parent), dashIfZero(t.NSPID), dashIfNil(t.UID), dashIfNil(t.GID),
+			dashIfZero(t.Cgroup), start, space, name})
 	}
 	return r.Table([]string{"PID", "TGID", "PARENT", "NSPID", "UID", "GID", "CGROUP", "START", "SPACE", "NAME"}, rows)
 }
 
-func orDash[T int32 | uint64](n T) string {
+func dashIfZero[T int32 | uint64](n T) string {
 	if n == 0 {
 		return "-"
 	}
 	return fmt.Sprint(n)
 }
 
-func optional(id *uint32) string {
+func dashIfNil(id *uint32) string {
 	if id == nil {
 		return "-"
 	}

@@ -9,26 +9,26 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// templateHelp says what --format takes besides words.
-const templateHelp = `--format also takes a Go template, as docker does: a line is printed by it for each row.
-Its fields are those of --format json, as .maxActive or .MaxActive; json, join, split,
-lower, upper, title, pad and truncate are its functions beside those of Go.`
+// templateHelp describes templates for --format.
+const templateHelp = `--format also takes a Go template, as docker does, and prints a line with it for each row.
+The template has the fields of --format json, as .maxActive or .MaxActive, and besides Go's functions
+json, join, split, lower, upper, title, pad and truncate.`
 
-// tableTemplateHelp is about lists, which are printed when all of them are there.
+// tableTemplateHelp describes templates for lists, which are printed when all rows are known.
 const tableTemplateHelp = templateHelp + ` 'table '
-before it makes columns under a heading of it, where \t stands between the columns.`
+before it prints columns under a heading; \t separates columns.`
 
-// probeRow is the row of a probe in a template: its fields, and those of its counts.
+// probeRow is a probe in a template: the fields of the probe and of its counts.
 type probeRow struct {
 	api.Probe
 	api.Stats
-	Daemon string // of a fleet
+	Daemon string // empty without a fleet
 }
 
-// MarshalJSON returns what --format json has of the probe.
+// MarshalJSON encodes the probe as --format json does.
 func (p probeRow) MarshalJSON() ([]byte, error) { return json.Marshal(p.Probe) }
 
-// probeRows returns the rows of probes.
+// probeRows returns the template rows of probes.
 func probeRows(ps []api.Probe) []probeRow {
 	out := make([]probeRow, len(ps))
 	for i, p := range ps {
@@ -37,14 +37,14 @@ func probeRows(ps []api.Probe) []probeRow {
 	return out
 }
 
-// hitRow is the row of a hit in a template.
+// hitRow is a hit in a template.
 type hitRow struct {
 	api.Hit
-	Daemon string `json:"-"` // of a fleet
+	Daemon string `json:"-"` // empty without a fleet
 }
 
-// Arg returns an argument of the hit by its name, as ftrace prints it; "" where the probe has
-// none of this name.
+// Arg returns the named argument of the hit as ftrace prints it, or "" if the probe has no such
+// argument.
 func (h hitRow) Arg(name string) string {
 	for _, a := range h.Args {
 		if a.Name == name {
@@ -54,7 +54,7 @@ func (h hitRow) Arg(name string) string {
 	return ""
 }
 
-// printNames prints the names of probes, a line each; with once a name that several have is printed once.
+// printNames prints the names of probes, one per line. With once it prints each name only once.
 func printNames(r *command.Run, ps []api.Probe, once bool) error {
 	seen := map[string]bool{}
 	for _, p := range ps {
@@ -69,13 +69,13 @@ func printNames(r *command.Run, ps []api.Probe, once bool) error {
 	return nil
 }
 
-// noTrunc declares docker's flag for a command whose output is whole without it.
-func noTrunc(f *pflag.FlagSet) {
+// addNoTrunc declares docker's --no-trunc for a command that never truncates.
+func addNoTrunc(f *pflag.FlagSet) {
 	f.Bool("no-trunc", false, "leave no column out and cut no value, which is so without it: docker's name, as 'guestprobe list' has it")
 }
 
-// notQuiet refuses --quiet together with another form of output than the table.
-func notQuiet(r *command.Run) error {
+// rejectQuiet returns an error if both --quiet and --format were given.
+func rejectQuiet(r *command.Run) error {
 	if r.Given("quiet") && r.Given("format") {
 		return command.Usagef("--quiet and --format: say one of them")
 	}

@@ -19,16 +19,16 @@ func (a *app) tool() command.Spec {
 		Use:   "tool [flags] {--list [NAME] | NAME [ARG...]}",
 		Short: "Run one of the scripts that come with guestprobe",
 		Long: `Run one of the scripts that come with guestprobe, which count, time and trace functions of
-the guest: --list lists them, --list NAME has the help of one, --source NAME its script.
-docs/tools.md shows what each prints. A tool ends as 'guestprobe run' does, with Ctrl-C or
-after --duration, and prints its maps; --interval prints and clears them meanwhile, and
+the guest: --list lists them, --list NAME shows the help of one, --source NAME its script.
+docs/tools.md shows the output of each. A tool ends as 'guestprobe run' does, with Ctrl-C or
+after --duration, and prints its maps; --interval also prints and clears them while it runs, and
 --detach NAME leaves it running.
 
 ` + chartHelp,
 		Example: `  guestprobe tool --list
   guestprobe tool funccount 'vfs_*' --duration 5s
   guestprobe tool slower vfs_read 100 -d 5s`,
-		Args:    command.Between(0, -1, ""),
+		Args:    command.ArgsBetween(0, -1, ""),
 		Formats: []string{formatSVG},
 		Files:   []string{"output"},
 		Flags: func(f *pflag.FlagSet) {
@@ -36,8 +36,8 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 			f.BoolVar(&source, "source", false, "print the script of the tool")
 			sf.declare(f)
 		},
-		Complete: first(func(context.Context, []string, string) (names []string) {
-			for _, t := range tools.All() {
+		Complete: completeFirst(func(context.Context, []string, string) (names []string) {
+			for _, t := range tools.List() {
 				names = append(names, t.Name)
 			}
 			return names
@@ -77,19 +77,19 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 				case err != nil:
 					return command.Usagef("%v\n\n%s", err, strings.TrimRight(toolHelp(t), "\n"))
 				}
-				return sf.run(ctx, r, aloneOf(c))
+				return sf.run(ctx, r, newAlone(c))
 			})(ctx, r)
 		},
 	}
 }
 
-// toolHelp is what a tool says of itself.
+// toolHelp returns the help of a tool.
 func toolHelp(t tools.Tool) string {
 	return strings.TrimSpace("guestprobe tool "+t.Name+" "+t.Usage) + "\n\n" + t.Help
 }
 
 func listTools(r *command.Run) error {
-	all := tools.All()
+	all := tools.List()
 	return r.Show(map[string][]tools.Tool{"tools": all}, func() error {
 		var rows [][]string
 		for _, t := range all {

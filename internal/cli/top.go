@@ -18,7 +18,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// topFlags are those of top.
+// topFlags are the flags of top.
 type topFlags struct {
 	batch    bool
 	count    uint64
@@ -27,7 +27,7 @@ type topFlags struct {
 	back     bool
 }
 
-// topSorts are the columns that top sorts by.
+// topSorts maps values of --sort to columns.
 var topSorts = map[string]string{"rate": "HITS/S", "hits": "HITS", "missed": "MISSED", "lost": "LOST", "mean": "MEAN", "p99": "P99", "name": "NAME"}
 
 func (a *app) top() command.Spec {
@@ -51,10 +51,10 @@ terminal.
 
 ` + tableTemplateHelp + `
 
-` + probeNames + ` Without a name all are meant, also those that come.`,
+` + probeNames + ` Without a name all probes are shown, including probes attached later.`,
 		Example: `  guestprobe top --batch --count 3 --interval 500ms
   guestprobe top --batch -n 1 --format '{{.Name}} {{.Rate}} {{.P99NS}}'`,
-		Args: command.Between(0, -1, ""),
+		Args: command.ArgsBetween(0, -1, ""),
 		Row:  top.Row{},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&flags.batch, "batch", "b", false, "print tables, one after another")
@@ -76,7 +76,7 @@ terminal.
 	}
 }
 
-// check refuses what cannot be.
+// check validates the flags and the terminal.
 func (f *topFlags) check(r *command.Run) error {
 	in, _ := r.Stdin.(*os.File)
 	least, most := api.MinInterval*time.Millisecond, api.MaxInterval*time.Millisecond
@@ -97,16 +97,16 @@ func (f *topFlags) check(r *command.Run) error {
 	return nil
 }
 
-// plainTerminals are the values of TERM of terminals that can print text and nothing else, and of those that nobody knows
+// plainTerminals are values of TERM for terminals that cannot move the cursor, and for unknown ones
 // (term(7)).
 var plainTerminals = map[string]bool{"": true, "dumb": true, "unknown": true}
 
-// request asks for what top shows.
+// request returns the request for the counts that top shows.
 func (f *topFlags) request(r *command.Run) api.StreamCounts {
 	return api.StreamCounts{Names: r.Args, IntervalMS: int(f.interval.Milliseconds()), Durations: true}
 }
 
-// tables prints moments until there are enough.
+// tables prints a table per interval, up to --count.
 func (f *topFlags) tables(ctx context.Context, r *command.Run, c *remote.Client) error {
 	over, enough := context.WithCancel(ctx)
 	defer enough()
@@ -122,7 +122,7 @@ func (f *topFlags) tables(ctx context.Context, r *command.Run, c *remote.Client)
 		}
 		m := rates.Moment()
 		if m.Seconds == 0 {
-			return nil // there are no rates yet
+			return nil // the first counts have no rates
 		}
 		top.Sort(m.Probes, topSorts[f.sort], f.back)
 		if printed++; printed == f.count {
@@ -139,7 +139,7 @@ func (f *topFlags) tables(ctx context.Context, r *command.Run, c *remote.Client)
 	return topEnd(ctx, r, end)
 }
 
-// topEnd says why the counts have ended, if that was not the user's wish.
+// topEnd reports why the counts ended, unless the user stopped them.
 func topEnd(ctx context.Context, r *command.Run, end api.End) error {
 	switch {
 	case ctx.Err() != nil, end.Reason == api.EndAsked:
@@ -151,7 +151,7 @@ func topEnd(ctx context.Context, r *command.Run, end api.End) error {
 	return nil
 }
 
-// printMoment prints what there is at a moment.
+// printMoment prints the counts of one interval.
 func printMoment(r *command.Run, m top.Moment, below bool) error {
 	switch {
 	case r.Templated():
@@ -178,10 +178,10 @@ func printMoment(r *command.Run, m top.Moment, below bool) error {
 	if err := r.Table([]string{"NAME", "K", "HITS/S", "HITS", "MISSED", "LOST", "TIMED", "MEAN", "P99", "RUNS", "BY", "PLACE"}, rows); err != nil {
 		return err
 	}
-	return topExits(m.CPUs).below(r)
+	return topExits(m.CPUs).printBelow(r)
 }
 
-// topExits has the rates of exits by vCPU, with a column for each reason that there was.
+// topExits shows the rates of exits by vCPU, with a column for each exit reason that occurred.
 func topExits(cpus []top.CPU) statTable {
 	t := statTable{heading: []string{"VCPU", "STATE", "EXITS/S"}}
 	var reasons []string

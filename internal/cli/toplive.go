@@ -36,11 +36,11 @@ type (
 	topOver struct{}
 )
 
-// topScreen is a model on a terminal.
+// topScreen shows a top.Model on a terminal.
 type topScreen struct {
 	*top.Model
 	width, height int
-	do            func(top.Do, top.Row) // what keys ask for
+	do            func(top.Do, top.Row) // performs the action of a key
 }
 
 // Init implements tea.Model.
@@ -51,7 +51,7 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch x := msg.(type) {
 	case tea.WindowSizeMsg:
 		s.width, s.height = x.Width, x.Height
-		return s, tea.ClearScreen // a frame of the old size may have arrived after the change
+		return s, tea.ClearScreen // a frame of the old size may have been drawn after the change
 	case tea.KeyPressMsg:
 		do := s.Key(x.String())
 		switch do {
@@ -65,7 +65,7 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			}
 			return s, nil
 		}
-		if r, ok := s.Asked(); do != top.Nothing && (ok || do == top.Shut) {
+		if r, ok := s.AskedRow(); do != top.Nothing && (ok || do == top.Shut) {
 			s.do(do, r)
 		}
 	case api.Counted:
@@ -89,13 +89,13 @@ func (s *topScreen) View() tea.View {
 	return v
 }
 
-// watch shows counts on the terminal until the user leaves.
+// watch shows counts on the terminal until the user quits.
 func (f *topFlags) watch(ctx context.Context, r *command.Run, c *remote.Client) error {
 	over, leave := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { leave(); all.Wait() }()
 	m := top.New(chart.GlyphsOf(r.Getenv), r.Colors(r.Stdout))
-	for m.SortedBy() != topSorts[f.sort] {
+	for m.SortColumn() != topSorts[f.sort] {
 		m.Key("s")
 	}
 	if f.back {
@@ -135,24 +135,24 @@ func (f *topFlags) watch(ctx context.Context, r *command.Run, c *remote.Client) 
 	return topEnd(ctx, r, end)
 }
 
-// topLook gets what one probe is looked into for, while it is.
+// topLook fetches the details of the opened probe.
 type topLook struct {
 	c     *remote.Client
 	send  func(tea.Msg)
 	every time.Duration
 	over  context.Context
 	all   *sync.WaitGroup
-	into  context.Context    // until what is looked into is left; nil: nothing is
-	shut  context.CancelFunc // of that
+	into  context.Context    // canceled when the probe is closed; nil: no probe was opened
+	shut  context.CancelFunc // cancels into
 }
 
-// do does what a key has asked for. It belongs to the goroutine of the screen.
+// do performs the action of a key. Only the screen's goroutine may call it.
 func (l *topLook) do(what top.Do, r top.Row) {
 	switch what {
 	case top.Open:
 		ctx, shut := context.WithCancel(l.over)
 		l.into, l.shut = ctx, shut
-		l.all.Go(func() { l.hits(ctx, r.ID) })
+		l.all.Go(func() { l.streamHits(ctx, r.ID) })
 	case top.Shut:
 		if l.shut != nil {
 			l.shut()
@@ -173,15 +173,15 @@ func (l *topLook) do(what top.Do, r top.Row) {
 	}
 }
 
-// hitsAtOnce is how many hits of a probe are shown in an interval: for no more it makes events.
+// hitsAtOnce is how many hits of the opened probe are shown in an interval. The probe reports no more events than these.
 const hitsAtOnce = 20
 
-// hits shows the hits of a probe, some in each interval, until ctx is over.
-func (l *topLook) hits(ctx context.Context, id uint64) {
+// streamHits shows some of a probe's hits in each interval, until ctx ends.
+func (l *topLook) streamHits(ctx context.Context, id uint64) {
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
 	for {
-		if err := l.some(ctx, id); err != nil && ctx.Err() == nil {
+		if err := l.showHits(ctx, id); err != nil && ctx.Err() == nil {
 			l.send(topNote(command.Clean(err.Error())))
 			return
 		}
@@ -193,8 +193,8 @@ func (l *topLook) hits(ctx context.Context, id uint64) {
 	}
 }
 
-// some shows hits until there are enough of them for an interval.
-func (l *topLook) some(ctx context.Context, id uint64) error {
+// showHits shows up to hitsAtOnce hits.
+func (l *topLook) showHits(ctx context.Context, id uint64) error {
 	s, err := l.c.Events(ctx, api.StreamEvents{Names: []string{strconv.FormatUint(id, 10)}})
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (l *topLook) some(ctx context.Context, id uint64) error {
 			if err != nil {
 				return err
 			}
-			lines.Boot(b) // times are since then
+			lines.Boot(b) // times are relative to the boot
 		case api.RecordHit:
 			h, err := data[api.Hit](rec)
 			if err != nil {
@@ -240,8 +240,8 @@ func (l *topLook) some(ctx context.Context, id uint64) error {
 // shownStacks is how many stacks of a probe are shown.
 const shownStacks = 10
 
-// stacks gathers stacks of a probe's hits until there are some, about a second long at least, or ctx is over, and
-// returns them as lines.
+// stacks collects the stacks of a probe's hits and returns them as lines. It returns at the first heartbeat after a hit,
+// about a second later, or when ctx ends.
 func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 	var stacks []api.Stack
 	over, enough := context.WithCancel(ctx)
@@ -254,7 +254,7 @@ func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 			s, err := data[api.Stack](rec)
 			stacks = append(stacks, s)
 			return err
-		case api.RecordHeartbeat: // one comes every second
+		case api.RecordHeartbeat: // sent every second
 			h, err := data[api.Heartbeat](rec)
 			if h.Delivered > 0 {
 				enough()
@@ -267,7 +267,7 @@ func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 	case err != nil:
 		return []string{err.Error()}
 	case len(stacks) == 0:
-		return []string{"there was no hit meanwhile"}
+		return []string{"there was no hit during this time"}
 	}
 	slices.SortStableFunc(stacks, func(a, b api.Stack) int { return cmp.Compare(b.Count, a.Count) })
 	var out []string

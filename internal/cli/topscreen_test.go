@@ -17,21 +17,21 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// terminal is a terminal with a command on it, tmux's.
+// terminal is a tmux terminal that runs a command.
 type terminal struct {
 	testing.TB
 	ctx    context.Context
 	tmux   string
 	socket string
-	drawn  chan struct{} // capacity 1: something was written to it
+	drawn  chan struct{} // capacity 1: the screen has changed
 }
 
-// openTerminal starts a shell command on a terminal of that size.
+// openTerminal starts a shell command in a terminal of that size.
 func openTerminal(ctx context.Context, t testing.TB, dir string, width, height int, command string) *terminal {
 	t.Helper()
 	x := &terminal{TB: t, ctx: ctx, tmux: kvmtest.RequireCommand(t, "tmux"), socket: filepath.Join(dir, "tmux"), drawn: make(chan struct{}, 1)}
 	x.do("new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), command)
-	// A client in control mode is told of everything that is written (tmux(1), CONTROL MODE).
+	// A client in control mode is notified of all output (tmux(1), CONTROL MODE).
 	control := exec.CommandContext(ctx, x.tmux, "-S", x.socket, "-C", "attach", "-f", "ignore-size")
 	in, err := control.StdinPipe()
 	if err != nil {
@@ -59,7 +59,7 @@ func openTerminal(ctx context.Context, t testing.TB, dir string, width, height i
 	}()
 	select {
 	case <-x.drawn:
-		x.do("set-option", "destroy-unattached", "on") // it does not outlive us
+		x.do("set-option", "destroy-unattached", "on") // the session ends with this process
 	case <-ctx.Done():
 		t.Fatal("tmux does not answer")
 	}
@@ -72,7 +72,7 @@ func openTerminal(ctx context.Context, t testing.TB, dir string, width, height i
 	return x
 }
 
-// do has tmux do something, and returns what it prints.
+// do runs a tmux command and returns its output.
 func (x *terminal) do(args ...string) string {
 	x.Helper()
 	cmd := exec.CommandContext(x.ctx, x.tmux, append([]string{"-S", x.socket, "-f", "/dev/null"}, args...)...)
@@ -83,20 +83,20 @@ func (x *terminal) do(args ...string) string {
 	return string(out)
 }
 
-// keys types keys, and waits until the screen has this.
+// keys types keys, and waits until the screen contains want.
 func (x *terminal) keys(want string, keys ...string) string {
 	x.Helper()
 	if len(keys) > 0 {
 		x.do(append([]string{"send-keys"}, keys...)...)
 	}
-	return x.shows(want)
+	return x.awaitText(want)
 }
 
-// shows waits until the screen has this.
-func (x *terminal) shows(want string) string {
+// awaitText waits until the screen contains want.
+func (x *terminal) awaitText(want string) string {
 	x.Helper()
 	re := regexp.MustCompile("(?m)" + want)
-	// A resize on a busy machine can leave cells that the screen's library believes to be drawn: do what a user does.
+	// After a resize on a busy machine the screen's library can have a wrong idea of some cells. Redraw, as a user would.
 	redraw := time.NewTicker(5 * time.Second)
 	defer redraw.Stop()
 	for {
@@ -119,11 +119,11 @@ func (x *terminal) resize(width, height int) {
 	x.do("resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
 }
 
-// TestTopScreen: top on a terminal, by its keys, in several sizes, and its ends.
+// TestTopScreen runs top on terminals of several sizes, with its keys, and ends it in several ways.
 func TestTopScreen(t *testing.T) {
 	kvmtest.RequireCommand(t, "tmux")
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	dir, socket, end := debuggee(ctx, t)
 	guestprobe := func(args ...string) {
 		t.Helper()
@@ -137,42 +137,42 @@ func TestTopScreen(t *testing.T) {
 	}
 	const status = "; echo STATUS=$?; exec cat"
 	x := openTerminal(ctx, t, dir, 80, 24, run("env LC_ALL=C TERM=screen-256color")+status)
-	screen := x.shows(`^ kprobes/never +k +0 +0 +0 +- +- +- host +(int3|jump)$`)
+	screen := x.awaitText(`^ kprobes/never +k +0 +0 +0 +- +- +- host +(int3|jump)$`)
 	for _, want := range []string{`^guest running, 3 probes, \S+ hits/s, 0 missed, \d+ lost$`, `^vCPU 0   \w+ +\S+ exits/s`, `^>(io/a|kprobes/b) `, `^\? help  q quit  `} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(screen) {
 			t.Errorf("no %s on the first screen:\n%s", want, screen)
 		}
 	}
 	x.resize(200, 50)
-	x.shows(`^ kprobes/never .* panic\+0x[04]$`)
+	x.awaitText(`^ kprobes/never .* panic\+0x[04]$`)
 	x.resize(20, 5)
-	x.shows(`^guest running, 3 pr>\n NAME         HITS/S\n>\S.*\n \S.*\n\? help  q quit  ent>`)
+	x.awaitText(`^guest running, 3 pr>\n NAME         HITS/S\n>\S.*\n \S.*\n\? help  q quit  ent>`)
 	x.resize(80, 40)
 	x.keys(`^guest running, 1 of 3 probes`, "/", "n", "e", "v", "e", "r")
 	x.keys(`^>kprobes/never`, "Enter")
 	x.keys(`^Detach kprobes/never\? y detaches it`, "d")
 	x.keys(`^kprobes/never was detached\.$`, "y")
-	x.shows(`^guest running, 0 of 2 probes`)
+	x.awaitText(`^guest running, 0 of 2 probes`)
 	x.keys(`^guest running, 2 probes`, "Escape")
 	x.keys(`s sort \(name\)`, "s", "s", "s", "s", "s", "s")
 	x.keys(`^>kprobes/b `, "End")
 	x.keys(`^durations of \d+ of \d+ calls: mean \d\S+, p99 \d\S+$`, "Enter")
-	x.shows(`^last hits\n\S.* b: \(`)
+	x.awaitText(`^last hits\n\S.* b: \(`)
 	x.keys(`^PAUSED, guest running`, "Space")
 	x.keys(`^guest running`, "Space")
 	x.resize(80, 100)
 	x.keys(`(?s)^stacks\n\d+ hits?.*, vCPU [01]\n  do_fork\+0x0/0x`, "S")
 	x.keys(`any key goes back`, "?")
-	x.do("send-keys", "x", "C-z") // no shell could continue it: ignored
+	x.do("send-keys", "x", "C-z") // ignored: no shell could continue the process
 	x.keys(`^PAUSED, guest running`, "Space")
 	x.keys(`^STATUS=0$`, "q")
-	// The probe of the stacks has gone with them.
+	// The probe for the stacks was removed with them.
 	if out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "list", "-q").Output(); err != nil || string(out) != "io/a\nkprobes/b\n" {
 		t.Errorf("left are %q, %v", out, err)
 	}
 	x.do("kill-server")
 
-	// The job control of a shell, in a window that is another size when it comes back.
+	// Job control: the window has another size when the shell continues top.
 	jobs := filepath.Join(dir, "jobs")
 	if err := os.Mkdir(jobs, 0o700); err != nil {
 		t.Fatal(err)
@@ -187,23 +187,23 @@ func TestTopScreen(t *testing.T) {
 	x.keys(`^shell *$`, "q")
 	x.do("kill-server")
 
-	// Without colours, on a terminal of little, and with a daemon that ends.
+	// Without colors, on a simple terminal, and with a daemon that ends.
 	dumb := filepath.Join(dir, "2")
 	if err := os.Mkdir(dumb, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=vt100 NO_COLOR=1")+status)
-	x.shows(`^>(io/a|kprobes/b) `)
+	x.awaitText(`^>(io/a|kprobes/b) `)
 	if painted := x.do("capture-pane", "-p", "-e"); strings.Contains(painted, "\x1b[") {
 		t.Errorf("there are colours: %q", painted)
 	}
 	guestprobe("detach", "--all")
-	x.shows(`^No probe is attached`)
+	x.awaitText(`^No probe is attached`)
 	plain := filepath.Join(dir, "3")
 	if err := os.Mkdir(plain, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	openTerminal(ctx, t, plain, 120, 24, run("env TERM=dumb")+status).shows(`^guestprobe: the terminal cannot move its cursor \(TERM=dumb\): 'guestprobe top --batch' prints tables\n(.*\n)*STATUS=2$`)
+	openTerminal(ctx, t, plain, 120, 24, run("env TERM=dumb")+status).awaitText(`^guestprobe: the terminal cannot move its cursor \(TERM=dumb\): 'guestprobe top --batch' prints tables\n(.*\n)*STATUS=2$`)
 	end()
-	x.shows(`^guestprobe: no daemon answers any more: the daemon has ended\n(.*\n)*STATUS=3$`)
+	x.awaitText(`^guestprobe: no daemon answers any more: the daemon has ended\n(.*\n)*STATUS=3$`)
 }

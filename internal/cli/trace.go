@@ -20,7 +20,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// traceFlags are those of trace.
+// traceFlags are the flags of trace.
 type traceFlags struct {
 	probeFlags
 	stay    bool
@@ -42,42 +42,43 @@ func (a *app) trace() command.Spec {
 		Long: `Show hits as they happen, one per line, in ftrace's columns: task (<...>-0 where the
 guest's tasks are not known), vCPU, flags, time, event, place and arguments. Of the flags
 only the first is known, d: interrupts off; the others are dots. The time is in seconds
-since the guest's latest boot, which a line that begins with # tells where it comes in the
-middle of a trace; with --time relative since the trace was asked for; with --time
+since the guest's latest boot; a line that begins with # marks a boot in the middle of a
+trace. With --time relative it is the time since the start of the trace; with --time
 wall it is the date and the time of day, with the zone. --no-headers leaves out ftrace's header, whose
 lines begin with #. A function's return is shown as (CALLER <- FUNCTION), its result is
-$retval, and the time since its entry stands in brackets. With definitions, their probes are attached for the time of the trace and only their hits are shown;
-without, the hits of all probes, or of those that --probe names.
+$retval, and the time since its entry is in brackets. With definitions, their probes are attached for the
+duration of the trace and only their hits are shown; without, the hits of all probes, or of the probes
+that --probe names.
 
-Lines are in the order of time, except those marked [LATE]: they came more than 30 ms
-behind their time, out of the guest's own memory, and others were shown meanwhile.
-[LOST n EVENTS] stands where lines are missing.
+Lines are in order of time, except lines marked [LATE]: they came from the guest's own memory
+more than 30 ms after their time, when later hits had been shown already.
+[LOST n EVENTS] marks the place of missing lines.
 
 The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
-guest ends; a second Ctrl-C does not wait for anything. Its last lines, which begin
-with #, are its totals: the events, which are those shown, those unshown because
---count were there, and those lost; and of each probe that came out with it,
-its counts. --format json prints the records of the stream, one per line; the last
-one is an end with the same totals, and reason interrupted, count or timeout where
-it is the trace that has ended the stream, or cut_off where the daemon sent no end, or
-not within 30 seconds: the totals are then of what was shown, and the exit status is 1.
+guest ends; a second Ctrl-C exits at once. Its last lines, which begin with #, are its
+totals: all events, divided into events shown, events not shown because --count was reached,
+and lost events; and the counts of each probe. --format json prints the records of the
+stream, one per line; the last one is an end with the same totals. Its reason is
+interrupted, count or timeout if the trace ended the stream, or cut_off if the daemon sent no
+end, or not within 30 seconds: the totals are then of the events shown, and the exit status is 1.
 'guestprobe report' and 'guestprobe convert' read these records later.
 
-With --fleet the hits of all daemons that are meant come as one stream in the order of
-time, each with its daemon's name, which templates have as {{.Daemon}}; the times are those of
-the wall where --time says nothing else. The totals are of each daemon. --count is of all.
+With --fleet the hits of all selected daemons come as one stream in order of time, each
+with its daemon's name, which templates have as {{.Daemon}}; unless --time is given, times
+are wall-clock times. Each daemon has its own totals. --count counts the hits of all.
 
 ` + timelineHelp + ` A file's
-name says the format, too, where --format does not: .pftrace, .dat, .chrome.json, .ndjson.
+name also selects the format, unless --format is given: .pftrace, .dat, .trace.json (.chrome.json), .ndjson.
 --map puts the numbers of a map beside the hits, looked at every 100 ms (--map-every).
 
 ` + templateHelp + ` {{.Arg "NAME"}} is an argument's text.
-Boots, stops, lost events and totals then go to standard error, as do the first three with --quiet,
-which has header and totals nowhere.`,
+Boots, stops, lost events and totals then go to standard error; with --quiet the first three do,
+and there is no header and there are no totals.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s
   guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
-		Args:    command.Between(0, -1, ""),
+		Args:    command.ArgsBetween(0, -1, ""),
+		Cures:   map[string]string{"-n": "-c N (--count N) ends the trace after N hits"},
 		Formats: timeline.Formats,
 		Row:     hitRow{},
 		Files:   []string{"file", "output"},
@@ -89,12 +90,13 @@ which has header and totals nowhere.`,
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
-			f.BoolVarP(&flags.quiet, "quiet", "q", false, "hits alone: no header and no totals, and boots, stops and lost events on standard error")
-			noTrunc(f)
-			f.StringVar(&flags.clock, "time", timeline.ClockBoot, "`what` times are: boot, relative or wall; see above")
+			f.BoolVarP(&flags.quiet, "quiet", "q", false, "only hits: no header and no totals; boots, stops and lost events go to standard error")
+			addNoTrunc(f)
+			f.StringVar(&flags.clock, "time", timeline.ClockBoot, "the `clock` of times: boot, relative or wall; see above")
 			f.StringArrayVar(&flags.maps, "map", nil, "counters from this `MAP` of an attached program, a number or a name of 'guestprobe map list'; may be repeated")
-			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
+			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "read maps once per `duration`")
 		},
+		Complete:     a.completeDefinitions(),
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes(), "map": a.completeMaps()},
 		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) error {
 			if err := flags.check(r); err != nil {
@@ -105,20 +107,21 @@ which has header and totals nowhere.`,
 	}
 }
 
-// Forms of output that all commands have.
+// Output formats of all commands.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
 )
 
-// timelineHelp says what the forms of timelines are.
+// timelineHelp describes the formats of timelines.
 const timelineHelp = `--format perfetto writes what Perfetto opens (ui.perfetto.dev), chrome the JSON that it,
-chrome://tracing and speedscope open, ftrace a trace.dat for trace-cmd and kernelshark. In
+chrome://tracing and speedscope open (as .trace.json: speedscope takes .chrome.json for a CPU
+profile), ftrace a trace.dat for trace-cmd and kernelshark. In
 the first two each hit is on the track of its task, a return as a slice since the
 function's entry, and on the track of its vCPU. The three are whole when the trace has
 ended, also by Ctrl-C, or by the daemon's end.`
 
-// check refuses what does not go together, and finds the form of the output.
+// check returns an error for flags that exclude each other, and selects the output format.
 func (f *traceFlags) check(r *command.Run) error {
 	if form := timeline.FormatOf(f.output); form != "" && !r.Given("format") {
 		r.Format = form
@@ -143,10 +146,10 @@ func (f *traceFlags) check(r *command.Run) error {
 	if err := clockFits(r, f.clock); err != nil {
 		return err
 	}
-	return notForTerminal(r, f.output)
+	return rejectTerminal(r, f.output)
 }
 
-// clockFits refuses a --time that is none, or that the form of the output has not.
+// clockFits returns an error for a --time that is invalid, or that the output format does not support.
 func clockFits(r *command.Run, clock string) error {
 	if _, err := timeline.NewLines(clock, false); err != nil {
 		return command.Usagef("--time %q: %w", clock, err)
@@ -157,18 +160,18 @@ func clockFits(r *command.Run, clock string) error {
 	return nil
 }
 
-// notForTerminal refuses to write bytes that are no text to a terminal.
-func notForTerminal(r *command.Run, output string) error {
+// rejectTerminal returns an error if a binary format would be written to a terminal.
+func rejectTerminal(r *command.Run, output string) error {
 	if output == "" && timeline.Binary(r.Format) && command.Terminal(r.Stdout) {
 		return command.Usagef("--format %s is not for a terminal: say --output FILE", r.Format)
 	}
 	return nil
 }
 
-// hitsAlone reports whether the output is of hits alone, and what else is said of them goes to standard error.
+// hitsAlone reports whether standard output has only hits, and everything else goes to standard error.
 func (f *traceFlags) hitsAlone(r *command.Run) bool { return f.quiet || r.Templated() }
 
-// writer returns what writes the trace to out.
+// writer returns a writer of the trace to out.
 func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, error) {
 	o := timeline.TextOptions{Clock: f.clock, Color: r.Colors(out), Totals: !f.quiet}
 	if f.hitsAlone(r) {
@@ -183,7 +186,7 @@ func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, err
 	return traceWriter(r.Format, out, o, r.Templated())
 }
 
-// traceWriter returns a writer of a form of traces.
+// traceWriter returns a writer for a trace format.
 func traceWriter(format string, out io.Writer, o timeline.TextOptions, templated bool) (timeline.Writer, error) {
 	switch {
 	case templated, format == formatTable:
@@ -194,7 +197,7 @@ func traceWriter(format string, out io.Writer, o timeline.TextOptions, templated
 	return timeline.New(format, out)
 }
 
-// lateFile is the file of a trace. What its writer ends a trace with that has never begun is not for it.
+// lateFile is the output file of a trace. It discards all writes before begin, so that a trace that never began leaves no file.
 type lateFile struct {
 	f     *files.Output
 	begun bool
@@ -213,21 +216,21 @@ func (l *lateFile) Write(b []byte) (int, error) {
 	return l.f.Write(b)
 }
 
-// Reasons in the end record of a trace that no daemon sends.
+// Reasons of a trace's end that come from guestprobe itself, not from a daemon.
 const (
 	endInterrupted = "interrupted"
 	endTimeout     = "timeout"
 	endCount       = "count"
-	endCutOff      = "cut_off" // there was none from the daemon
+	endCutOff      = "cut_off" // the daemon sent none
 )
 
-// endTime bounds how long a daemon may take for the end of a stream that it was asked
-// for. A busy machine's takes seconds; who does not want to wait presses Ctrl-C again.
+// endTime is how long a daemon may take to end a stream on request. On a busy machine it can
+// take seconds; a second Ctrl-C does not wait for it.
 const endTime = 30 * time.Second
 
-// follow reads a stream to its own end, which it asks for when over is. Its first record
-// goes to start, all others to record, of which either may fail. The end has no reason
-// where ctx has ended before the stream began, and is endCutOff where the daemon sends none.
+// follow reads a stream until its end, and requests the end when over ends. It passes the first
+// record to start and all others to record; an error of either ends the stream. The end's reason is empty
+// if ctx ended before the stream began, and endCutOff if the daemon did not send an end.
 func follow(ctx, over context.Context, c *remote.Client, open func(context.Context) (*remote.Stream, error), start func(api.Record, api.Start) error, record func(api.Record) error) (api.End, error) {
 	life, cut := context.WithCancel(context.WithoutCancel(ctx))
 	asked, stop := context.WithCancel(over)
@@ -268,7 +271,7 @@ func follow(ctx, over context.Context, c *remote.Client, open func(context.Conte
 					return
 				}
 				time.AfterFunc(endTime, cut)
-				// Without an answer no end comes either.
+				// Ignore an error: after endTime the stream is cut off.
 				_ = c.EndStream(life, first.Stream)
 			})
 			if err := start(r, first); err != nil {
@@ -284,7 +287,7 @@ func follow(ctx, over context.Context, c *remote.Client, open func(context.Conte
 	}
 }
 
-// data reads the data of a record.
+// data decodes a record's data.
 func data[T any](r api.Record) (v T, err error) {
 	if err := json.Unmarshal(r.Data, &v); err != nil {
 		return v, fmt.Errorf("%w: a record of type %q: %s", remote.ErrProtocol, r.Type, api.DecodeText(err))

@@ -17,7 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// writerFunc is a writer.
+// writerFunc is a function as a writer.
 type writerFunc func(p []byte)
 
 // Write calls f.
@@ -26,8 +26,8 @@ func (f writerFunc) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTraceOverAtItsStart ends a trace when its stream is open and its start has not
-// come: it has ended for that reason, and nobody has cut it off.
+// TestTraceOverAtItsStart ends a trace when its stream is open but has not sent its start
+// yet. The trace must end for this reason, and not as cut off.
 func TestTraceOverAtItsStart(t *testing.T) {
 	for cause, want := range map[error]string{errTimeout: endTimeout, context.Canceled: endInterrupted} {
 		ctx, over := context.WithCancelCause(t.Context())
@@ -54,7 +54,7 @@ func TestTraceOverAtItsStart(t *testing.T) {
 		one := &traced{w: timeline.NewNDJSON(writerFunc(func([]byte) { over(cause) })), lines: &timeline.Lines{}, post: map[uint64]bool{}}
 		tr := &tracer{Run: run, flags: &traceFlags{count: 1}, alone: true, left: 1, all: []*traced{one}}
 		tr.follow(ctx, ctx, one, c, nil, func() error { return nil })
-		if tr.ended(ctx, one); one.err != nil || one.end.Reason != want {
+		if tr.completeEnd(ctx, one); one.err != nil || one.end.Reason != want {
 			t.Errorf("%v: %+v, %v", cause, one.end, one.err)
 		}
 		over(nil)
@@ -64,8 +64,8 @@ func TestTraceOverAtItsStart(t *testing.T) {
 	}
 }
 
-// TestTotals wants both forms of a trace's totals to say how much was delivered, and what
-// of it was not shown.
+// TestTotals checks that both forms of a trace's totals show the delivered hits, and the hits that
+// were not shown.
 func TestTotals(t *testing.T) {
 	for format, want := range map[string]string{
 		"json":  `{"type":"end","data":{"reason":"count","delivered":5,"lost":4,"late":2,"unshown":2}}` + "\n",
@@ -90,8 +90,8 @@ func TestTotals(t *testing.T) {
 		}
 		out.Reset()
 		one.end = api.End{Reason: endCount, Delivered: 5, Lost: 4, Late: 2}
-		tr.ended(t.Context(), one)
-		if err := tr.totals(one); err != nil || out.String() != want {
+		tr.completeEnd(t.Context(), one)
+		if err := tr.printTotals(one); err != nil || out.String() != want {
 			t.Errorf("%s: %s%v; want %s", format, out.String(), err, want)
 		}
 	}

@@ -10,25 +10,25 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// minMapEvery is the shortest time between two looks at a map, and maxMapKeys how many of its keys are
+// minMapEvery is the minimum interval between samples of a map, and maxMapKeys is how many of its keys become
 // counters.
 const (
 	minMapEvery = 10 * time.Millisecond
 	maxMapKeys  = 64
 )
 
-// mapSampler looks at maps while a trace goes on.
+// mapSampler samples maps during a trace.
 type mapSampler struct {
-	asked time.Time // when its stream was
+	asked time.Time // when the stream was requested
 	began chan int64
-	stop  func() // and waits
+	stop  func() // stops the sampler and waits for it
 
 	mu   sync.Mutex
 	seen []api.MapSample
 }
 
-// sampleMaps looks at maps from the begin of a stream on that is asked for now, until it is stopped. An error is
-// that one is not there, or has no numbers.
+// sampleMaps samples maps from the beginning of a stream that the caller requests next, until it is stopped. It returns an
+// error if a map does not exist.
 func sampleMaps(ctx context.Context, c *remote.Client, names []string, every time.Duration) (*mapSampler, error) {
 	for _, name := range names {
 		if _, err := c.Map(ctx, name); err != nil {
@@ -52,7 +52,7 @@ func sampleMaps(ctx context.Context, c *remote.Client, names []string, every tim
 			for _, name := range names {
 				now := began + time.Since(m.asked).Nanoseconds()
 				d, err := c.Map(ctx, name)
-				if err != nil { // it has gone, with its program
+				if err != nil { // the map was removed with its program
 					continue
 				}
 				m.mu.Lock()
@@ -69,10 +69,10 @@ func sampleMaps(ctx context.Context, c *remote.Client, names []string, every tim
 	return m, nil
 }
 
-// start says when the stream was asked for, in its own time.
+// start begins sampling. ns is the time of the stream's start in the stream's clock.
 func (m *mapSampler) start(ns int64) { m.began <- ns }
 
-// take returns what was seen since the last call.
+// take returns the samples since the last call.
 func (m *mapSampler) take() []api.MapSample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,7 +81,7 @@ func (m *mapSampler) take() []api.MapSample {
 	return seen
 }
 
-// counters are the numbers of a map.
+// counters returns the numbers in a map.
 func counters(now int64, d api.MapDump) api.MapSample {
 	out := api.MapSample{TimeNS: now, Map: d.Name, Values: []api.MapCount{}}
 	for _, b := range d.Buckets {
@@ -90,7 +90,7 @@ func counters(now int64, d api.MapDump) api.MapSample {
 	for _, e := range d.Values {
 		sum, numbers := uint64(0), len(e.Values) > 0
 		for i, v := range e.Values {
-			n, ok := number(v, typed(e, i))
+			n, ok := number(v, typedValue(e, i))
 			sum, numbers = sum+n, numbers && ok
 		}
 		switch {

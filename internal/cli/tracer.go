@@ -19,19 +19,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// tracer shows the hits in the guests of daemons: one alone as they come, several as one stream in the order of time.
+// tracer shows hits. A single daemon's hits are shown as they come, several daemons' as one stream in the order of time.
 type tracer struct {
 	*command.Run
 	flags *traceFlags
-	alone bool        // one daemon, which is not named in the output
-	maps  *mapSampler // of one alone; nil: no map is sampled
+	alone bool        // a single daemon, not named in the output
+	maps  *mapSampler // for a single daemon; nil: no map is sampled
 	out   io.Writer
-	order *fleet.Order[*tracedRecord] // of several
-	width int                         // of the longest name
+	order *fleet.Order[*tracedRecord] // for several daemons
+	width int                         // width of the longest name
 
 	mu     sync.Mutex
 	all    []*traced
-	left   uint64 // of the hits of --count
+	left   uint64 // hits still to show for --count
 	enough func()
 }
 
@@ -40,41 +40,41 @@ type traced struct {
 	name    string
 	start   api.Start
 	begun   bool
-	w       timeline.Writer // of one alone
-	lines   *timeline.Lines // of several
-	post    map[uint64]bool // by probe: it has a second record
+	w       timeline.Writer // for a single daemon
+	lines   *timeline.Lines // for several daemons
+	post    map[uint64]bool // by probe: hits have a second record
 	end     api.End
 	err     error
-	unshown uint64 // hits after those of --count
-	came    uint64 // hits of it
-	late    uint64 // of these: after a hit with a later time
-	lost    uint64 // hits that it has reported as lost
+	unshown uint64 // hits after the last one of --count
+	came    uint64 // hits received
+	late    uint64 // hits received after a hit with a later time
+	lost    uint64 // hits that the daemon reported as lost
 }
 
 // tracedRecord is a record of a daemon.
 type tracedRecord struct {
 	*timeline.Record
 	of   *traced
-	text string // of several daemons: a line or more, without the name
+	text string // for several daemons: the record as lines, without the daemon's name
 }
 
-// fleetRecord is a record of a stream with its daemon.
+// fleetRecord is a record with the name of its daemon.
 type fleetRecord struct {
 	Daemon string `json:"daemon"`
 	api.Record
 }
 
-// trace shows hits of daemons until there is a reason to stop.
+// trace shows hits of daemons until the trace ends.
 func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (err error) {
 	if slices.Contains(timeline.Formats, r.Format) || len(flags.maps) > 0 {
-		if m, err = m.only("timelines and --map"); err != nil {
+		if m, err = m.requireOne("timelines and --map"); err != nil {
 			return err
 		}
 	}
 	t := &tracer{Run: r, flags: flags, alone: m.alone, out: r.Stdout, left: flags.count}
 	begin := func() error { return nil }
 	if flags.output != "" {
-		f, err := files.Later(ctx, flags.output)
+		f, err := files.CreateLater(ctx, flags.output)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 		}
 	} else {
 		t.out = &lockedWriter{w: t.out}
-		t.order = fleet.NewOrder(settleTime, t.emit).Sized(func(h *tracedRecord) int { return len(h.text) + len(h.Data) })
+		t.order = fleet.NewOrder(settleTime, t.emit).LimitBytes(func(h *tracedRecord) int { return len(h.text) + len(h.Data) })
 	}
 	clock := timeline.ClockWall
 	if r.Given("time") {
@@ -122,7 +122,7 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 		t.width = max(t.width, len(c.Name))
 	}
 	first := true
-	err = m.everyone(over, true, func() {
+	err = m.forEachDaemon(over, true, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		probes, daemons := 0, 0
@@ -131,12 +131,17 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 				probes, daemons = probes+len(one.start.Probes), daemons+1
 			}
 		}
-		if first = false; daemons > 0 && !t.alone {
+		first = false
+		switch {
+		case daemons == 0:
+		case t.alone && probes == 0 && len(specs) == 0 && len(flags.names) == 0 && !flags.quiet:
+			r.Note("No probe is attached, so there is nothing to show yet: attach one with 'guestprobe attach DEFINITION'.")
+		case !t.alone && !flags.quiet:
 			r.Note("Tracing %s in %s.", command.Plural(probes, "probe"), command.Plural(daemons, "daemon"))
 		}
 	}, func(c member) func(func()) {
 		one := &traced{name: c.Name, w: w, post: map[uint64]bool{}}
-		one.lines, _ = timeline.NewLines(clock, colors) // flags.check has read the clock
+		one.lines, _ = timeline.NewLines(clock, colors) // flags.check has validated the clock
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.all = append(t.all, one)
@@ -158,10 +163,10 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 	return cmp.Or(t.finish(ctx), err)
 }
 
-// follow takes the records of one daemon until the end of its stream.
+// follow reads the records of one daemon until its stream ends.
 func (t *tracer) follow(ctx, over context.Context, one *traced, c *remote.Client, specs []api.ProbeSpec, began func() error) {
 	if !t.alone {
-		defer func() { _ = t.order.End(one.name) }() // an error of the writer's is finish's
+		defer func() { _ = t.order.End(one.name) }() // finish returns write errors
 		if one.err = giveFiles(ctx, t.Run, c, t.flags.files); one.err != nil {
 			return
 		}
@@ -172,7 +177,7 @@ func (t *tracer) follow(ctx, over context.Context, one *traced, c *remote.Client
 		func(raw api.Record) error { return t.record(one, raw) })
 }
 
-// start takes the first record of a daemon.
+// start handles the first record of a daemon.
 func (t *tracer) start(one *traced, raw api.Record, s api.Start, began func() error) error {
 	t.mu.Lock()
 	one.start, one.begun = s, true
@@ -192,19 +197,21 @@ func (t *tracer) start(one *traced, raw api.Record, s api.Start, began func() er
 		return err
 	}
 	noteSkipped(t.Run, s.Skipped)
-	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
+	if !t.flags.quiet {
+		t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
+	}
 	if t.maps != nil {
 		t.maps.start(s.TimeNS)
 	}
 	return t.emit(first, false)
 }
 
-// put has a record of one of several daemons wait for its place.
+// put queues a record of one of several daemons in the order of time.
 func (t *tracer) put(one *traced, at int64, h *tracedRecord) error {
 	return t.order.Put(one.name, one.start.Epoch.UnixNano()+at, h)
 }
 
-// record takes a record of a daemon.
+// record handles a record of a daemon.
 func (t *tracer) record(one *traced, raw api.Record) error {
 	r, err := timeline.Parse(raw)
 	if err != nil {
@@ -220,7 +227,7 @@ func (t *tracer) record(one *traced, raw api.Record) error {
 	}
 	h := &tracedRecord{Record: r, of: one}
 	if t.alone {
-		if err := t.sampled(one); err != nil {
+		if err := t.writeSamples(one); err != nil {
 			return err
 		}
 		return t.emit(h, false)
@@ -238,33 +245,33 @@ func (t *tracer) record(one *traced, raw api.Record) error {
 	case raw.Type == api.RecordHeartbeat:
 		return nil
 	}
-	if when == 0 { // its place is after the records before it
-		return t.order.Put(one.name, t.order.Last(one.name), h)
+	if when == 0 { // no time of its own: place it after the records before it
+		return t.order.Put(one.name, t.order.LastTime(one.name), h)
 	}
 	return t.put(one, when, h)
 }
 
-// sampled writes the samples of maps since the last call.
-func (t *tracer) sampled(one *traced) error {
+// writeSamples writes the samples of maps since the last call.
+func (t *tracer) writeSamples(one *traced) error {
 	if t.maps == nil {
 		return nil
 	}
 	for _, s := range t.maps.take() {
-		if err := one.w.Write(timeline.Of(s)); err != nil {
+		if err := one.w.Write(timeline.NewRecord(s)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// emit counts a record and writes it, unless it is a hit after those of --count.
+// emit counts a record and writes it. It drops hits after the last one of --count.
 func (t *tracer) emit(h *tracedRecord, late bool) error {
 	if h.Hit != nil && t.flags.count > 0 {
 		if t.left == 0 {
 			h.of.unshown++
 			return nil
 		}
-		// The two records of one arrival count once, with the second.
+		// A hit with two records counts once, at the second one.
 		if (h.Hit.Stage == "post") == h.of.post[h.Hit.ID] {
 			if t.left--; t.left == 0 {
 				defer t.enough()
@@ -290,19 +297,19 @@ func (t *tracer) write(h *tracedRecord, late bool) error {
 	case t.Templated() && h.Hit != nil:
 		return t.Row(t.out, hitRow{Hit: *h.Hit, Daemon: h.of.name})
 	case t.flags.hitsAlone(t.Run) && h.Hit == nil:
-		_, err := io.WriteString(t.Stderr, t.named(h.of, h.text))
+		_, err := io.WriteString(t.Stderr, t.nameLines(h.of, h.text))
 		return err
 	}
 	if late && h.Hit != nil && !h.Hit.Late {
 		line, rest, _ := strings.Cut(h.text, "\n")
 		h.text = line + " [LATE]\n" + rest
 	}
-	_, err := io.WriteString(t.out, t.named(h.of, h.text))
+	_, err := io.WriteString(t.out, t.nameLines(h.of, h.text))
 	return err
 }
 
-// named is text with its daemon before each line.
-func (t *tracer) named(one *traced, text string) string {
+// nameLines puts the daemon's name before each line.
+func (t *tracer) nameLines(one *traced, text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		fmt.Fprintf(&b, "%-*s %s", t.width, command.Clean(one.name), line)
@@ -310,7 +317,7 @@ func (t *tracer) named(one *traced, text string) string {
 	return b.String()
 }
 
-// reason is why the trace ends streams.
+// reason returns why the trace ends its streams.
 func (t *tracer) reason(ctx context.Context) string {
 	switch {
 	case t.flags.count > 0 && t.left == 0:
@@ -321,10 +328,10 @@ func (t *tracer) reason(ctx context.Context) string {
 	return endInterrupted
 }
 
-// finish writes the totals of each daemon, and says whether the trace has shown as many hits as it was to show.
+// finish writes the totals of each daemon, and returns an error if the trace did not show all hits of --count.
 func (t *tracer) finish(ctx context.Context) error {
 	if t.alone && t.all[0].err != nil {
-		return inDefinition(t.all[0].err, t.Args)
+		return nameDefinition(t.all[0].err, t.Args)
 	}
 	if !t.alone {
 		if _, err := t.order.Close(); err != nil {
@@ -339,8 +346,8 @@ func (t *tracer) finish(ctx context.Context) error {
 		}
 		failed = append(failed, failure{one.name, one.err})
 		if one.begun || t.alone {
-			t.ended(ctx, one)
-			if wrote = t.totals(one); wrote != nil {
+			t.completeEnd(ctx, one)
+			if wrote = t.printTotals(one); wrote != nil {
 				break
 			}
 		}
@@ -351,30 +358,30 @@ func (t *tracer) finish(ctx context.Context) error {
 	return errors.Join(wrote, t.verdict(ctx, failed))
 }
 
-// ended completes the end of a daemon's stream.
-func (t *tracer) ended(ctx context.Context, one *traced) {
+// completeEnd fills in the end record of a daemon's stream.
+func (t *tracer) completeEnd(ctx context.Context, one *traced) {
 	end := &one.end
 	switch end.Reason {
 	case "", api.EndAsked:
 		end.Reason = t.reason(ctx)
-	case endCutOff: // the daemon has sent no totals: they are those of its records
+	case endCutOff: // the daemon sent no totals, so use the counts of its records
 		end.Delivered, end.Lost, end.Late = one.came, one.lost, one.late
 	}
 	end.Unshown = one.unshown
 }
 
-// totals writes the totals of a daemon.
-func (t *tracer) totals(one *traced) error {
+// printTotals writes the totals of a daemon.
+func (t *tracer) printTotals(one *traced) error {
 	if t.alone {
 		noteEnd(t.Run, one.end, "")
-		return errors.Join(t.sampled(one), one.w.Write(timeline.Of(one.end)))
+		return errors.Join(t.writeSamples(one), one.w.Write(timeline.NewRecord(one.end)))
 	}
 	if t.flags.quiet {
 		return nil
 	}
-	text := t.named(one, timeline.Totals(one.end))
+	text := t.nameLines(one, timeline.Totals(one.end))
 	if t.WantsJSON() {
-		b, err := json.Marshal(fleetRecord{one.name, timeline.Of(one.end).Record})
+		b, err := json.Marshal(fleetRecord{one.name, timeline.NewRecord(one.end).Record})
 		if err != nil {
 			return err
 		}
@@ -388,7 +395,7 @@ func (t *tracer) totals(one *traced) error {
 	return err
 }
 
-// verdict says whether the trace has shown as many hits as it was to show.
+// verdict returns an error if a daemon failed or the trace did not show all hits of --count.
 func (t *tracer) verdict(ctx context.Context, failed []failure) error {
 	reason := t.reason(ctx)
 	over := reason == endInterrupted && ctx.Err() != nil

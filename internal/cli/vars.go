@@ -14,12 +14,12 @@ func (a *app) vars() command.Spec {
 		Use:   "vars FUNCTION[+OFFSET]|ADDRESS|FILE:LINE|inline:FUNCTION",
 		Short: "List the variables that a probe can fetch",
 		Long: `List the variables and parameters that the code sees at a place, the innermost first, each
-with its type, the function that has it, and where it is there, as definitions write it, or why its value is not to be
-had. Definitions take them by name: 'p fork.c:2674 args->flags'. The guest's image, or the
+with its type, its function, and its location there, as definitions write it, or the reason why its value is not
+available. Definitions take them by name: 'p fork.c:2674 args->flags'. The guest's image, or the
 file that guestprobed --debug names, must have debug information.`,
 		Example: `  guestprobe vars vfs_read+0x10
   guestprobe vars fs.c:71`,
-		Args:     command.Between(1, 1, "say one place: FUNCTION[+OFFSET], ADDRESS, FILE:LINE or inline:FUNCTION"),
+		Args:     command.ArgsBetween(1, 1, "say one place: FUNCTION[+OFFSET], ADDRESS, FILE:LINE or inline:FUNCTION"),
 		Complete: a.completeSymbols(),
 		Run: show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.VariableList, error) {
 			return c.Variables(ctx, r.Args[0])

@@ -9,13 +9,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// versions are those of this program and of the daemon.
+// versions are the versions of this program and of the daemon.
 type versions struct {
 	Client api.Version  `json:"client"`
-	Daemon *api.Version `json:"daemon"` // nil: there is none
+	Daemon *api.Version `json:"daemon"` // nil: no daemon
 }
 
-func (a *app) version() command.Spec {
+func versionCommand(a *app) command.Spec {
 	return command.Spec{
 		Use:   "version",
 		Short: "Show the versions of this program and of the daemon",
@@ -27,7 +27,7 @@ func (a *app) version() command.Spec {
 			case err == nil:
 				out.Daemon = &v
 			case errors.Is(err, remote.ErrUnreachable), errors.Is(err, remote.ErrOldDaemon):
-				// Our own version is worth knowing without a daemon, and with one that we refuse.
+				// Print our own version even if there is no daemon, or one that is too old.
 				r.Note("guestprobe: %v", err)
 			default:
 				return out, err

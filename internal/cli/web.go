@@ -16,7 +16,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func (a *app) web() command.Spec {
+// onWebListen tells how to set the page's address.
+const onWebListen = "'guestprobed --web-listen 127.0.0.1:7777' serves the page there"
+
+func webCommand(a *app) command.Spec {
 	noOpen := false
 	return command.Spec{
 		Use:   "web",
@@ -29,7 +32,10 @@ The address is good for one browser, once: it has a token that the page changes 
 need no other. guestprobed --web-listen says where the page is served; over ssh,
 'ssh -L 7777:127.0.0.1:7777 HOST' brings --web-listen 127.0.0.1:7777 here.`,
 		Example: "  guestprobe web --no-open",
-		Args:    command.Between(0, 0, ""),
+		Args:    command.ArgsBetween(0, 0, ""),
+		Cures: map[string]string{
+			"--port": onWebListen, "--listen": onWebListen, "--addr": onWebListen, "--address": onWebListen, "-p": onWebListen,
+		},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&noOpen, "no-open", noOpen, "only print the address")
 		},
@@ -49,7 +55,7 @@ need no other. guestprobed --web-listen says where the page is served; over ssh,
 				r.Note("The address is not opened: %v", err)
 				return nil
 			}
-			// It hands the file to a browser that is there, or stays with a new one: nobody waits.
+			// It passes the file to a running browser, or starts one and may not exit: do not wait.
 			cmd := exec.Command(path, file)
 			if err := cmd.Start(); err != nil {
 				r.Note("The address could not be opened: %v", err)
@@ -60,8 +66,8 @@ need no other. guestprobed --web-listen says where the page is served; over ssh,
 	}
 }
 
-// pageFile writes a file that leads a browser to the page: arguments of programs, which an address would be,
-// are there for every user of the machine to see.
+// pageFile writes a file that redirects to the page's address. The address must not be an argument of the browser, because
+// all users of the machine can see arguments.
 func pageFile(getenv func(string) string, url string) (string, error) {
 	dir := getenv("XDG_RUNTIME_DIR")
 	if dir == "" {
@@ -74,7 +80,7 @@ func pageFile(getenv func(string) string, url string) (string, error) {
 			return "", err
 		}
 	}
-	f, err := os.CreateTemp(dir, "page-*.html") // with mode 0600
+	f, err := os.CreateTemp(dir, "page-*.html") // mode 0600
 	if err != nil {
 		return "", err
 	}

@@ -8,14 +8,13 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2/unstable"
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// Configured gives flags the values that a file has for them: TOML whose names are those of the flags, without tables. What has
-// several values is an array. Flags that the command line has given keep theirs. Not are flags that no file has. It returns
-// where each flag's value came from, as "PATH:3", which also begins the text of an error.
-func Configured(f *pflag.FlagSet, path string, text []byte, not ...string) (where map[string]string, err error) {
+// ApplyConfig sets flags from a TOML file that has the flags' names as keys, without tables. A flag with several values is an
+// array. Flags of the command line keep their values. Flags named in not are not allowed in a file. ApplyConfig returns
+// where each flag was set, such as "PATH:3". Errors begin with this place too.
+func ApplyConfig(f *pflag.FlagSet, path string, text []byte, not ...string) (where map[string]string, err error) {
 	p := &unstable.Parser{}
 	p.Reset(text)
 	at := func(r unstable.Range) string { return fmt.Sprintf("%s:%d", path, p.Shape(r).Start.Line) }
@@ -39,9 +38,9 @@ func Configured(f *pflag.FlagSet, path string, text []byte, not ...string) (wher
 		flag := f.Lookup(name)
 		switch {
 		case e.Kind != unstable.KeyValue:
-			return nil, Usagef("%s: table %q: there are none, only names and values", line, name)
+			return nil, Usagef("%s: table %q: tables are not supported, only names and values", line, name)
 		case flag == nil || flag.Name == "help" || flag.Name == "version" || slices.Contains(not, name):
-			return nil, Usagef("%s: no option %q%s", line, name, meant(f, name, not))
+			return nil, Usagef("%s: no option %q%s", line, name, suggestFlag(f, name, not))
 		case where[name] != "":
 			return nil, Usagef("%s: %s is in %s already", line, name, where[name])
 		}
@@ -79,17 +78,17 @@ func Configured(f *pflag.FlagSet, path string, text []byte, not ...string) (wher
 	return where, nil
 }
 
-// Several is the annotation of a flag that may be repeated and is none of pflag's own lists.
+// Several is the annotation of a flag that can be repeated although it is not one of pflag's list types.
 const Several = "guestprobe-several"
 
-// MarkSeveral says that a flag, which there must be, may be repeated.
+// MarkSeveral marks a flag as repeatable. It panics if the flag does not exist.
 func MarkSeveral(f *pflag.FlagSet, name string) {
 	if err := f.SetAnnotation(name, Several, []string{"yes"}); err != nil {
 		panic("BUG: " + err.Error())
 	}
 }
 
-// valuesOf returns the value, or those of an array, as a command line has them.
+// valuesOf returns a value, or the values of an array, in the form that they have on a command line.
 func valuesOf(n *unstable.Node) ([]string, error) {
 	switch n.Kind {
 	case unstable.String, unstable.Bool:
@@ -116,16 +115,16 @@ func valuesOf(n *unstable.Node) ([]string, error) {
 	return nil, errors.New("neither text, a number, true or false, nor an array of these")
 }
 
-// meant names the flags whose names are near to one that is none.
-func meant(f *pflag.FlagSet, name string, not []string) string {
-	c := &cobra.Command{SuggestionsMinimumDistance: 2}
+// suggestFlag suggests flags with names similar to an unknown one.
+func suggestFlag(f *pflag.FlagSet, name string, not []string) string {
+	var names []string
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden && !slices.Contains(not, flag.Name) {
-			c.AddCommand(&cobra.Command{Use: flag.Name, Run: func(*cobra.Command, []string) {}})
+			names = append(names, flag.Name)
 		}
 	})
-	if near := c.SuggestionsFor(name); len(near) > 0 {
-		return ": did you mean " + strings.Join(near, " or ") + "?"
+	if near := suggest(name, slices.Values(names)); near != "" {
+		return ": " + near
 	}
 	return ""
 }

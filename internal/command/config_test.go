@@ -10,7 +10,7 @@ import (
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
 )
 
-// settings are flags of each sort.
+// settings has flags of each type.
 type settings struct {
 	Name   string
 	Number int
@@ -46,7 +46,7 @@ func TestConfigured(t *testing.T) {
 		{name: "unknown and near nothing", text: "whatever = 3\n", err: `x.toml:1: no option "whatever"`},
 		{name: "of the command line alone", text: "command-line-only = true\n", err: `x.toml:1: no option "command-line-only"`},
 		{name: "twice", text: "number = 3\nnumber = 4", err: "x.toml:2: number is in x.toml:1 already"},
-		{name: "table", text: "[probes]\na = 1", err: `x.toml:1: table "probes": there are none, only names and values`},
+		{name: "table", text: "[probes]\na = 1", err: `x.toml:1: table "probes": tables are not supported, only names and values`},
 		{name: "dotted", text: "a.b = 1", err: `x.toml:1: no option "a.b"`},
 		{name: "bad value", text: "number = 'x'", err: `x.toml:1: number: "x": not a number`},
 		{name: "bad duration", text: "\ntime-limit = 'soon'", err: `x.toml:2: time-limit: "soon": not a duration, as 500ms, 5s or 2m`},
@@ -62,7 +62,7 @@ func TestConfigured(t *testing.T) {
 			if err := f.Parse(c.args); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Configured(f, "x.toml", []byte(c.text), "command-line-only")
+			_, err := ApplyConfig(f, "x.toml", []byte(c.text), "command-line-only")
 			if c.err != "" {
 				if err == nil || err.Error() != c.err {
 					t.Errorf("error %v, want %s", err, c.err)
@@ -79,13 +79,13 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// FuzzConfigured: a file costs an error at most.
+// FuzzConfigured: any file gives at most an error.
 func FuzzConfigured(f *testing.F) {
 	f.Add([]byte("name = 'a'\nlist = [1, true]\n"))
 	f.Add([]byte("[a]\nb.c = {d = 1}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var s settings
-		where, err := Configured(s.flags(), "x.toml", text)
+		where, err := ApplyConfig(s.flags(), "x.toml", text)
 		if err == nil && len(where) > 6 {
 			t.Errorf("%d flags of 6", len(where))
 		}

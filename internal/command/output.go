@@ -14,15 +14,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Run is one run of a command: what it was given, and how it prints. Data goes to
-// standard output, remarks to standard error.
+// Run is one run of a command: its arguments, and its output. Data goes to
+// standard output, notes go to standard error.
 type Run struct {
 	Env
 	Args   []string
-	Format string // one of those that its Spec declares
+	Format string // table, json, one of the Spec's Formats, or a template
 
 	flags     *pflag.FlagSet
-	template  *rowTemplate // nil: Format is none
+	template  *rowTemplate // nil: Format is not a template
 	color     string
 	noHeaders bool
 }
@@ -34,16 +34,16 @@ const (
 	colorNever  = "never"
 )
 
-// Given reports whether a flag was on the command line.
+// Given reports whether a flag was set on the command line.
 func (r *Run) Given(flag string) bool { return r.flags.Changed(flag) }
 
-// EachGiven calls f for each flag that was on the command line.
-func (r *Run) EachGiven(f func(*pflag.Flag)) { r.flags.Visit(f) }
+// ForEachGiven calls f for each flag that was set on the command line.
+func (r *Run) ForEachGiven(f func(*pflag.Flag)) { r.flags.Visit(f) }
 
-// WantsJSON reports whether the output is to be JSON.
+// WantsJSON reports whether to print JSON.
 func (r *Run) WantsJSON() bool { return r.Format == formatJSON }
 
-// Show prints v as JSON, or what table prints.
+// Show prints v as JSON if that was requested, and calls table otherwise.
 func (r *Run) Show(v any, table func() error) error {
 	if !r.WantsJSON() {
 		return table()
@@ -54,24 +54,24 @@ func (r *Run) Show(v any, table func() error) error {
 	return enc.Encode(v)
 }
 
-// Print writes data.
+// Print writes data to standard output.
 func (r *Run) Print(format string, args ...any) error {
 	_, err := fmt.Fprintf(r.Stdout, format, args...)
 	return err
 }
 
-// Note writes a remark for people, a line.
+// Note writes a line for the user to standard error.
 func (r *Run) Note(format string, args ...any) { fmt.Fprintf(r.Stderr, format+"\n", args...) }
 
-// Headings reports whether headings are to be printed.
+// Headings reports whether to print headings.
 func (r *Run) Headings() bool { return !r.noHeaders }
 
-// Table writes rows under a heading, in columns.
+// Table prints a table with a heading.
 func (r *Run) Table(heading []string, rows [][]string) error {
 	return r.table(r.Stdout, heading, rows)
 }
 
-// TableBetween is Table with lines between: before has for each row what stands on a line in front of it,
+// TableBetween prints a table with extra lines. before has the line to print before each row,
 // or "".
 func (r *Run) TableBetween(heading []string, rows [][]string, before []string) error {
 	var b strings.Builder
@@ -108,12 +108,12 @@ func (r *Run) table(w io.Writer, heading []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// inCell keeps a cell on its line and in its column.
+// inCell escapes line breaks and tabs in a table cell.
 var inCell = strings.NewReplacer("\n", `\n`, "\t", `\t`)
 
-// Clean makes text that comes from the guest fit for a terminal: whatever
-// could move the cursor or change colours is written as \xNN. Newlines and tabs
-// stay.
+// Clean makes text from the guest safe for a terminal: it replaces everything that
+// could move the cursor or change colors with \xNN. It keeps newlines and
+// tabs.
 func Clean(s string) string {
 	ok := true
 	for _, r := range s {
@@ -138,10 +138,10 @@ func Clean(s string) string {
 	return b.String()
 }
 
-// Line is Clean for what is part of one line: newlines and tabs are written as they are in C.
+// Line is Clean for a part of a line: it also escapes newlines and tabs, as in C.
 func Line(s string) string { return Clean(inCell.Replace(s)) }
 
-// Plural is a number of things: "1 probe", "2 probes".
+// Plural formats a number of things: "1 probe", "2 probes".
 func Plural[N int | int64 | uint64](n N, one string) string {
 	if n == 1 {
 		return fmt.Sprintf("%d %s", n, one)
@@ -149,7 +149,7 @@ func Plural[N int | int64 | uint64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// Sum adds counts, of which some may be what a stranger says: a sum that is too large is the largest number.
+// Sum adds counts. The result saturates at the maximum, because counts from another machine cannot be trusted.
 func Sum(counts ...uint64) (sum uint64) {
 	for _, n := range counts {
 		if sum += n; sum < n {
@@ -159,15 +159,15 @@ func Sum(counts ...uint64) (sum uint64) {
 	return sum
 }
 
-// Are is the verb behind a number of things.
-func Are[N int | int64 | uint64](n N) string {
+// IsOrAre returns the verb for a number of things.
+func IsOrAre[N int | int64 | uint64](n N) string {
 	if n == 1 {
 		return "is"
 	}
 	return "are"
 }
 
-// Colors reports whether output to w is to be coloured.
+// Colors reports whether to color output to w.
 func (r *Run) Colors(w io.Writer) bool {
 	switch r.color {
 	case colorAlways:
@@ -192,7 +192,7 @@ func Terminal(w io.Writer) bool {
 	return err != nil || !os.SameFile(st, null)
 }
 
-// Paint is text in a colour of the terminal's palette (ECMA-48, SGR).
+// Paint returns text in a color of the terminal's palette (ECMA-48, SGR).
 func Paint(on bool, sgr, text string) string {
 	if !on {
 		return text
@@ -200,7 +200,7 @@ func Paint(on bool, sgr, text string) string {
 	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
 }
 
-// Colours.
+// Colors.
 const (
 	Dim  = "2"
 	Bold = "1"

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,70 +18,82 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Exit statuses that all programs have.
+// Exit statuses of all programs.
 const (
 	ExitOK     = 0
 	ExitFailed = 1
-	ExitUsage  = 2 // a command line that cannot be
+	ExitUsage  = 2 // invalid command line
 )
 
 // Program is the command line of one binary.
 type Program struct {
-	Spec // of the program itself
+	Spec // for the program itself
 
-	// Global declares flags that all its commands have; nil: none but those of
-	// output, which a Plain program does not have either.
+	// Global declares flags for all commands, in addition to the flags for
+	// output, which a Plain program does not have. It may be nil.
 	Global func(*pflag.FlagSet)
 
-	// HelpExamples stand in the help of the command help.
+	// HelpExamples are examples for the help of the help command.
 	HelpExamples string
 
-	// Judge says what an error means that is not one of usage; nil: ExitFailed.
+	// Prepare runs before each command without ThisMachine, after its command line has been
+	// validated. If it returns an error, the command does not run. It may be nil.
+	Prepare func(*Run) error
+
+	// Judge returns the verdict on errors other than usage errors. nil: all are ExitFailed.
 	Judge func(error) Verdict
 }
 
-// Verdict is what an error means to the caller of a program.
+// Verdict is the exit status and the message for an error.
 type Verdict struct {
 	Status int      // exit status
-	Code   api.Code // for --format json, where the error is not the daemon's
-	Hint   string   // what to do, a line; "" where the error says it
+	Code   api.Code // for --format json, if the error is not the daemon's
+	Hint   string   // advice in one line; "" if the error contains it
 }
 
-// Codes of errors that are none of a daemon's answers.
+// Codes of errors that are not a daemon's.
 const (
 	codeUsage  api.Code = "usage"
 	codeFailed api.Code = "failed"
 )
 
-// usageError is a command line that cannot be.
+// usageError is an error in the command line.
 type usageError struct{ err error }
 
-// Error is the cause's text.
+// Error returns the cause's text.
 func (e *usageError) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *usageError) Unwrap() error { return e.err }
 
-// Status is an error that needs no word: the program ends with that exit status.
+// Status is an error without a message: the program exits with this status.
 type Status int
 
-// Error names the status.
+// Error returns the status as text.
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// Usagef returns an error about the command line itself, for ExitUsage.
+// Usagef returns an error about the command line. The program exits with ExitUsage.
 func Usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// Main runs a program in this process until it is done, or a signal ends it. It
-// returns the exit status.
+// Main runs a program until it ends or is interrupted, and returns the exit
+// status.
 func Main(p Program) int {
-	// The first Ctrl-C ends what runs in good order; a second one, or a reader
-	// of our output that goes away, ends us as it ends any program.
+	// The first Ctrl-C stops the command in good order. A second one, or a write
+	// to a closed pipe, ends the process at once, as it would any program.
 	signals := make(chan os.Signal, 2)
+	ignored := signal.Ignored(os.Interrupt) // as in background jobs of a script
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {
 		first := <-signals
-		signal.Stop(signals) // before anything is done: who sees that done may send the second one
+		if ignored {
+			cancel(fmt.Errorf("%v signal received", first))
+			second := (<-signals).(syscall.Signal)
+			signal.Stop(signals)
+			_ = syscall.Kill(os.Getpid(), second) // no effect if the signal is an ignored SIGINT
+			os.Exit(128 + int(second))
+		}
+		signal.Stop(signals) // before the cancel, because the user may send the second one as soon as its effect is visible
 		cancel(fmt.Errorf("%v signal received", first))
 		select {
 		case second := <-signals:
@@ -91,7 +104,7 @@ func Main(p Program) int {
 	return p.Run(ctx, Process())
 }
 
-// Process is the environment of this process.
+// Process returns the environment of this process.
 func Process() Env {
 	return Env{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 }
@@ -99,15 +112,18 @@ func Process() Env {
 // running is one run of a program.
 type running struct {
 	Run
-	begun bool     // the command line was understood
-	files []string // the program's flags that are files
+	begun bool     // the command line was valid
+	files []string // Program.Files
+
+	cures   map[*cobra.Command]map[string]string // Spec.Cures
+	prepare func(*Run) error                     // Program.Prepare
 }
 
 // Run runs the program once and returns the exit status.
 func (p Program) Run(ctx context.Context, env Env) int {
 	r := &running{Run: Run{Env: env, Format: formatTable, color: colorAuto}, files: p.Files}
 	root := p.root(r)
-	if env.Only != nil { // what shells ask for completion has no check of its own
+	if env.Only != nil { // completion requests do not run checkAllowed
 		env.Args = slices.DeleteFunc(slices.Clone(env.Args), func(a string) bool { return a == cobra.ShellCompRequestCmd || a == cobra.ShellCompNoDescRequestCmd })
 	}
 	root.SetArgs(hideDeletions(env.Args))
@@ -124,7 +140,7 @@ func (p Program) Run(ctx context.Context, env Env) int {
 	}
 	var usage *usageError
 	if !r.begun && !errors.As(err, &usage) {
-		err = &usageError{err} // cobra's own errors are all about the command line
+		err = &usageError{err} // errors from cobra are always usage errors
 	}
 	v := p.judge(err, ran.CommandPath())
 	if !p.Plain && slices.Contains(formatOf(env.Args), formatJSON) {
@@ -135,20 +151,31 @@ func (p Program) Run(ctx context.Context, env Env) int {
 	return v.Status
 }
 
-// Name is what the program is called.
+// Name returns the program's name.
 func (p Program) Name() string { return strings.Fields(p.Use)[0] }
 
-// Describe returns the commands as cobra has them, for documents.
+// Describe returns the commands in cobra's form, for documentation.
 func (p Program) Describe() *cobra.Command { return p.root(&running{}) }
 
-// root makes the program's command for one run.
+// root builds the program's cobra command for one run.
 func (p Program) root(r *running) *cobra.Command {
+	r.cures, r.prepare = map[*cobra.Command]map[string]string{}, p.Prepare
 	root := p.Spec.command(r)
 	root.Version = api.Build().Version
 	root.SetFlagErrorFunc(r.flagError)
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { _ = writeHelp(c.OutOrStdout(), c) })
 	f := root.PersistentFlags()
 	if p.Global != nil {
 		p.Global(f)
+		for flag, complete := range p.FlagComplete { // for flags of Global, which has just declared them
+			_ = root.RegisterFlagCompletionFunc(flag, func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+				names, directive := completion(complete)(c, args, prefix)
+				if len(names) == 0 && slices.Contains(p.Files, flag) {
+					directive = cobra.ShellCompDirectiveDefault // complete file names in the shell
+				}
+				return names, directive
+			})
+		}
 	}
 	if !p.Plain {
 		f.StringVar(&r.Format, "format", formatTable, "`FORMAT` of the output, errors included: table or json; a command's help says where there are more")
@@ -159,25 +186,19 @@ func (p Program) root(r *running) *cobra.Command {
 		root.CompletionOptions.DisableDefaultCmd = true
 		return root
 	}
-	root.SetHelpCommand(help(p.HelpExamples))
+	root.SetHelpCommand(r.help(p.HelpExamples))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" { // cobra's own shows its help for whatever follows
-			c.Args = cobra.ArbitraryArgs
-			c.RunE = func(c *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					return unknownCommand(c, args[0])
-				}
-				return c.Help()
-			}
+		if c.Name() == "completion" {
+			r.changeCompletion(c)
 		}
 	}
 	return root
 }
 
-// check refuses output that a command does not have, and notes that the command
-// line is understood.
+// check validates --color and --format, and records that the command line is
+// valid.
 func (r *running) check(s *Spec) error {
 	switch r.color {
 	case colorAuto, colorAlways, colorNever:
@@ -207,12 +228,13 @@ func (r *running) check(s *Spec) error {
 	return nil
 }
 
-// allowed refuses commands and flags that are not for this user.
-func (r *running) allowed(c *cobra.Command, s *Spec) (err error) {
+// checkAllowed rejects commands and flags that Env.Only does not allow.
+func (r *running) checkAllowed(c *cobra.Command, s *Spec) (err error) {
 	if r.Only == nil {
 		return nil
 	}
-	if name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "); !slices.Contains(r.Only, name) {
+	name := cmp.Or(s.AliasOf, strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "))
+	if !slices.Contains(r.Only, name) {
 		return Usagef("%s works with files or programs: it is for a shell, and cannot be used here", name)
 	}
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -223,7 +245,7 @@ func (r *running) allowed(c *cobra.Command, s *Spec) (err error) {
 	return err
 }
 
-// judge says what an error of a command means.
+// judge returns the verdict on a command's error.
 func (p Program) judge(err error, command string) Verdict {
 	var usage *usageError
 	switch {
@@ -235,7 +257,7 @@ func (p Program) judge(err error, command string) Verdict {
 	return p.Judge(err)
 }
 
-// report writes an error, with a caret where it points into a definition.
+// report prints an error. If it is about a definition, a caret marks the place.
 func (r *Run) report(program string, err error, v Verdict) {
 	fmt.Fprintf(r.Stderr, "%s: %s\n", program, Clean(err.Error()))
 	var wire *api.Error
@@ -247,8 +269,8 @@ func (r *Run) report(program string, err error, v Verdict) {
 	}
 }
 
-// reportJSON writes an error in one line: a refusal of the daemon as the daemon
-// sent it, any other in the same form.
+// reportJSON prints an error in one line: a daemon's error as received,
+// other errors in the same form.
 func (r *Run) reportJSON(err error, v Verdict) {
 	var wire *api.Error
 	if !errors.As(err, &wire) {
@@ -257,11 +279,11 @@ func (r *Run) reportJSON(err error, v Verdict) {
 			wire.Code = codeFailed
 		}
 	}
-	// An api.Error is strings and numbers: it can always be written.
+	// Encoding cannot fail: an api.Error consists of strings and numbers.
 	_ = json.NewEncoder(r.Stderr).Encode(api.ErrorBody{Error: *wire})
 }
 
-// formatOf returns the values of --format in a command line that may not parse.
+// formatOf returns the values of --format in a command line that may be invalid.
 func formatOf(args []string) (out []string) {
 	for i, a := range args {
 		value, ok := strings.CutPrefix(a, "--format=")
@@ -277,14 +299,14 @@ func formatOf(args []string) (out []string) {
 	return out
 }
 
-// flagError puts what is wrong with a flag in words for people.
+// flagError rewrites pflag's errors for users.
 func (r *running) flagError(c *cobra.Command, err error) error {
-	// A mistyped command leaves its flags to the group that it is not in.
+	// After a mistyped command name, its flags are parsed as flags of the group.
 	if args := c.Flags().Args(); c.HasSubCommands() && len(args) > 0 {
-		return unknownCommand(c, args[0])
+		return r.unknownCommandError(c, args[0])
 	}
-	if none := (*pflag.NotExistError)(nil); errors.As(err, &none) && none.GetSpecifiedShortnames() != "" {
-		return Usagef("%w; put -- before an argument that begins with -", err)
+	if none := (*pflag.NotExistError)(nil); errors.As(err, &none) {
+		return r.unknownFlagError(c, none)
 	}
 	var value *pflag.InvalidValueError
 	if !errors.As(err, &value) {
@@ -293,7 +315,30 @@ func (r *running) flagError(c *cobra.Command, err error) error {
 	return Usagef("--%s %q: %w", value.GetFlag().Name, value.GetValue(), invalidWhy(value))
 }
 
-// invalidWhy says what is wrong with a flag's value.
+// unknownFlagError returns the error for an unknown flag, with a suggestion.
+func (r *running) unknownFlagError(c *cobra.Command, err *pflag.NotExistError) error {
+	name, short := err.GetSpecifiedName(), err.GetSpecifiedShortnames()
+	flag := "--" + name
+	if short != "" {
+		flag = "-" + name
+	}
+	for of := c; of != nil; of = of.Parent() {
+		if cure := r.cures[of][flag]; cure != "" {
+			return Usagef("%w: %s", err, cure)
+		}
+	}
+	switch {
+	case short == "":
+		if near := suggestFlag(c.Flags(), name, nil); near != "" {
+			return Usagef("%w%s", err, near)
+		}
+	case name >= "0" && name <= "9":
+		return Usagef("%w; put -- before an argument that begins with -", err)
+	}
+	return &usageError{err}
+}
+
+// invalidWhy returns why a flag's value is invalid.
 func invalidWhy(value *pflag.InvalidValueError) error {
 	if want, ok := valueTypes[value.GetFlag().Value.Type()]; ok {
 		return errors.New("not " + want)
@@ -301,8 +346,8 @@ func invalidWhy(value *pflag.InvalidValueError) error {
 	return value.Unwrap()
 }
 
-// valueTypes says in words what the values of pflag's own types are, whose errors
-// speak of Go.
+// valueTypes describes the values of pflag's types, because pflag's own errors
+// use Go's terms.
 var valueTypes = map[string]string{
 	"int": "a number", "int64": "a number", "uint": "a number from 0 on", "uint64": "a number from 0 on",
 	"intSlice": "numbers with commas between", "duration": "a duration, as 500ms, 5s or 2m", "bool": "true or false",

@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// testProgram has a command of each form. It prints what it was given.
+// testProgram has a command of each form. They print their arguments.
 func testProgram() Program {
 	var timeout time.Duration
 	var count uint64
@@ -30,10 +30,10 @@ func testProgram() Program {
 	column := 2
 	return Program{
 		Spec: Spec{Use: "prog", Short: "Be tested", Sub: []Spec{
-			{Use: "echo ARG...", Short: "Echo", Args: Between(1, 3, "say what"), Flags: flags, Run: echo, Formats: []string{"markdown"}},
-			{Use: "numbers ARG...", Short: "Echo", Args: Between(0, -1, ""), Negative: true, Flags: flags, Run: echo},
+			{Use: "echo ARG...", Short: "Echo", Args: ArgsBetween(1, 3, "say what"), Flags: flags, Run: echo, Formats: []string{"markdown"}},
+			{Use: "numbers ARG...", Short: "Echo", Args: ArgsBetween(0, -1, ""), Negative: true, Flags: flags, Run: echo},
 			{Use: "plain", Short: "Echo", Plain: true, Run: echo},
-			{Use: "switch", Short: "Echo", Args: OneOf("on", "off"), Run: echo},
+			{Use: "switch", Short: "Echo", Args: OneArgOf("on", "off"), Run: echo},
 			{Use: "group", Short: "Hold others", Sub: []Spec{{Use: "inner", Short: "Echo", Run: echo}}},
 			{Use: "broken", Short: "Fail", Run: fail(errors.New("no \x1b luck"))},
 			{Use: "refused", Short: "Fail", Run: fail(&api.Error{Code: "bad", Message: "refused", Column: &column, Command: "p x"})},
@@ -98,6 +98,48 @@ func TestProgram(t *testing.T) {
 		env := Env{Args: strings.Fields(args), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }}
 		if got := testProgram().Run(t.Context(), env); got != 0 || out.Len() == 0 || errs.Len() > 0 {
 			t.Errorf("%q: status %d, out %q, err %q", args, got, out.String(), errs.String())
+		}
+	}
+}
+
+// TestHelp: usage and examples precede the description, subcommands are shown in their groups, and a flag for one page is not on other pages.
+func TestHelp(t *testing.T) {
+	p := Program{
+		Spec: Spec{Use: "prog", Short: "Do it", Long: "It does it.", Example: "  prog a",
+			Sub: []Spec{
+				{Use: "b", Short: "Be", Group: "Second", Run: func(context.Context, *Run) error { return nil }},
+				{Use: "a", Short: "An a", Long: "A is a.", Example: "  prog a --x", Group: "First", Run: func(context.Context, *Run) error { return nil }},
+				{Use: "c", Short: "See", Group: "Second", Sub: []Spec{{Use: "d", Short: "Deep", Run: func(context.Context, *Run) error { return nil }}}},
+				{Use: "hid", Short: "Hidden", AliasOf: "a", Run: func(context.Context, *Run) error { return nil }},
+			}},
+		Global: func(f *pflag.FlagSet) {
+			f.Bool("x", false, "for all")
+			f.Bool("y", false, "for some")
+			ShowOnlyIn("c", f, "y")
+		},
+	}
+	for args, want := range map[string][]string{
+		"--help": {"Do it\n\nUsage:\n  prog COMMAND [flags]\n", "\nExamples:\n  prog a\n", "\nSecond:\n  b           Be\n  c           See\n", "\nFirst:\n  a           An a\n", "\nOther commands:\n",
+			"\n\nIt does it.\n", "\nFlags:\n", "--x", "\nMore flags of all commands: 'prog c --help'.\n\n'prog COMMAND --help' describes a command.\n"},
+		"a --help":   {"An a\n\nUsage:\n  prog a [flags]\n\nExamples:\n  prog a --x\n\nA is a.\n\nFlags:\n", "\nFlags of all commands:\n", "--x", "\nMore flags of all commands: 'prog c --help'.\n"},
+		"c --help":   {"Usage:\n  prog c COMMAND [flags]\n\nCommands:\n  d  Deep\n", "--x", "for some"},
+		"c d --help": {"for some"},
+	} {
+		var out, errs bytes.Buffer
+		if got := p.Run(t.Context(), Env{Args: strings.Fields(args), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }}); got != 0 || errs.Len() > 0 {
+			t.Errorf("%s: status %d, %s", args, got, &errs)
+		}
+		text := out.String()
+		for _, w := range want {
+			i := strings.Index(text, w)
+			if i < 0 {
+				t.Errorf("%s: not in its order: %q in\n%s", args, w, &out)
+				break
+			}
+			text = text[i:]
+		}
+		if strings.Contains(out.String(), "hid") || !strings.Contains(args, "c") && strings.Contains(out.String(), "--y") {
+			t.Errorf("%s:\n%s", args, &out)
 		}
 	}
 }

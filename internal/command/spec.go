@@ -4,71 +4,90 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Env is what a command takes from its process.
+// Env is a command's environment.
 type Env struct {
 	Args           []string // without the program's name
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 
-	// Only says that the user is somebody else than whom the process runs for: there are only these
-	// commands, by their names behind the program's, and no flags and arguments that are files.
-	// nil: the user is who has started it.
+	// Only restricts a user who must not have the rights of this process, such as the user of a debugger's "monitor". It lists
+	// the allowed commands by name, without the program's name. Flags with values that are files, programs or addresses are rejected.
+	// nil: no restriction.
 	Only []string
 }
 
-// Spec declares a command: what it takes, what it offers, and what it does.
+// Spec declares a command: its arguments and flags, its help, and its action.
 type Spec struct {
 	Use, Short, Long, Example string
 
-	// Args says what may stand behind the flags; nil: nothing.
+	// Args checks the arguments; nil: none are allowed.
 	Args Args
 
-	// Negative lets arguments be negative numbers: -1 is no flag.
+	// Negative allows negative numbers as arguments, such as -1.
 	Negative bool
 
-	// Formats are those of --format beside table and json. A Plain command has
-	// only its one form of output.
+	// Formats are values of --format in addition to table and json. A Plain command has
+	// only one output format.
 	Formats []string
 	Plain   bool
 
-	// Row is a row as --format takes Go templates for, as '{{.Name}} {{.Hits}}'; only its type
-	// matters. nil: it takes none.
+	// Row is a row for Go templates in --format, such as '{{.Name}} {{.Hits}}'. Only its type
+	// matters. nil: no templates.
 	Row any
 
-	// Flags declares the command's own flags; nil: none.
+	// Flags declares the command's own flags. It may be nil.
 	Flags func(*pflag.FlagSet)
 
-	// Files are the flags, of Flags or a program's Global, whose values are files, programs to start, or addresses to connect to.
+	// Files names the flags, of Flags or of a program's Global, with values that are files, programs to start, or addresses to connect to.
 	Files []string
 
-	// Complete lists what the next argument may be, given those before it, for
-	// completion by shells. FlagComplete does it for flags, by name.
+	// Complete returns completions for the next argument, given the arguments before it.
+	// FlagComplete does so for flags, by name.
 	Complete     Completion
 	FlagComplete map[string]Completion
 
-	// Run does it. A command without Run is a group of the commands in Sub, and
-	// shows its help.
+	// Cures is advice for flags and subcommands that only other programs have. Keys are flags with dashes, such as "-n",
+	// or names of subcommands. Advice for flags also applies to the
+	// subcommands.
+	Cures map[string]string
+
+	// AliasOf is the command that this one is an alias of, such as "guest pause", or "". Help,
+	// documentation and completion do not show aliases.
+	AliasOf string
+
+	// Group is the title of the command's group in its parent's help, or "" for
+	// none.
+	Group string
+
+	// ThisMachine means that Program.Prepare is not called for the command.
+	ThisMachine bool
+
+	// Run is the action. A command without Run is a group of the commands in Sub and
+	// prints its help.
 	Run func(context.Context, *Run) error
 	Sub []Spec
 }
 
-// Completion lists what an argument that begins with prefix may be.
+// Completion returns possible arguments that begin with prefix.
 type Completion func(ctx context.Context, args []string, prefix string) []string
 
-// Args checks the arguments of a command. Its error is one of usage.
+// Args checks the arguments of a command. It returns a usage error.
 type Args func(args []string) error
 
-// Between wants from least to most arguments, or any number where most is
-// negative. Missing says what to say when there are too few.
-func Between(least, most int, missing string) Args {
+// ArgsBetween requires from least to most arguments. A negative most means no limit.
+// missing is the message if there are too few.
+func ArgsBetween(least, most int, missing string) Args {
 	return func(args []string) error {
 		switch {
 		case len(args) < least:
@@ -80,32 +99,33 @@ func Between(least, most int, missing string) Args {
 	}
 }
 
-// OneOf wants at most one argument, one of these words.
-func OneOf(words ...string) Args {
+// OneArgOf allows at most one argument, which must be one of words.
+func OneArgOf(words ...string) Args {
 	return func(args []string) error {
 		if len(args) > 0 && !slices.Contains(words, args[0]) {
 			return Usagef("%q: not %s", args[0], strings.Join(words, " or "))
 		}
-		return Between(0, 1, "")(args)
+		return ArgsBetween(0, 1, "")(args)
 	}
 }
 
-// formats are those that a command has.
+// formats returns the values of --format.
 func (s *Spec) formats() []string { return append([]string{formatTable, formatJSON}, s.Formats...) }
 
-// Formats that every command has that is not plain.
+// Formats of all commands that are not Plain.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
 )
 
-// command makes the command, and those below it, for one run of p.
+// command builds the cobra command and its subcommands for one run of p.
 func (s Spec) command(p *running) *cobra.Command {
 	c := &cobra.Command{
 		Use: s.Use, Short: s.Short, Long: s.Long, Example: s.Example,
-		SilenceUsage: true, SilenceErrors: true, SuggestionsMinimumDistance: 2,
-		Args: cobra.ArbitraryArgs,
+		SilenceUsage: true, SilenceErrors: true, Hidden: s.AliasOf != "",
+		Args: cobra.ArbitraryArgs, GroupID: s.Group,
 	}
+	p.cures[c] = s.Cures
 	if s.Flags != nil {
 		s.Flags(c.Flags())
 	}
@@ -113,22 +133,25 @@ func (s Spec) command(p *running) *cobra.Command {
 		c.Flags().SetInterspersed(false)
 	}
 	for _, sub := range s.Sub {
+		if sub.Group != "" && !c.ContainsGroup(sub.Group) {
+			c.AddGroup(&cobra.Group{ID: sub.Group, Title: sub.Group})
+		}
 		c.AddCommand(sub.command(p))
 	}
 	for _, flag := range s.Files {
-		if c.Flags().Lookup(flag) != nil { // else one of Global, whose shells' completion is that of files already
+		if c.Flags().Lookup(flag) != nil { // otherwise a flag of Global, which completes file names by default
 			_ = c.MarkFlagFilename(flag)
 		}
 	}
 	c.ValidArgsFunction = completion(s.Complete)
 	for flag, complete := range s.FlagComplete {
-		// The flag is there: Flags has just declared it.
+		// Ignore the error: the flag exists because Flags has declared it.
 		_ = c.RegisterFlagCompletionFunc(flag, completion(complete))
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		args = showDeletions(args)
 		if s.Run == nil {
-			return group(c, args)
+			return p.group(c, args)
 		}
 		if s.Negative {
 			var err error
@@ -142,28 +165,33 @@ func (s Spec) command(p *running) *cobra.Command {
 		if err := p.check(&s); err != nil {
 			return err
 		}
-		if err := p.allowed(c, &s); err != nil {
+		if err := p.checkAllowed(c, &s); err != nil {
 			return err
 		}
 		check := s.Args
 		if check == nil {
-			check = Between(0, 0, "")
+			check = ArgsBetween(0, 0, "")
 		}
 		if err := check(args); err != nil {
 			return err
 		}
 		p.Run.Args, p.Run.flags = args, c.Flags()
+		if p.prepare != nil && !s.ThisMachine {
+			if err := p.prepare(&p.Run); err != nil {
+				return err
+			}
+		}
 		return s.Run(c.Context(), &p.Run)
 	}
 	return c
 }
 
-// hidden stands before an argument that begins like a flag and is none. No argument of a
-// process has it.
+// hidden marks an argument that begins like a flag but is not one. A process's arguments cannot
+// contain it.
 const hidden = "\x00"
 
-// hideDeletions has the deletions of the probe definition language, as -:EVENT, taken for
-// arguments.
+// hideDeletions protects deletions in the probe definition language, such as -:EVENT, from being parsed as
+// flags.
 func hideDeletions(args []string) []string {
 	out := make([]string, len(args))
 	for i, a := range args {
@@ -186,19 +214,28 @@ func showDeletions(args []string) []string {
 	return args
 }
 
-// group is what a command does that only has others below it.
-func group(c *cobra.Command, args []string) error {
+// group is the action of a command that only has subcommands.
+func (r *running) group(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return unknownCommand(c, args[0])
+		return r.unknownCommandError(c, args[0])
 	}
 	return c.Help()
 }
 
-// unknownCommand names what was meant, as far as can be guessed.
-func unknownCommand(c *cobra.Command, name string) error {
-	said := ""
-	if near := c.SuggestionsFor(name); len(near) > 0 {
-		said = ": did you mean " + strings.Join(near, " or ") + "?"
+// unknownCommandError returns the error for a name that is not a command of c, with a suggestion.
+func (r *running) unknownCommandError(c *cobra.Command, name string) error {
+	said := r.cures[c][name]
+	if said == "" {
+		said = suggest(name, func(yield func(string) bool) {
+			for _, sub := range c.Commands() {
+				if !sub.Hidden && !yield(sub.Name()) {
+					return
+				}
+			}
+		})
+	}
+	if said != "" {
+		said = ": " + said
 	}
 	if c.HasParent() {
 		return Usagef("%s has no command %q%s", strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "), name, said)
@@ -206,8 +243,30 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return Usagef("no command %q%s", name, said)
 }
 
-// numbersAndFlags returns the arguments of a command that takes negative numbers,
-// with the flags between and behind them parsed. args begins with the first
+// suggest returns a question with the names that begin with name, or with the most
+// similar name. It returns "" if no name is similar.
+func suggest(name string, names iter.Seq[string]) string {
+	const most = 4
+	var longer []string
+	if len(name) >= 3 {
+		for n := range names {
+			if strings.HasPrefix(n, name) {
+				longer = append(longer, n)
+			}
+		}
+	}
+	switch near := guest.Nearest(name, names); {
+	case len(longer) > 0 && len(longer) <= most:
+		slices.Sort(longer)
+		return "did you mean " + strings.Join(longer, " or ") + "?"
+	case near != "":
+		return "did you mean " + near + "?"
+	}
+	return ""
+}
+
+// numbersAndFlags parses the flags between and after the arguments of a command that accepts
+// negative numbers, and returns the arguments. args begins with the first
 // argument.
 func numbersAndFlags(f *pflag.FlagSet, args []string) (out []string, err error) {
 	for len(args) > 0 {
@@ -219,7 +278,7 @@ func numbersAndFlags(f *pflag.FlagSet, args []string) (out []string, err error) 
 			out, args = append(out, a), args[1:]
 			continue
 		}
-		// One flag at a time: what follows its value may be a number again.
+		// Parse only one flag: the next argument can be a negative number.
 		n := 1
 		err := f.Parse(args[:n])
 		if needs := (*pflag.ValueRequiredError)(nil); errors.As(err, &needs) && len(args) > n {
@@ -234,28 +293,14 @@ func numbersAndFlags(f *pflag.FlagSet, args []string) (out []string, err error) 
 	return out, nil
 }
 
-// completion is a Completion as cobra wants it.
-func completion(f Completion) cobra.CompletionFunc {
-	if f == nil {
-		return cobra.NoFileCompletions
-	}
-	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		ctx := c.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		return f(ctx, args, prefix), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// help is `PROGRAM help COMMAND`: what COMMAND --help says.
-func help(examples string) *cobra.Command {
+// help returns the command `PROGRAM help COMMAND`, which prints the same as COMMAND --help.
+func (r *running) help(examples string) *cobra.Command {
 	find := func(c *cobra.Command, args []string) (*cobra.Command, error) {
 		of := c.Root()
 		for _, a := range args {
 			at := slices.IndexFunc(of.Commands(), func(sub *cobra.Command) bool { return sub.Name() == a })
 			if at < 0 {
-				return nil, unknownCommand(of, a)
+				return nil, r.unknownCommandError(of, a)
 			}
 			of = of.Commands()[at]
 		}

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Raw has every key of a terminal come at once and as it is, without echo, and output go out
-// as it is (cfmakeraw of termios(3)), until restore is called. Where in is no terminal it does nothing.
-func Raw(in io.Reader) (restore func(), terminal bool, err error) {
+// MakeRaw puts a terminal into raw mode until restore is called: without echo, line editing or changes to
+// the output (cfmakeraw of termios(3)). If in is not a terminal it does nothing.
+func MakeRaw(in io.Reader) (restore func(), terminal bool, err error) {
 	f, ok := in.(*os.File)
 	if !ok {
 		return func() {}, false, nil
@@ -32,7 +32,7 @@ func Raw(in io.Reader) (restore func(), terminal bool, err error) {
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }, true, nil
 }
 
-// Width is how many characters a line of a terminal has; 80 for what is none.
+// Width returns the number of columns of a terminal, or 80 if w is not a terminal.
 func Width(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {

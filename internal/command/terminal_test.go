@@ -32,7 +32,7 @@ func newTerminal(t *testing.T) (far, terminal *os.File) {
 	return far, terminal
 }
 
-// Every key comes at once and as it is, and afterwards the terminal is what it was.
+// Keys arrive at once and unchanged, and restore resets the terminal.
 func TestRaw(t *testing.T) {
 	far, terminal := newTerminal(t)
 	modes := func() unix.Termios {
@@ -43,11 +43,11 @@ func TestRaw(t *testing.T) {
 		return *m
 	}
 	before := modes()
-	restore, is, err := Raw(terminal)
+	restore, is, err := MakeRaw(terminal)
 	if !is || err != nil {
 		t.Fatalf("terminal %v, error %v", is, err)
 	}
-	const keys = "\x03\r\x1a\x11\x04" // what a terminal would act on, and no newline
+	const keys = "\x03\r\x1a\x11\x04" // characters that a cooked terminal handles itself, without a newline
 	if _, err := far.WriteString(keys); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestRaw(t *testing.T) {
 	if after := modes(); after != before {
 		t.Errorf("modes %+v, want %+v", after, before)
 	}
-	if _, is, err := Raw(strings.NewReader("")); is || err != nil {
+	if _, is, err := MakeRaw(strings.NewReader("")); is || err != nil {
 		t.Errorf("a reader: terminal %v, error %v", is, err)
 	}
 	null, err := os.Open(os.DevNull)
@@ -74,7 +74,7 @@ func TestRaw(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if _, is, err := Raw(null); is || err != nil {
+	if _, is, err := MakeRaw(null); is || err != nil {
 		t.Errorf("%s: terminal %v, error %v", os.DevNull, is, err)
 	}
 }

@@ -27,15 +27,15 @@ func benchSpec() command.Spec {
 in guest user code (CPL3): exits, host time and guest instructions per hit, beside
 the unprobed call, and, in the same run, what you would use instead: a Linux
 uprobe on the same function in a native process, and a breakpoint through QEMU's
-gdb stub. It boots its own guest and needs no daemon. The letters of the kinds are
-those of the kernel's kprobes documentation.
+gdb stub. It boots its own guest and needs no daemon. The kinds have the letters
+that the kernel's kprobes documentation uses.
 
 --format may also be markdown.`,
 		Formats: []string{formatMarkdown},
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVar(&o.Runs, "runs", bench.MinRuns, "take medians of this many `runs`")
 			f.IntVar(&o.Calls, "calls", bench.DefaultCalls, "probed `calls` per measurement")
-			f.BoolVar(&noPeers, "no-peers", false, "leave out what is not guestprobe")
+			f.BoolVar(&noPeers, "no-peers", false, "skip the comparisons with uprobes and gdb")
 			f.StringVar(&from, "from", "", "print the result that an earlier run left in `FILE` with --format json, measuring nothing")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {

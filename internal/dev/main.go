@@ -11,12 +11,12 @@ func Program() command.Program {
 		Spec: command.Spec{
 			Use:   "gpdev",
 			Short: "Measure, soak and document guestprobe",
-			Long: `gpdev has what those who work on guestprobe need and its users do not: benchmarks,
-the soak, made-up guests, random programs in a guest, and the documents that are
-made of runs.`,
+			Long: `gpdev has the tools for developers of guestprobe: benchmarks, the soak test,
+generated guests, random programs in a guest, and the documents that are generated
+from runs.`,
 			Example: `  gpdev bench --no-peers
   gpdev soak --duration 10m --vcpus 8`,
-			Sub: []command.Spec{benchSpec(), soakSpec(), tortureSpec(), programsSpec(), hostsSpec(), noticeSpec(), manSpec(), sbomSpec(), openapiSpec()},
+			Sub: []command.Spec{benchSpec(), soakSpec(), tortureSpec(), programsSpec(), hostsSpec(), noticeSpec(), manSpec(), sbomSpec(), openapiSpec(), btsuiteSpec()},
 		},
 		HelpExamples: "  gpdev help soak",
 	}

@@ -16,9 +16,9 @@ func manSpec() command.Spec {
 	return command.Spec{
 		Use:     "man DIRECTORY",
 		Short:   "Write the manual pages of the programs",
-		Long:    `Write a manual page for each command into DIRECTORY, made of what its help says.`,
+		Long:    `Write a manual page for each command into DIRECTORY, generated from its help.`,
 		Example: `  gpdev man /usr/share/man/man1`,
-		Args:    command.Between(1, 1, "say where to: DIRECTORY"),
+		Args:    command.ArgsBetween(1, 1, "say where to: DIRECTORY"),
 		Plain:   true,
 		Run: func(_ context.Context, r *command.Run) error {
 			for _, p := range []command.Program{cli.Program(), daemon.Program(nil), fleetd.Program()} {

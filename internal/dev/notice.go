@@ -22,12 +22,12 @@ var shipped = []string{"./cmd/guestprobe", "./cmd/guestprobed", "./cmd/guestprob
 func noticeSpec() command.Spec {
 	return command.Spec{
 		Use:   "notice DIRECTORY",
-		Short: "Write NOTICE: whose code is in the programs, and by which licence",
-		Long: `Print the licences of all modules whose packages are in guestprobe, guestprobed or guestprobe-fleetd,
-and of Go's library. DIRECTORY is that of go.mod. A licence that is not a permissive one
-known here is an error.`,
+		Short: "Write NOTICE: the licenses of all code in the programs",
+		Long: `Print the licenses of all modules whose packages are in guestprobe, guestprobed or
+guestprobe-fleetd, and of Go's library. DIRECTORY contains go.mod. A license that is
+not in the list of known permissive licenses is an error.`,
 		Example: `  gpdev notice .`,
-		Args:    command.Between(1, 1, "say where go.mod is: DIRECTORY"),
+		Args:    command.ArgsBetween(1, 1, "say where go.mod is: DIRECTORY"),
 		Plain:   true,
 		Run: func(ctx context.Context, r *command.Run) error {
 			text, err := notice(ctx, r.Args[0])
@@ -46,7 +46,7 @@ type dependency struct {
 	texts              []string // of its licence and notice
 }
 
-// notice makes the text of NOTICE for the module in dir.
+// notice generates the text of NOTICE for the module in dir.
 func notice(ctx context.Context, dir string) (string, error) {
 	deps, err := dependencies(ctx, dir)
 	if err != nil {
@@ -79,7 +79,8 @@ func notice(ctx context.Context, dir string) (string, error) {
 	return b.String(), nil
 }
 
-// dependencies lists what the programs are linked with, by path; Go's library is the first.
+// dependencies lists the modules that the programs are linked with, by path;
+// Go's library is the first.
 func dependencies(ctx context.Context, dir string) ([]*dependency, error) {
 	list := exec.CommandContext(ctx, "go", append([]string{"list", "-deps", "-json=Module"}, shipped...)...)
 	list.Dir = dir
@@ -120,7 +121,7 @@ func dependencies(ctx context.Context, dir string) ([]*dependency, error) {
 		deps = append(deps, d)
 	}
 	slices.SortFunc(deps, func(a, b *dependency) int { return strings.Compare(a.Path, b.Path) })
-	// Without its version: that is the toolchain's who builds.
+	// Without its version, which depends on the builder's toolchain.
 	deps = slices.Insert(deps, 0, &dependency{Path: "Go's library", Version: "(go.dev)", Dir: strings.TrimSpace(string(goroot))})
 	for _, d := range deps {
 		if err := d.read(); err != nil {
@@ -146,7 +147,8 @@ func (d *dependency) read() error {
 			return err
 		}
 		text := strings.TrimSpace(strings.ReplaceAll(string(b), "\r", ""))
-		// Of two that one may choose from we take the permissive one, which stands first.
+		// If there is a choice of two licenses we take the permissive one, which comes
+		// first.
 		if strings.Contains(text, "SPDX-License-Identifier: BSD-3-Clause OR GPL-2.0-only") {
 			text, _, _ = strings.Cut(text, "\nGPL v2.0:\n")
 		}
@@ -161,8 +163,8 @@ func (d *dependency) read() error {
 	return nil
 }
 
-// licences tells the permissive licences in a text by sentences that each of them has, by
-// their SPDX names.
+// licences returns the SPDX names of the permissive licenses in a text, which it
+// recognizes by characteristic sentences.
 func licences(text string) (names []string) {
 	text = strings.ToLower(strings.Join(strings.Fields(text), " "))
 	has := func(s string) bool { return strings.Contains(text, strings.ToLower(s)) }
@@ -185,8 +187,8 @@ func licences(text string) (names []string) {
 	return names
 }
 
-// sameWords tells whether texts differ in nothing but white space and in what the Apache
-// License leaves to who uses it: the part behind its terms.
+// sameWords reports whether texts differ only in white space and in the part of
+// the Apache License after its terms, which its users fill in.
 func sameWords(a, b string) bool {
 	terms := func(s string) string {
 		s, _, _ = strings.Cut(strings.Join(strings.Fields(s), " "), "END OF TERMS AND CONDITIONS")

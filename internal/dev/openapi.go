@@ -15,7 +15,7 @@ func openapiSpec() command.Spec {
 its schemas from the types of package probe/remote/api and from the comments in their
 source, which is below DIRECTORY.`,
 		Example: `  gpdev openapi .`,
-		Args:    command.Between(1, 1, "name the directory of the checkout: DIRECTORY"),
+		Args:    command.ArgsBetween(1, 1, "name the directory of the checkout: DIRECTORY"),
 		Plain:   true,
 		Run: func(_ context.Context, r *command.Run) error {
 			text, err := openapi.Generate(r.Args[0])

@@ -24,10 +24,10 @@ func programsSpec() command.Spec {
 	return command.Spec{
 		Use:   "programs",
 		Short: "Compare interpreter and compiled code on random programs in a guest",
-		Long: `Make random eBPF programs, run each in the interpreter and, compiled, in a small
+		Long: `Generate random eBPF programs, run each in the interpreter and, compiled, in a small
 guest, and compare result, fault, stack, context and every byte of the maps. The
-first difference ends it, with a listing of the program and its number. What is
-refused by the checker and what only the host can run is counted.`,
+first difference ends the command, with a listing of the program and its number.
+Programs that the checker rejects or that only the host can run are counted.`,
 		Example: `  gpdev programs --count 100000
   gpdev programs --cpl 0 --seed 4711 --count 1`,
 		Flags: func(f *pflag.FlagSet) {

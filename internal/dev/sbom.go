@@ -13,12 +13,12 @@ import (
 func sbomSpec() command.Spec {
 	return command.Spec{
 		Use:   "sbom DIRECTORY",
-		Short: "Write a bill of materials: what is in the programs, in CycloneDX's form",
-		Long: `Print what the programs that users get are linked with, as CycloneDX 1.6 has it: modules,
-versions, licences. DIRECTORY is that of go.mod. It has no date and no serial number, so that
-it is the same for the same commit and the same Go.`,
+		Short: "Write a bill of materials of the programs, in CycloneDX format",
+		Long: `Print the modules that the released programs are linked with, their versions and
+licenses, as CycloneDX 1.6. DIRECTORY contains go.mod. The output has no date and no
+serial number, so it is the same for the same commit and the same Go version.`,
 		Example: `  gpdev sbom .`,
-		Args:    command.Between(1, 1, "say where go.mod is: DIRECTORY"),
+		Args:    command.ArgsBetween(1, 1, "say where go.mod is: DIRECTORY"),
 		Plain:   true,
 		Run: func(ctx context.Context, r *command.Run) error {
 			text, err := sbom(ctx, r.Args[0])
@@ -58,7 +58,7 @@ func (d *dependency) library() component {
 	return c
 }
 
-// sbom makes the bill of the module in dir.
+// sbom generates the bill of materials of the module in dir.
 func sbom(ctx context.Context, dir string) ([]byte, error) {
 	deps, err := dependencies(ctx, dir)
 	if err != nil {

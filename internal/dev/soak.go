@@ -19,20 +19,20 @@ func soakSpec() command.Spec {
 	var o soak.Options
 	return command.Spec{
 		Use:   "soak",
-		Short: "Probe at random under load, kill what can be killed, and check everything",
-		Long: `Start guestprobed processes of its own with the built-in guest and let several
-clients attach, detach, enable, disable and trace probes at random, on any
-instruction of the guest, while its self-checking workload runs; run scripts, save
-the guest, look at it, and stop and step its vCPUs. Clients are killed and cut off
-in the middle of streams, one never reads, the daemon is ended by SIGTERM and by
-SIGKILL and started again. Behind each phase everything is checked: no wrong
-result in the guest, every byte of its text restored, every hit and event accounted
-for, the maps of scripts as well, no probe, goroutine or descriptor left, memory
-flat, the guest still at work.
+		Short: "Attach probes at random under load, kill clients and daemons, and check everything",
+		Long: `Start separate guestprobed processes with the built-in guest, whose self-checking
+workload runs. Several clients attach, detach, enable, disable and trace probes at
+random, on any instruction of the guest; they run scripts, save and inspect the
+guest, and stop and step its vCPUs. Clients are killed and cut off in the middle of
+streams, one never reads, and the daemon is stopped with SIGTERM and SIGKILL and
+started again. After each phase the command checks that the guest had no wrong
+result and still works, that every byte of its text is restored, that every hit,
+event and map value is accounted for, that no probe, goroutine or descriptor is
+left, and that memory does not grow.
 
-The seed decides what each client does, in which order; it is printed, and
---seed does the same again. The exit status is 0 only if everything holds;
-otherwise the logs of the daemons are kept, and said where.`,
+The seed determines the actions of each client and their order; it is printed, and
+--seed repeats them. The exit status is 0 only if all checks succeed; otherwise the
+logs of the daemons are kept, and their location is printed.`,
 		Example: `  gpdev soak --duration 10m --vcpus 8
   gpdev soak --seed 42 --format json > result.json`,
 		Flags: func(f *pflag.FlagSet) {

@@ -21,17 +21,17 @@ func tortureSpec() command.Spec {
 	var way, classes string
 	return command.Spec{
 		Use:   "torture",
-		Short: "Make guests up, probe them, and hold what they do against native runs",
-		Long: `Generate guests whose code, user or kernel, does what breaks probes: random control flow with
-tables and constants in text, computed jumps, overlapping instructions, code that
-is rewritten, stacks that are not aligned or end right below, pages that come when
-they are touched, alignment checks, single-stepping, exceptions, signals at any
-place. Each runs without probes, with probes from its first instruction to its end,
-or with probes that come and go. Registers, memory and every exception must be what
-a native run under ptrace computes, which knows nothing of probes; so must the counts
-of probes that were there all the time; and the text must be what it was.
+		Short: "Generate guests, probe them, and compare them with native runs",
+		Long: `Generate guests with user or kernel code that is difficult for probes: random control
+flow with tables and constants in text, computed jumps, overlapping instructions,
+code that is rewritten, stacks that are not aligned or end right below, pages that are
+mapped on first access, alignment checks, single-stepping, exceptions, signals at any
+place. Each guest runs without probes, with probes from its first instruction to its
+exit, or with probes that are attached and detached. Registers, memory, every
+exception, and the counts of probes that were attached all the time must be the same
+as in a native run under ptrace without probes; the text must be unchanged.
 
-Classes add to that:
+Classes add:
 
   saves      snapshots at random moments; machines continue from them, with and without probes
   steps      vCPUs are stepped, or run to an address, at random moments
@@ -100,7 +100,7 @@ func runTorture(ctx context.Context, r *command.Run, o torture.Options, seed, gu
 	return r.Show(s, func() error { return printTorture(r, s) })
 }
 
-// printTorture prints what was run, and each kind of probe.
+// printTorture prints the totals, and each kind of probe.
 func printTorture(r *command.Run, s torture.Summary) error {
 	if err := r.Print("%d guests with %d tasks: %d instructions, %d exceptions, %d ticks, %d signals; %d changes of probes, %d watches; "+
 		"%d snapshots, %d continued; %d steps, %d runs to an address; none differs\n\n",

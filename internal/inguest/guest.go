@@ -18,7 +18,7 @@ import (
 const (
 	ramSize   = 4 << 20
 	arenaSize = 48 << 20 // of the memory that is shared with the guest
-	codeChunk = 1 << 20  // the least that is taken of the executable memory at a time
+	codeChunk = 1 << 20  // the least executable memory that is allocated at a time
 
 	// runTimeout is how long one run may take. The slowest host emulates
 	// kernel-mode code at a microsecond per instruction.
@@ -30,17 +30,17 @@ const (
 	pollPause = 20 * time.Microsecond
 )
 
-// Options say what guest to make.
+// Options describe the guest.
 type Options struct {
 	CPL     int          // privilege that programs run at: 0 or 3
 	KVMPath string       // the KVM device; "" means /dev/kvm
 	Host    *host.Report // result of calibration; nil: calibrate
 }
 
-// Guest is a bpf.Runner: a guest of one vCPU that does nothing but run compiled
-// programs, with their blocks, contexts and maps in memory that it shares with
-// the host. Nothing catches what faults: an error then says how the guest
-// crashed, and the Guest is of no more use. One goroutine uses it.
+// Guest is a bpf.Runner: a guest of one vCPU that only runs compiled programs,
+// with their blocks, contexts and maps in memory that it shares with the host.
+// It does not handle faults: a fault crashes the guest. The error then describes
+// the crash, and the Guest cannot be used any more. One goroutine uses it.
 type Guest struct {
 	m     *machine.Machine
 	cpl   int
@@ -106,7 +106,7 @@ func (g *Guest) Alloc(size int) (bpf.Area, error) {
 	return bpf.Area{Bytes: b, Addr: g.arena.Addr + uint64(at)}, nil
 }
 
-// Free implements bpf.Memory. Reset gives memory back.
+// Free implements bpf.Memory. It does nothing, because Reset frees the memory.
 func (g *Guest) Free(bpf.Area) {}
 
 // Reset implements bpf.Runner.
@@ -168,7 +168,7 @@ func (g *Guest) callKernel() error {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	if _, err := g.m.Call(ctx, g.enter, uint64(g.boxAt)); err != nil {
-		return errors.Join(fmt.Errorf("run program in the guest: %w", err), g.crashed())
+		return errors.Join(fmt.Errorf("run program in the guest: %w", err), g.crashError())
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (g *Guest) callUser() error {
 			continue
 		}
 		time.Sleep(pollPause) // the vCPU may be waiting for this very processor
-		if err := g.crashed(); err != nil {
+		if err := g.crashError(); err != nil {
 			return fmt.Errorf("run program in the guest: %w", err)
 		}
 		switch now := time.Now(); {
@@ -199,8 +199,8 @@ func (g *Guest) callUser() error {
 	return nil
 }
 
-// crashed returns how the guest ended, or nil.
-func (g *Guest) crashed() error {
+// crashError returns how the guest ended, or nil.
+func (g *Guest) crashError() error {
 	switch s := g.m.State(); {
 	case s.Crash != nil:
 		return fmt.Errorf("the guest crashed: %s", s.Crash.Text)

@@ -13,7 +13,7 @@ import (
 const (
 	kernelVA = 0xffffffff80100000
 	kernelPA = 0x100000
-	userVA   = 0x10000000 // behind the guest's RAM
+	userVA   = 0x10000000 // after the guest's RAM
 	userPA   = 0x101000
 	dataVA   = 0x10010000 // the mailbox's address, and the user stack
 	dataPA   = 0x110000
@@ -21,8 +21,9 @@ const (
 )
 
 // The mailbox, in memory that host and guest share. At CPL3 the host fills in
-// target and registers and increments request; the guest calls, and makes done
-// equal to request. At CPL0 enter is called with the mailbox's address instead.
+// target and registers and increments request; the guest calls the target, and
+// sets done to request. At CPL0 enter is called with the mailbox's address
+// instead.
 const (
 	boxRequest = 0
 	boxDone    = 8
@@ -33,8 +34,8 @@ const (
 )
 
 // enterCode appends a function: RDI points to the mailbox; it loads the
-// registers, calls the target, stores the registers and returns RAX. It keeps
-// what a function must.
+// registers, calls the target, stores the registers and returns RAX. It
+// preserves the registers that a function must preserve.
 func enterCode(a *x86.Asm) {
 	const rcx, rsp, rdi = x86.RCX, x86.RSP, x86.RDI
 	kept := []x86.Reg64{x86.RBX, x86.RBP, x86.R12, x86.R13, x86.R14, x86.R15, rdi}
@@ -64,8 +65,9 @@ func enterCode(a *x86.Asm) {
 	a.Ret()
 }
 
-// kernelCode is what runs at CPL0 from the ELF entry, and where enter is in it.
-// The command line says at which privilege programs run.
+// kernelCode returns the code that runs at CPL0 from the ELF entry, and the
+// address of enter in it. The command line says at which privilege level
+// programs run.
 func kernelCode() (code []byte, enter guest.GVA) {
 	const rax = x86.RAX
 	a := x86.NewAsm(kernelVA)
@@ -74,7 +76,7 @@ func kernelCode() (code []byte, enter guest.GVA) {
 	a.Cmp(1, x86.At(rax, 0), x86.Imm('3'))
 	a.Jcc(x86.CondE, user)
 	a.Cli()
-	wait := a.Here() // a safe point
+	wait := a.LabelHere() // a safe point
 	a.Hlt()
 	a.Jmp(wait)
 	a.Place(user)
@@ -91,14 +93,14 @@ func kernelCode() (code []byte, enter guest.GVA) {
 	return a.Code(), enter
 }
 
-// userCode is what runs at CPL3: it waits for requests.
+// userCode returns the code that runs at CPL3: it waits for requests.
 func userCode() []byte {
 	const rax, rbx = x86.RAX, x86.RBX
 	var a x86.Asm
 	call := a.NewLabel()
 	a.Mov(8, rbx, x86.Imm(dataVA))
 	a.Mov(8, rbx, x86.At(rbx, 0))
-	again := a.Here()
+	again := a.LabelHere()
 	a.Pause()
 	a.Mov(8, rax, x86.At(rbx, boxRequest))
 	a.Cmp(8, rax, x86.At(rbx, boxDone))
@@ -113,7 +115,7 @@ func userCode() []byte {
 	return a.Code()
 }
 
-// newImage makes the guest: an ELF file with three segments and nothing else.
+// newImage makes the guest's image: an ELF file with only three segments.
 func newImage() (img *guest.Image, enter guest.GVA, err error) {
 	kernel, enter := kernelCode()
 	f := elfbuild.File{Entry: kernelVA, Segments: []elfbuild.Segment{

@@ -8,11 +8,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// TablesAddr is where the ACPI tables stand: in the BIOS read-only memory area, in which a guest
-// finds them by itself (ACPI 6.5, 5.2.5.1). TablesSize bytes from there on are no RAM for the guest to use.
+// TablesAddr is the address of the ACPI tables: in the BIOS read-only memory
+// area, which a guest searches for them (ACPI 6.5, 5.2.5.1). The guest must not
+// use tablesSize bytes from there on as RAM.
 const (
 	TablesAddr guest.GPA = 0xe0000
-	TablesSize           = 0x20000
+	tablesSize           = 0x20000
 )
 
 // Where the interrupt controllers of a PC are.
@@ -39,7 +40,7 @@ func (p *Platform) Tables() []byte {
 	b[8] = checksum(b[:20]) // of the first version's fields
 	b[32] = checksum(b)
 	copy(t.b, b)
-	if len(t.b) > TablesSize {
+	if len(t.b) > tablesSize {
 		panic(fmt.Sprintf("BUG: %d bytes of ACPI tables", len(t.b)))
 	}
 	return t.b
@@ -63,7 +64,7 @@ func (t *tables) put(x any, align int) uint64 {
 	return at
 }
 
-// table adds a table with this body behind its header (ACPI 6.5, 5.2.6).
+// table adds a table: a header, followed by this body (ACPI 6.5, 5.2.6).
 func (t *tables) table(signature string, revision byte, body any) uint64 {
 	rest := encode(body)
 	h := header{Signature: [4]byte([]byte(signature)), Revision: revision, OEM: oem, Table: [8]byte([]byte("GUESTPRB")),
@@ -81,7 +82,7 @@ func encode(x any) []byte {
 	return b.Bytes()
 }
 
-// checksum returns what makes the sum of b's bytes and itself zero.
+// checksum returns the byte that makes the sum of b's bytes and itself zero.
 func checksum(b []byte) byte {
 	var s byte
 	for _, x := range b {
@@ -134,13 +135,13 @@ type register struct {
 	Address                      uint64
 }
 
-// portRegister returns the register at a port that is read by so many bytes.
+// portRegister returns the register at a port, with the size of accesses to it.
 func portRegister(at uint64, width, access byte) register {
 	const systemIO = 1
 	return register{Space: systemIO, Width: width * 8, Access: access, Address: at}
 }
 
-// fadt is the fixed description (5.2.9), behind its header.
+// fadt is the fixed description (5.2.9), after its header.
 type fadt struct {
 	FACS, DSDT                                 uint32
 	_, Profile                                 byte
@@ -168,10 +169,10 @@ type fadt struct {
 }
 
 func newFADT(facs uint32, dsdt uint64) fadt {
-	// Flags (table 5.10) and what a PC of old has (table 5.11).
+	// Flags (table 5.10) and legacy devices (table 5.11).
 	const wbinvd, c1, noPowerButton, noSleepButton, timer32, resetRegister = 1 << 0, 1 << 2, 1 << 4, 1 << 5, 1 << 8, 1 << 10
 	const legacyDevices, noVGA, noMSI = 1 << 0, 1 << 2, 1 << 3
-	const noC2, noC3 = 101, 1001 // microseconds from which on there is none
+	const noC2, noC3 = 101, 1001 // microseconds from which on the states are not supported
 	return fadt{
 		FACS: facs, DSDT: uint32(dsdt), XDSDT: dsdt,
 		SCI:       sciIRQ,
@@ -205,8 +206,9 @@ func madt(vcpus int) []byte {
 	return append(b, 4, 6, 0xff, 0, 0, 1)
 }
 
-// dsdt describes what cannot be found out by asking: the sleep type of S5, the serial port, the clock,
-// and virtio devices, as Linux knows them by this identifier (drivers/virtio/virtio_mmio.c).
+// dsdt describes devices that a guest cannot detect by itself: the sleep type of
+// S5, the serial port, the clock, and virtio devices, under the identifier that
+// Linux knows (drivers/virtio/virtio_mmio.c).
 func (p *Platform) dsdt() []byte {
 	devices := [][]byte{
 		amlDev("COM1",

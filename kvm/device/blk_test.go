@@ -22,7 +22,7 @@ func newDisk(t *testing.T, sectors int, readOnly bool) (*driver, string) {
 	t.Helper()
 	path := newImage(t, sectors)
 	d := newDriver(t, 0, func(c *Config) { c.Disks = []Disk{{Path: path, ReadOnly: readOnly}} })
-	d.up(blkFeatures, 1, queueMax)
+	d.bringUp(blkFeatures, 1, queueMax)
 	return d, path
 }
 
@@ -110,7 +110,7 @@ func TestBlkMany(t *testing.T) {
 		}
 		d.notify(0)
 		for range rooms {
-			if _, n := d.done(0); n != 513 {
+			if _, n := d.awaitAnswer(0); n != 513 {
 				t.Fatalf("%d bytes", n)
 			}
 		}
@@ -124,7 +124,7 @@ func TestBlkMany(t *testing.T) {
 
 func TestBlkReadOnly(t *testing.T) {
 	d, path := newDisk(t, 4, true)
-	if d.offered()&(1<<5) == 0 {
+	if d.offeredFeatures()&(1<<5) == 0 {
 		t.Error("the disk does not say that it is read-only")
 	}
 	if room, _ := d.do(0, [][]byte{request(1, 0), make([]byte, 512)}, 1); room[0][0] != 1 {
@@ -142,7 +142,7 @@ func TestBlkReadOnly(t *testing.T) {
 func TestBlkWithoutFlush(t *testing.T) {
 	path := newImage(t, 4)
 	d := newDriver(t, 0, func(c *Config) { c.Disks = []Disk{{Path: path}} })
-	d.up(version1, 1, queueMax)
+	d.bringUp(version1, 1, queueMax)
 	if room, _ := d.do(0, [][]byte{request(1, 2), bytes.Repeat([]byte{9}, 512)}, 1); room[0][0] != 0 {
 		t.Errorf("answer %d", room[0])
 	}

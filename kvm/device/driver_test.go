@@ -61,8 +61,8 @@ func (d *driver) set(reg int, x uint32) {
 // line is the device's interrupt line.
 func (d *driver) line() uint32 { return uint32(16 + d.n) }
 
-// offered returns the device's features.
-func (d *driver) offered() uint64 {
+// offeredFeatures returns the device's features.
+func (d *driver) offeredFeatures() uint64 {
 	d.set(0x14, 1)
 	hi := d.get(0x10)
 	d.set(0x14, 0)
@@ -82,8 +82,8 @@ func (d *driver) negotiate(features uint64) bool {
 	return d.get(0x70) == 0xb
 }
 
-// up brings the device up with one or more queues of a size.
-func (d *driver) up(features uint64, queues int, size uint16) {
+// bringUp brings the device up with one or more queues of a size.
+func (d *driver) bringUp(features uint64, queues int, size uint16) {
 	d.t.Helper()
 	if !d.negotiate(features) {
 		d.t.Fatalf("features %#x are refused", features)
@@ -169,8 +169,8 @@ func (d *driver) add(q int, out [][]byte, in []int) [][]byte {
 // notify tells the device of new requests.
 func (d *driver) notify(q int) { d.set(0x50, uint32(q)) }
 
-// done waits for an answer in a queue and returns the first descriptor and the length.
-func (d *driver) done(q int) (head, length uint32) {
+// awaitAnswer waits for an answer in a queue and returns the first descriptor and the length.
+func (d *driver) awaitAnswer(q int) (head, length uint32) {
 	d.t.Helper()
 	used := ringAt + q*ringStep + usedAt
 	for d.get16(used+2) == d.used[q] {
@@ -191,7 +191,7 @@ func (d *driver) do(q int, out [][]byte, in ...int) ([][]byte, uint32) {
 	head := d.free[q]
 	room := d.add(q, out, in)
 	d.notify(q)
-	got, n := d.done(q)
+	got, n := d.awaitAnswer(q)
 	if got != uint32(head) {
 		d.t.Fatalf("descriptor %d is done, want %d", got, head)
 	}

@@ -40,8 +40,8 @@ func (l *lines) high(line uint32) bool {
 	return l.level[line]
 }
 
-// rose returns how often a line has gone up.
-func (l *lines) rose(line uint32) int {
+// riseCount returns how often a line has gone up.
+func (l *lines) riseCount(line uint32) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rises[line]
@@ -53,7 +53,7 @@ func (l *lines) wait(t *testing.T, line uint32) {
 	for !l.high(line) {
 		select {
 		case <-l.changed:
-		case <-patience.Of(t).Done():
+		case <-patience.Context(t).Done():
 			t.Fatalf("no interrupt on line %d", line)
 		}
 	}
@@ -79,11 +79,11 @@ func board(t *testing.T, change func(*Config)) (*Platform, *lines) {
 	return p, l
 }
 
-// in8 and out8 are one access to a byte.
-func in8(p *Platform, port uint16) byte {
+// readPort8 and out8 are one access to a byte.
+func readPort8(p *Platform, port uint16) byte {
 	b := [1]byte{0x55}
 	p.In(port, b[:])
 	return b[0]
 }
 
-func out8(p *Platform, port uint16, b byte) { p.Out(port, []byte{b}) }
+func writePort8(p *Platform, port uint16, b byte) { p.Out(port, []byte{b}) }

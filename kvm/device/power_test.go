@@ -36,7 +36,7 @@ func TestPower(t *testing.T) {
 				t.Errorf("%d times off, %d resets; want %d, %d", off, reset, tt.off, tt.reset)
 			}
 			for i := range l.level {
-				if l.rose(uint32(i)) != 0 {
+				if l.riseCount(uint32(i)) != 0 {
 					t.Errorf("interrupt line %d moved", i)
 				}
 			}
@@ -59,9 +59,9 @@ func TestPowerRegisters(t *testing.T) {
 			t.Errorf("port %#x is %#x, want %#x", port, got, want)
 		}
 	}
-	out8(p, 0xcf9, 0x0a)
-	if in8(p, 0xcf9) != 0x0a || in8(p, 0x64) != 0 {
-		t.Errorf("reset register %#x, keyboard %#x", in8(p, 0xcf9), in8(p, 0x64))
+	writePort8(p, 0xcf9, 0x0a)
+	if readPort8(p, 0xcf9) != 0x0a || readPort8(p, 0x64) != 0 {
+		t.Errorf("reset register %#x, keyboard %#x", readPort8(p, 0xcf9), readPort8(p, 0x64))
 	}
 	var b [4]byte
 	if p.In(0x300, b[:]) || b != [4]byte{0xff, 0xff, 0xff, 0xff} || p.Out(0x300, b[:]) {
@@ -89,14 +89,14 @@ func TestClock(t *testing.T) {
 	at := time.Date(2031, 12, 7, 23, 59, 8, 0, time.FixedZone("", -3600)) // the 8th, a Monday, in UTC
 	p, _ := board(t, func(c *Config) { c.Now = func() time.Time { return at } })
 	for reg, want := range map[byte]byte{0: 0x08, 2: 0x59, 4: 0x00, 6: 0x02, 7: 0x08, 8: 0x12, 9: 0x31, 0x32: 0x20, 0x0a: 0x26, 0x0b: 2, 0x0c: 0, 0x0d: 0x80, 0x40: 0} {
-		out8(p, 0x70, reg|0x80)
-		if got := in8(p, 0x71); got != want {
+		writePort8(p, 0x70, reg|0x80)
+		if got := readPort8(p, 0x71); got != want {
 			t.Errorf("register %#x is %#x, want %#x", reg, got, want)
 		}
 	}
-	out8(p, 0x70, 0x0f) // shutdown status
-	out8(p, 0x71, 0x0a)
-	if in8(p, 0x70) != 0x0f || in8(p, 0x71) != 0x0a {
+	writePort8(p, 0x70, 0x0f) // shutdown status
+	writePort8(p, 0x71, 0x0a)
+	if readPort8(p, 0x70) != 0x0f || readPort8(p, 0x71) != 0x0a {
 		t.Error("the clock's memory does not hold what was written")
 	}
 }

@@ -23,8 +23,8 @@ func newUART(t *testing.T) uart {
 	return uart{p, l, &out}
 }
 
-func (u uart) get(reg uint16) byte    { return in8(u.Platform, 0x3f8+reg) }
-func (u uart) put(reg uint16, b byte) { out8(u.Platform, 0x3f8+reg, b) }
+func (u uart) get(reg uint16) byte    { return readPort8(u.Platform, 0x3f8+reg) }
+func (u uart) put(reg uint16, b byte) { writePort8(u.Platform, 0x3f8+reg, b) }
 func (u uart) irq() bool              { return u.high(4) }
 
 // What Linux's driver asks a port to find out that it is a 16550A (autoconfig in
@@ -62,8 +62,8 @@ func TestSerialProbe(t *testing.T) {
 	want("IER behind the divisor", u.get(ier), 0)
 	u.put(scr, 0x5a)
 	want("scratch", u.get(scr), 0x5a)
-	if u.out.Len() != 0 || u.rose(4) != 0 {
-		t.Errorf("output %q, %d interrupts", u.out, u.rose(4))
+	if u.out.Len() != 0 || u.riseCount(4) != 0 {
+		t.Errorf("output %q, %d interrupts", u.out, u.riseCount(4))
 	}
 }
 
@@ -86,8 +86,8 @@ func TestSerialSend(t *testing.T) {
 		if got := u.get(2); got != 1 {
 			t.Errorf("IIR %#x the second time, want 1", got)
 		}
-		if u.put(0, c); !u.irq() || u.rose(4) != 2*(i+1) {
-			t.Errorf("line %v, %d rises behind a byte", u.irq(), u.rose(4))
+		if u.put(0, c); !u.irq() || u.riseCount(4) != 2*(i+1) {
+			t.Errorf("line %v, %d rises behind a byte", u.irq(), u.riseCount(4))
 		}
 	}
 	if u.put(4, 0); u.irq() {
@@ -108,7 +108,7 @@ func TestSerialReceive(t *testing.T) {
 	u := newUART(t)
 	u.put(4, 0x08)
 	u.put(2, 1)
-	if n, err := u.Input(patience.Of(t), Serial, []byte("hi")); n != 2 || err != nil {
+	if n, err := u.Input(patience.Context(t), Serial, []byte("hi")); n != 2 || err != nil {
 		t.Fatalf("%d bytes taken, error %v", n, err)
 	}
 	// What an open of the port throws away on real hardware.
@@ -143,9 +143,9 @@ func TestInput(t *testing.T) {
 		n, err := u.Input(ctx, Serial, b)
 		ends <- end{n, err}
 	}
-	go input(patience.Of(t), sent)
+	go input(patience.Context(t), sent)
 	var got []byte
-	for len(got) < len(sent) && patience.Of(t).Err() == nil {
+	for len(got) < len(sent) && patience.Context(t).Err() == nil {
 		if u.get(5)&1 != 0 {
 			got = append(got, u.get(0))
 		}
@@ -153,7 +153,7 @@ func TestInput(t *testing.T) {
 	if e := <-ends; e.n != len(sent) || e.err != nil || !bytes.Equal(got, sent) {
 		t.Fatalf("%d of %d bytes, error %v; the guest got %d", e.n, len(sent), e.err, len(got))
 	}
-	ctx, cancel := context.WithCancel(patience.Of(t))
+	ctx, cancel := context.WithCancel(patience.Context(t))
 	go input(ctx, sent)
 	for u.get(5)&1 == 0 {
 	}
@@ -161,7 +161,7 @@ func TestInput(t *testing.T) {
 	if e := <-ends; e.n != inputRoom || !errors.Is(e.err, context.Canceled) {
 		t.Errorf("canceled: %d taken, error %v", e.n, e.err)
 	}
-	go input(patience.Of(t), sent)
+	go input(patience.Context(t), sent)
 	u.Close()
 	if e := <-ends; e.n != 0 || !errors.Is(e.err, ErrClosed) {
 		t.Errorf("closed: %d taken, error %v", e.n, e.err)

@@ -12,11 +12,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// State is what the devices of a Platform have beside the guest's memory. A Disk's contents are not in it.
+// State is the state of the devices of a Platform, without the guest's memory
+// and the contents of disks.
 type State struct {
 	Serial SerialState
-	HVC    []byte        // what was typed at the virtio console and not read
-	Timer  time.Duration // what the ACPI timer has counted
+	HVC    []byte        // unread input of the virtio console
+	Timer  time.Duration // the ACPI timer's count
 	Enable [2]byte       // ACPI's registers
 	Sleep  uint16
 	Reset  byte
@@ -51,18 +52,18 @@ type QueueState struct {
 	NextAvail, NextUsed uint16
 }
 
-// DiskState tells whether what is on a disk is what it was.
+// DiskState tells whether the contents of a disk have changed.
 type DiskState struct {
 	Name     string        // how the guest calls it
 	ReadOnly bool          `json:",omitempty"`
-	Changed  time.Duration // since 1970, for what can be written
+	Changed  time.Duration // since 1970, for a writable disk
 }
 
 // ErrOtherBoard: the state is one of other devices, or of disks whose contents have changed.
 var ErrOtherBoard = errors.New("the snapshot is of a guest with other devices")
 
-// Hold keeps the devices from the guest's memory, and waits for what they do there now. No vCPU may touch the board until
-// release is called.
+// Hold keeps the devices away from the guest's memory, after waiting for
+// accesses in progress. No vCPU may touch the board until release is called.
 func (p *Platform) Hold() (release func()) {
 	for _, v := range p.virtio {
 		v.work.Lock()
@@ -75,7 +76,8 @@ func (p *Platform) Hold() (release func()) {
 	}
 }
 
-// Save returns the state. Precondition: Hold. It fails where a disk's changes could not be told.
+// Save returns the state. Precondition: Hold. It fails if changes of a disk's
+// contents could not be detected later.
 func (p *Platform) Save() (*State, error) {
 	s := &State{Serial: p.serial.save(), HVC: p.hvc.input.copy(), Timer: p.cfg.Now().Sub(p.power.start)}
 	p.power.mu.Lock()
@@ -94,8 +96,8 @@ func (p *Platform) Save() (*State, error) {
 	return s, nil
 }
 
-// Fits reports why the board cannot have the state: an error that wraps ErrOtherBoard.
-func (p *Platform) Fits(s *State) error {
+// CheckFit reports why the board cannot have the state: an error that wraps ErrOtherBoard.
+func (p *Platform) CheckFit(s *State) error {
 	other := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrOtherBoard}, args...)...)
 	}
@@ -122,10 +124,10 @@ func (p *Platform) Fits(s *State) error {
 // boardVirtio is how many virtio devices a board has without a disk.
 const boardVirtio = 2
 
-// Restore makes the devices, that no vCPU has touched, what they were, with their interrupt lines as they were. Errors are those of
-// Fits.
+// Restore sets the devices to a saved state, including their interrupt lines. No
+// vCPU may have accessed the devices before. It returns the errors of CheckFit.
 func (p *Platform) Restore(s *State) error {
-	if err := p.Fits(s); err != nil {
+	if err := p.CheckFit(s); err != nil {
 		return err
 	}
 	p.power.mu.Lock()
@@ -164,7 +166,7 @@ func (s *serial) restore(from *SerialState) {
 	s.updateIRQ()
 }
 
-// copy returns what waits, fill has that wait.
+// copy returns the unread input, and fill restores it.
 func (in *input) copy() []byte {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -213,7 +215,7 @@ func (v *virtio) restore(s *VirtioState) error {
 	return nil
 }
 
-// queueOf returns the queue that has not started yet.
+// queueOf returns a queue with that state, which has not started yet.
 func (v *virtio) queueOf(s *QueueState) *queue {
 	return &queue{ram: v.ram, size: s.Size, desc: s.Desc, avail: s.Avail, used: s.Used}
 }

@@ -115,17 +115,17 @@ func TestStateComesBack(t *testing.T) {
 	if state, err = p.Save(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Fits(state); err != nil {
+	if err := p.CheckFit(state); err != nil {
 		t.Error(err)
 	}
 	if err := os.Chtimes(w, now, now); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Fits(state); !errors.Is(err, ErrOtherBoard) || !strings.Contains(err.Error(), "has changed since") {
+	if err := p.CheckFit(state); !errors.Is(err, ErrOtherBoard) || !strings.Contains(err.Error(), "has changed since") {
 		t.Errorf("a disk that was written: %v", err)
 	}
 	p = made(Disk{Path: path, ReadOnly: true})
-	if err := p.Fits(&State{}); !errors.Is(err, ErrOtherBoard) {
+	if err := p.CheckFit(&State{}); !errors.Is(err, ErrOtherBoard) {
 		t.Errorf("no devices: %v", err)
 	}
 }
@@ -158,7 +158,7 @@ func FuzzState(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		if p.Fits(&s) != nil {
+		if p.CheckFit(&s) != nil {
 			return
 		}
 		if err := p.Restore(&s); err != nil {

@@ -58,7 +58,7 @@ func TestVirtioNegotiation(t *testing.T) {
 		if d.get(0) != 0x74726976 || d.get(4) != 2 || d.get(8) != want.kind || d.get(0xfc) != 0 || d.get(0xb0) != 0xffffffff {
 			t.Errorf("device %d: magic %#x, version %d, kind %d", n, d.get(0), d.get(4), d.get(8))
 		}
-		if got := d.offered(); got != want.features {
+		if got := d.offeredFeatures(); got != want.features {
 			t.Errorf("device %d offers %#x, want %#x", n, got, want.features)
 		}
 		for q := range want.queues + 1 {
@@ -99,7 +99,7 @@ func TestVirtioNegotiation(t *testing.T) {
 
 func TestRNG(t *testing.T) {
 	d := newDriver(t, 1, nil)
-	d.up(version1, 1, queueMax)
+	d.bringUp(version1, 1, queueMax)
 	for range 2 * queueMax {
 		d.data = dataAt
 		clear(d.mem[dataAt : dataAt+200])
@@ -116,17 +116,17 @@ func TestRNG(t *testing.T) {
 func TestHVC(t *testing.T) {
 	var out bytes.Buffer
 	d := newDriver(t, 0, func(c *Config) { c.HVC = func(b []byte) { out.Write(b) } })
-	d.up(version1, 2, queueMax)
+	d.bringUp(version1, 2, queueMax)
 	if _, n := d.do(1, [][]byte{[]byte("hello, "), []byte("host")}); n != 0 || out.String() != "hello, host" {
 		t.Errorf("%d bytes written; the host got %q", n, out.String())
 	}
 	// Buffers wait for input, and input for buffers.
 	room := d.add(0, nil, []int{4, 4})
 	d.notify(0)
-	if _, err := d.p.Input(patience.Of(t), HVC, []byte("hello, guest")); err != nil {
+	if _, err := d.p.Input(patience.Context(t), HVC, []byte("hello, guest")); err != nil {
 		t.Fatal(err)
 	}
-	if _, n := d.done(0); n != 8 || string(room[0])+string(room[1]) != "hello, g" {
+	if _, n := d.awaitAnswer(0); n != 8 || string(room[0])+string(room[1]) != "hello, g" {
 		t.Errorf("%d bytes: %q", n, room)
 	}
 	if room, n := d.do(0, nil, 64); n != 4 || string(room[0][:4]) != "uest" {
@@ -162,7 +162,7 @@ func TestMalformedQueue(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDriver(t, 1, nil)
-			d.up(version1, 1, 32)
+			d.bringUp(version1, 1, 32)
 			tt.make(d)
 			// All but the word that says whether notifications are of use.
 			const used = ringAt + usedAt - 4
@@ -175,7 +175,7 @@ func TestMalformedQueue(t *testing.T) {
 			if !bytes.Equal(append(bytes.Clone(d.mem[:used]), d.mem[used+8:]...), before) {
 				t.Error("memory was changed")
 			}
-			d.up(version1, 1, queueMax)
+			d.bringUp(version1, 1, queueMax)
 			if d.l.high(d.line()) {
 				t.Error("the line is high behind a reset")
 			}
@@ -231,13 +231,13 @@ func TestBadQueue(t *testing.T) {
 // down is served no more.
 func TestVirtioQuiet(t *testing.T) {
 	d := newDriver(t, 1, nil)
-	d.up(version1, 1, queueMax)
+	d.bringUp(version1, 1, queueMax)
 	d.put16(ringAt+availAt, 1) // VIRTQ_AVAIL_F_NO_INTERRUPT
 	d.add(0, nil, []int{16})
 	d.notify(0)
 	d.set(0x44, 0) // waits for what is being served
-	if d.get(0x44) != 0 || d.l.rose(d.line()) != 0 || d.get(0x60) != 0 {
-		t.Errorf("ready %d, %d interrupts, status %#x", d.get(0x44), d.l.rose(d.line()), d.get(0x60))
+	if d.get(0x44) != 0 || d.l.riseCount(d.line()) != 0 || d.get(0x60) != 0 {
+		t.Errorf("ready %d, %d interrupts, status %#x", d.get(0x44), d.l.riseCount(d.line()), d.get(0x60))
 	}
 	b := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
 	for _, n := range []int{1, 2, 8} {

@@ -38,11 +38,11 @@ const (
 	calStub1 = calCode + 0x10 // vector 1
 	calStubX = calCode + 0x20 // all others
 	calTests = calCode + 0x40 // one test each 0x10
-	calDone  = 0xf5           // port that says that a test ran to its end
+	calDone  = 0xf5           // port that reports the end of a test
 )
 
-// calTest is one experiment: code that runs at a privilege level, and what the
-// host sets up for it.
+// calTest is one experiment: code that runs at a privilege level, and the host's
+// setup for it.
 type calTest struct {
 	name  string
 	code  []byte
@@ -50,11 +50,11 @@ type calTest struct {
 	debug kvm.GuestDebug
 }
 
-// outAndStay is out of AL to a port, and then nothing more.
+// outAndStay is code that does an out of AL to a port, and then nothing more.
 func outAndStay(port uint8) []byte {
 	return x86.Assemble(func(a *x86.Asm) {
 		a.Out(port)
-		a.Jmp(a.Here())
+		a.Jmp(a.LabelHere())
 	})
 }
 
@@ -62,13 +62,13 @@ func outAndStay(port uint8) []byte {
 // user code reach a port.
 var done = outAndStay(calDone)
 
-// testCode is what f assembles, and the end of the test.
+// testCode returns the code that f assembles, followed by the end of the test.
 func testCode(f func(a *x86.Asm)) []byte { return append(x86.Assemble(f), done...) }
 
 // dr7 enables breakpoint 0: L0, G0 and R/W0 and LEN0 (SDM Vol. 3, 18.2.4).
 func dr7(rw, length uint64) uint64 { return 0x703 | rw<<16 | length<<18 }
 
-// debugInt3 makes int3 an exit where the host can do that.
+// debugInt3 makes int3 an exit if the host can do that.
 const debugInt3 = kvm.DebugEnable | kvm.DebugUseSWBP
 
 var (
@@ -101,8 +101,8 @@ func calibrationMemory(mem []byte) {
 	put(calPDPT, calPD|present|write|user)
 	put(calPD, 0|present|write|user|large)
 
-	// The descriptors are those that guests get from guest.Boot: accessed, so
-	// that no processor has to write to the table.
+	// The same descriptors as in guests of guest.Boot: accessed, so that no
+	// processor has to write to the table.
 	put(calGDT+guest.SelKernelCode, 0x00af9b000000ffff)
 	put(calGDT+guest.SelKernelData, 0x00cf93000000ffff)
 	put(calGDT+guest.SelUserData&^3, 0x00cff3000000ffff)

@@ -18,7 +18,7 @@ import (
 // Limits of one calibration test.
 const (
 	calTimeout  = time.Second // then the vCPU is kicked
-	calMaxExits = 32          // what a test may take before it counts as looping
+	calMaxExits = 32          // exits of a test before it counts as looping
 )
 
 // calibrated keeps the results of this process, by device: hosts do not change
@@ -28,9 +28,9 @@ var calibrated struct {
 	reports map[string]Report
 }
 
-// Calibrate finds out what the KVM at path ("" is /dev/kvm) delivers, by
-// running a small guest. Where KVM is not usable, the report says why and the
-// error is that of kvm.Open. The result is kept for the life of the process.
+// Calibrate finds out how the KVM at path ("" is /dev/kvm) delivers traps, by
+// running a small guest. If KVM is not usable, the report says why and the error
+// is kvm.Open's. The result is kept for the life of the process.
 func Calibrate(ctx context.Context, path string) (Report, error) {
 	if path == "" {
 		path = kvm.DefaultPath
@@ -58,8 +58,8 @@ func Calibrate(ctx context.Context, path string) (Report, error) {
 	return r, nil
 }
 
-// calibrator runs the tests, one VM for all and a fresh vCPU for each: a test
-// that goes wrong leaves nothing behind.
+// calibrator runs the tests, one VM for all and a fresh vCPU for each, so a
+// failed test does not affect the next one.
 type calibrator struct {
 	vm    *kvm.VM
 	mem   []byte
@@ -142,7 +142,7 @@ type calRun struct {
 	end   uint64 // of the test's code
 }
 
-// begin makes a vCPU for a test at a privilege level. The caller closes the
+// begin creates a vCPU for a test at a privilege level. The caller closes the
 // run, on the same goroutine.
 func (c *calibrator) begin(t *calTest, cpl uint8) (_ *calRun, err error) {
 	runtime.LockOSThread()
@@ -177,7 +177,7 @@ func (c *calibrator) begin(t *calTest, cpl uint8) (_ *calRun, err error) {
 	}
 	r.timer = time.AfterFunc(calTimeout, func() {
 		r.late.Store(true)
-		_ = r.k.Kick() // nothing to be done about it: the vCPU's owner waits for the same
+		_ = r.k.Kick() // an error cannot be handled here: the vCPU's owner waits for the same
 	})
 	return r, nil
 }
@@ -194,7 +194,7 @@ func (r *calRun) close() error {
 	return r.k.Close()
 }
 
-// outcome is what one KVM_RUN of a test came to.
+// outcome is the result of one KVM_RUN of a test.
 type outcome uint8
 
 const (
@@ -234,7 +234,7 @@ func (r *calRun) next(ctx context.Context) (outcome, error) {
 			return sawDebug, nil
 		case kvm.ReasonInternalError:
 			if b := r.exit.Internal.EmulationBytes(); len(b) > 0 && b[0] == x86.Int3 ||
-				r.exit.Internal.Suberror == kvm.SuberrorEmulation && len(b) == 0 && r.at(r.k.Regs().RIP) == x86.Int3 {
+				r.exit.Internal.Suberror == kvm.SuberrorEmulation && len(b) == 0 && r.byteAt(r.k.Regs().RIP) == x86.Int3 {
 				return sawEmulation, nil
 			}
 			return sawOther, nil
@@ -258,8 +258,8 @@ func (r *calRun) next(ctx context.Context) (outcome, error) {
 	}
 }
 
-// at returns the byte of guest memory at a, or 0.
-func (r *calRun) at(a uint64) byte {
+// byteAt returns the byte of guest memory at a, or 0.
+func (r *calRun) byteAt(a uint64) byte {
 	if a < uint64(len(r.mem)) {
 		return r.mem[a]
 	}
@@ -270,8 +270,8 @@ func (r *calRun) at(a uint64) byte {
 // words (SDM Vol. 3, 6.14.2).
 func (r *calRun) frameRIP() uint64 { return binary.LittleEndian.Uint64(r.mem[calStackX-5*8:]) }
 
-// int3 finds out how a breakpoint is delivered, and, where the host gets it,
-// how to give one to the guest.
+// int3 finds out how a breakpoint is delivered, and, if the host gets it, how to
+// pass one to the guest.
 func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject InjectRIP, err error) {
 	inject = InjectNone
 	r, err := c.begin(&testInt3, cpl)
@@ -299,7 +299,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 		return DeliveryBroken, inject, nil
 	}
 
-	// Give it to the guest with RIP at the int3, and look at what the frame has.
+	// Pass it to the guest with RIP at the int3, and look at the frame.
 	r.k.SetRegsDirty()
 	if err := r.k.InjectException(x86.VectorBP, false, 0, 0); err != nil {
 		return d, inject, nil
@@ -344,9 +344,9 @@ func (c *calibrator) trap(ctx context.Context, t *calTest, cpl uint8) (d Deliver
 			}
 			last = rip
 			if rip != calTests {
-				return DeliveryBroken, nil // a trap where none belongs
+				return DeliveryBroken, nil // an unexpected trap
 			}
-			// The host may get on yet.
+			// The host may still continue.
 		case sawVector1:
 			return DeliveryVector, nil
 		case sawDone:

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Report says what this host's KVM delivers, found out by running a
+// Report describes how this host's KVM delivers traps, found out by running a
 // calibration guest. Its JSON form is part of the API.
 type Report struct {
 	KVM   KVM   `json:"kvm"`
@@ -22,7 +22,7 @@ type KVM struct {
 	SyncRegs bool   `json:"syncRegs"`           // registers travel in kvm_run (KVM_CAP_SYNC_REGS)
 	Reason   string `json:"reason,omitempty"`   // why it is not usable
 	Hint     string `json:"hint,omitempty"`     // what to do about it
-	Elapsed  string `json:"elapsed,omitempty"`  // what calibration took
+	Elapsed  string `json:"elapsed,omitempty"`  // duration of the calibration
 	Vendor   string `json:"vendor,omitempty"`   // CPUID vendor string that guests see
 	Readonly bool   `json:"readonlyMem"`        // read-only memory slots (KVM_CAP_READONLY_MEM)
 	MaxVCPUs int    `json:"maxVcpus,omitempty"` // KVM_CAP_MAX_VCPUS
@@ -44,14 +44,14 @@ type TrapReport struct {
 	Inject InjectRIP `json:"inject"`
 }
 
-// InjectRIP says where RIP must be when the host injects #BP, for the guest's
-// handler to find the address behind the int3 in its frame.
+// InjectRIP says where RIP must be when the host injects #BP, so that the
+// guest's handler finds the address after the int3 in its frame.
 type InjectRIP string
 
 // The places.
 const (
 	InjectAt     InjectRIP = "at"     // at the int3: the host adds its length
-	InjectBehind InjectRIP = "behind" // behind it: the host pushes RIP as it is
+	InjectBehind InjectRIP = "behind" // after it: the host pushes RIP as it is
 	InjectNone   InjectRIP = "none"   // injection does not work, or was not tried
 )
 
@@ -69,7 +69,7 @@ const (
 	// DeliveryVector: the guest's own IDT gets the exception; the host sees it
 	// only where the guest forwards it (port 0xf3 or 0xf1).
 	DeliveryVector Delivery = "vector"
-	// DeliveryNone: nothing happened: the guest ran on.
+	// DeliveryNone: no trap was delivered, and the guest ran on.
 	DeliveryNone Delivery = "none"
 	// DeliveryWorks: KVM_EXIT_DEBUG with the right address and DR6.
 	DeliveryWorks Delivery = "works"
@@ -82,7 +82,7 @@ const (
 )
 
 // Breakpoints reports whether an int3 that arrives in this way can serve a
-// probe, given whether the guest forwards vector 3 to the host.
+// probe. forwards is whether the guest forwards vector 3 to the host.
 func (d Delivery) Breakpoints(forwards bool) bool {
 	switch d {
 	case DeliveryDebugExit, DeliveryEmulation:
@@ -102,9 +102,10 @@ func (t Traps) CPL(cpl uint8) TrapReport {
 	return t.CPL3
 }
 
-// CannotBreak says why an int3 in kernel or user code does not reach the engine
-// on this host, given whether the guest forwards vector 3: "" where it does.
-func (h Report) CannotBreak(user, forwards bool) string {
+// NoBreakReason returns why an int3 in kernel or user code does not reach the
+// engine on this host, or "" if it does. forwards is whether the guest forwards
+// vector 3.
+func (h Report) NoBreakReason(user, forwards bool) string {
 	cpl, name := uint8(0), "kernel"
 	if user {
 		cpl, name = 3, "user"
@@ -119,10 +120,10 @@ func (h Report) CannotBreak(user, forwards bool) string {
 	}
 }
 
-// CannotWatch says why this host cannot watch accesses to a variable of the
+// NoWatchReason says why this host cannot watch accesses to a variable of the
 // kernel's or of a user's, by the debug registers or, with emulate, by other
 // means: "" where it can.
-func (h Report) CannotWatch(a probe.Access, user, emulate bool) string {
+func (h Report) NoWatchReason(a probe.Access, user, emulate bool) string {
 	if emulate {
 		if a&probe.AccessRead == 0 && !h.KVM.Readonly {
 			return "this host has no read-only memory (KVM_CAP_READONLY_MEM)"

@@ -56,7 +56,7 @@ func TestReturnsInSpaces(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-unprobed +probed):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	var s [4]probe.Stats
@@ -108,7 +108,7 @@ func TestMirrorThroughAlias(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-unprobed +probed):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	s, _, _ := m.Engine().Stats(&j.Kprobe)

@@ -11,27 +11,32 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// How a kernel reads back what it has written to its text
+// How a kernel reads back its writes to its text
 //
-// Linux writes with interrupts off, compares, and then switches them on (__text_poke). The vCPU runs
-// alone that long, with the others stopped: the text is then what the guest has written, without the engine's int3s. An int3
-// where that function returns to brings the vCPU back before it can run anything else, and KVM gives it no interrupts
-// (KVM_GUESTDBG_BLOCKIRQ). Without the function, or a stack that tells its caller, the vCPU is looked at until interrupts are on.
+// Linux writes with interrupts off, compares, and then switches them on
+// (__text_poke). During that time the vCPU runs alone, with the others stopped:
+// the text then has the guest's bytes, without the engine's int3s. An int3 at
+// the function's return address brings the vCPU back before it can run anything
+// else, and KVM gives it no interrupts (KVM_GUESTDBG_BLOCKIRQ). If the function
+// or its caller is unknown, the vCPU is checked repeatedly until its interrupts
+// are on.
 
 // alone is a vCPU that runs alone.
 type alone struct {
 	v       *vcpu
 	at      guest.GVA         // of its first write
-	runs    atomic.Bool       // it is let run
-	entered atomic.Bool       // it has been
-	over    atomic.Bool       // it has come to end
-	end     guest.GVA         // where the function that writes returns to; 0: not known
+	runs    atomic.Bool       // it may run
+	entered atomic.Bool       // it has run
+	over    atomic.Bool       // it has reached end
+	end     guest.GVA         // return address of the function that writes; 0: not known
 	planted patches           // the int3 there
-	writes  []probe.TextWrite // what it has written since; its thread's, and others' while it rests
+	writes  []probe.TextWrite // its further writes; the thread's, and other threads' while it rests
 }
 
-// How long a vCPU runs alone before it is looked at, at first and at most; and how often and how long that is done before a kernel
-// that patches its text with interrupts off all the time (a debugger of its own) is taken to have read it back.
+// How long a vCPU runs alone before it is checked, at first and at most; and how
+// often and how long it is checked before a kernel that patches its text with
+// interrupts always off (such as its own debugger) is assumed to have read it
+// back.
 const (
 	firstAlone = 50 * time.Microsecond
 	lastAlone  = 10 * time.Millisecond
@@ -39,7 +44,7 @@ const (
 	aloneTime  = 300 * time.Millisecond
 )
 
-// timeAlone returns the vCPU's time alone, or nil.
+// timeAlone returns the vCPU's run alone, or nil.
 func (v *vcpu) timeAlone() *alone {
 	if a := v.m.alone.Load(); a != nil && a.v == v {
 		return a
@@ -53,8 +58,9 @@ func (v *vcpu) mayRunAlone() bool {
 	return a != nil && a.runs.Load()
 }
 
-// runAlone lets v, which waits in runAside behind a write to its text at at, run until it has read back what it wrote,
-// and returns what else it has written: see probe.ReadBack. The world is stopped, and the caller has the turn.
+// runAlone runs v, which waits in runAside after a write to its text at
+// address at, until it has read back what it wrote. It returns the other writes that v has
+// made: see probe.ReadBack. The world is stopped, and the caller has the turn.
 func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 	a := &alone{v: v, at: at}
 	a.end = a.findEnd()
@@ -69,7 +75,7 @@ func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 		}()
 	}
 	if _, linux := m.payload().(*linuxGuest); a.end == 0 && !linux {
-		return nil, nil // nothing says that it reads back
+		return nil, nil // it is not known to read back
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +130,8 @@ func (a *alone) awaitRest() error {
 	return nil
 }
 
-// write does a write of a vCPU that runs alone, if it belongs to the one before. Thread: the vCPU's.
+// write does a write of a vCPU that runs alone, if it continues the one before.
+// Thread: the vCPU's.
 func (a *alone) write(at guest.GVA, memory, data []byte) bool {
 	if at-a.at >= probe.MaxPoke || at-a.at+guest.GVA(len(data)) > probe.MaxPoke {
 		return false
@@ -134,7 +141,7 @@ func (a *alone) write(at guest.GVA, memory, data []byte) bool {
 	return true
 }
 
-// sleep waits for that long, or until a is over. Precondition: Machine.mu held.
+// sleep waits for d, or until a is over. Precondition: Machine.mu held.
 func (a *alone) sleep(wait time.Duration) {
 	m := a.v.m
 	expired := false
@@ -150,16 +157,18 @@ func (a *alone) sleep(wait time.Duration) {
 	}
 }
 
-// poker is the name of the function of Linux that writes to text. Compilers add to it.
+// poker is the name of Linux's function that writes to text. Compilers append
+// suffixes to it.
 const poker = "__text_poke"
 
-// findEnd returns where the function returns to in which the vCPU writes to its text, or 0. The world is stopped.
+// findEnd returns the return address of the function in which the vCPU writes to
+// its text, or 0. The world is stopped.
 func (a *alone) findEnd() guest.GVA {
 	v, m := a.v, a.v.m
-	const depth = 4 // it, and functions for its copying
+	const depth = 4 // the function, and the functions that it calls to copy
 	frames, _ := m.engine.Unwind(v.state(), depth)
 	for i := range frames[:max(len(frames)-1, 0)] {
-		s, ok := m.Image().Find(frames[i].At())
+		s, ok := m.Image().Find(frames[i].RuleAddr())
 		if name, _, _ := strings.Cut(s.Name, "."); !ok || name != poker {
 			continue
 		}
@@ -172,7 +181,8 @@ func (a *alone) findEnd() guest.GVA {
 	return 0
 }
 
-// endTimeAlone ends the vCPU's time alone if the trap that has arrived is its end, and reports whether it was.
+// endTimeAlone ends the vCPU's run alone if the trap that has arrived is its
+// end, and reports whether it was.
 func (v *vcpu) endTimeAlone() bool {
 	a := v.timeAlone()
 	if a == nil || a.end == 0 || a.over.Load() || v.trap.trap.Kind != probe.TrapBreakpoint || guest.GVA(v.trap.state.Regs.RIP) != a.end {
@@ -187,7 +197,8 @@ func (v *vcpu) endTimeAlone() bool {
 	return true
 }
 
-// blockInterrupts has KVM hold back interrupts of a vCPU that runs alone, and deliver them when it does not any more. Where it cannot, they come.
+// blockInterrupts has KVM hold back interrupts of a vCPU while it runs alone,
+// and deliver them afterwards. If KVM cannot do that, they are delivered.
 func (v *vcpu) blockInterrupts() {
 	a := v.timeAlone()
 	if a != nil {

@@ -41,7 +41,7 @@ func countHits(tb testing.TB, m *Machine, symbol string, n int, post bool) (time
 	var d time.Duration
 	select {
 	case d = <-done:
-	case <-patience.Of(tb).Done():
+	case <-patience.Context(tb).Done():
 		tb.Fatalf("no %d hits: %+v", n, m.State())
 	}
 	if err := m.Engine().Unregister(k); err != nil {
@@ -57,7 +57,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 	if testing.Short() {
 		n = 1000
 	}
-	code, fn := counting(1 << 30)
+	code, fn := countingGuest(1 << 30)
 	for _, post := range []bool{false, true} {
 		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Probe: probe.Options{OptimizeDelay: -1}})
 		if _, mallocs := countHits(t, m, "fn", n, post); mallocs > uint64(n/20) {
@@ -69,7 +69,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 // BenchmarkHit measures one hit with an empty handler, from the guest's int3 to
 // the guest going on, and how many exits it takes.
 func BenchmarkHit(b *testing.B) {
-	code, fn := counting(1 << 31)
+	code, fn := countingGuest(1 << 31)
 	for _, bc := range []struct {
 		name   string
 		symbol string
@@ -127,7 +127,7 @@ func BenchmarkStop(b *testing.B) {
 		b.StopTimer()
 		awaitBusy(m)
 		b.StartTimer()
-		if err := m.Stop(nothing); err != nil {
+		if err := m.Stop(doNothing); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -11,16 +11,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// eferNXE makes the NX bit of page table entries mean something (SDM Vol. 3,
-// 2.2.1).
+// eferNXE enables the NX bit of page table entries (SDM Vol. 3, 2.2.1).
 const eferNXE = 1 << 11
 
-// booted is what follows from how the guest was booted.
+// booted is the data that depends on how the guest was booted.
 type booted struct {
 	space  guest.AddressSpace // the kernel's page tables
 	home   guest.Home
 	deep   bool
-	pins   *guest.TextPins // of space; nil in a Linux guest, whose kernel's text stays in its memory
+	pins   *guest.TextPins // of space; nil in a Linux guest, where the kernel's text stays in its memory
 	tables guest.Mapper    // the kernel's page tables, to add to
 	state  *guest.BootState
 }
@@ -38,7 +37,7 @@ func (m *Machine) load(p payload, to *snapshot.Snapshot) (*guest.BootState, erro
 	var pins *guest.TextPins
 	if _, ok := p.(bare); ok {
 		pins = new(guest.TextPins)
-		as = as.Pinned(pins)
+		as = as.WithPins(pins)
 	}
 	m.booted.Store(&booted{space: as, pins: pins, home: b.Home, deep: b.Deep, tables: b.Tables, state: b})
 	m.exec.reset(b)
@@ -56,9 +55,9 @@ func cpuidHas(entries []kvm.CPUIDEntry, leaf uint32, bit uint) bool {
 	return false
 }
 
-// build makes the VM and its vCPUs in the state that b says, and starts their
-// threads, which park. Precondition: life held or nobody else knows m; no vCPU
-// has a thread.
+// build creates the VM and its vCPUs in the state that b describes, and starts
+// their threads, which park. Precondition: life is held, or no other goroutine
+// knows m; no vCPU has a thread.
 func (m *Machine) build(b *guest.BootState) (err error) {
 	vm, err := m.sys.CreateVM()
 	if err != nil {
@@ -101,7 +100,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		if err := k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
-		// A host that can't tell leaves 0; only Clock cares.
+		// A host that does not know leaves 0; only Clock needs it.
 		if khz, err := k.TSCKHz(); err == nil {
 			m.tscKHz.Store(khz)
 		}
@@ -113,25 +112,26 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	return nil
 }
 
-// resetState forgets what the vCPU, which has no thread, was in the middle of.
+// resetState clears the unfinished work of the vCPU, which has no thread.
 func (v *vcpu) resetState() {
 	v.trap, v.midIO, v.asleep, v.call, v.given, v.gs = arrival{}, false, false, nil, 0, 0
 	v.due, v.haltAll, v.step, v.owesText, v.traceEnd = dueNothing, false, nil, false, false
 	v.tick.Store(false)
 }
 
-// makeRoom lets as many threads run Go code as there are vCPUs and processors. With
-// fewer a vCPU that comes back from KVM_RUN waits until the scheduler takes the place
-// of another one that is inside: with 64 vCPUs on 2 busy processors one round of the
-// built-in guest's workload then took 22 s instead of 7.
+// makeRoom lets as many threads run Go code as there are vCPUs and processors.
+// With fewer, a vCPU that returns from KVM_RUN waits until the scheduler takes
+// the place of another one that is in KVM_RUN. With 64 vCPUs on 2 busy
+// processors, one round of the built-in guest's workload then took 22 s instead
+// of 7.
 func makeRoom(vcpus int) {
 	if n := vcpus + runtime.NumCPU(); runtime.GOMAXPROCS(0) < n {
 		runtime.GOMAXPROCS(n)
 	}
 }
 
-// demolish closes the VM, its vCPUs, and before them what the payload has beside them. No vCPU has a
-// thread.
+// demolish closes the payload's devices, the vCPUs and the VM, in this order. No
+// vCPU has a thread.
 func (m *Machine) demolish() error {
 	errs := []error{m.payload().close()}
 	for _, v := range m.vcpus {
@@ -150,6 +150,6 @@ func (m *Machine) demolish() error {
 	return errors.Join(errs...)
 }
 
-// guestDebug is how vCPUs are debugged at all times: int3 becomes an exit
-// where the host can do that.
+// guestDebug is how vCPUs are always debugged: int3 becomes an exit if the host
+// can do that.
 const guestDebug = kvm.DebugEnable | kvm.DebugUseSWBP

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -22,18 +23,27 @@ const maxCallArgs = 6
 // opHlt is the instruction to which a called function returns.
 const opHlt = 0xf4
 
-// anyCPU stands for the first vCPU that comes to a safe point.
+// anyCPU means the first vCPU that reaches a safe point.
 const anyCPU = -1
 
 // call is one function of the guest that the host runs at a safe point.
 type call struct {
 	fn    guest.GVA
 	args  [maxCallArgs]uint64
-	cpu   int        // on which vCPU, or anyCPU
+	cpu   int        // the vCPU, or anyCPU
 	saved probe.Regs // of the safe point
 	ret   uint64
 	err   error
 	done  chan struct{}
+}
+
+// guestCalls are the host's calls of the guest's functions.
+type guestCalls struct {
+	callQueue
+	m *Machine
+
+	stubMu  sync.Mutex
+	planted guest.GVA // where called functions return to; 0: not written yet
 }
 
 // callQueue holds the calls that wait for a safe point, oldest first; guarded
@@ -55,13 +65,14 @@ func (q *callQueue) next(cpu int) int {
 }
 
 // Call runs the kernel function of the guest at fn with up to six integer
-// arguments, and returns what it returned. It uses the guest's own call service
-// (symbol gp_call_mailbox) when there is one, else a vCPU that is at a safe
-// point: hlt with interrupts off. It waits until ctx ends, or 5 s when ctx
-// has no deadline.
+// arguments, and returns its result. In a Linux guest a kernel thread runs the
+// function from a workqueue, so it may sleep. Otherwise Call uses the guest's
+// own call service (symbol gp_call_mailbox) if there is one, else a vCPU that is
+// at a safe point: hlt with interrupts off. It waits until ctx ends, or 5 s when
+// ctx has no deadline.
 //
-// Nothing is ever cut short: a call that has not begun when the time is over is
-// withdrawn (ErrNoSafePoint); one that has begun goes on, and its result is
+// A call is never cut short. If the time is over before the call begins, it is
+// withdrawn (ErrNoSafePoint). If it has begun, it continues and its result is
 // dropped (ErrCallRunning). The call service takes one call at a time
 // (ErrCallBusy). Every error is a *CallError.
 func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
@@ -77,17 +88,20 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 	case m.inHandler():
 		return fail(fmt.Errorf("%w; use Context.Call", probe.ErrInHandler))
 	}
-	if _, ok := ctx.Deadline(); !ok {
+	g, linux := m.payload().(*linuxGuest)
+	if _, ok := ctx.Deadline(); !ok && !linux {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 	}
 	var ret uint64
 	var err error
-	if box, e := img.Lookup(guest.SymCallMailbox); e == nil {
-		ret, err = m.callService(ctx, box, fn, args)
+	if linux {
+		ret, err = g.callThread(ctx, m, fn, args)
+	} else if box, e := img.Lookup(guest.SymCallMailbox); e == nil {
+		ret, err = m.calls.runService(ctx, box, fn, args)
 	} else {
-		ret, err = m.callSafePoint(ctx, anyCPU, fn, args)
+		ret, err = m.calls.runAtSafePoint(ctx, anyCPU, fn, args)
 	}
 	if err != nil {
 		return fail(err)
@@ -95,12 +109,13 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 	return ret, nil
 }
 
-// callSafePoint runs the function on vCPU cpu, or the first one that comes to a
-// safe point.
-func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args []uint64) (uint64, error) {
+// runAtSafePoint runs the function on vCPU cpu, or on the first one that reaches
+// a safe point.
+func (q *guestCalls) runAtSafePoint(ctx context.Context, cpu int, fn guest.GVA, args []uint64) (uint64, error) {
+	m := q.m
 	c := &call{fn: fn, cpu: cpu, done: make(chan struct{})}
 	copy(c.args[:], args)
-	stub, err := m.plantCallStub()
+	stub, err := q.plantStub()
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +124,7 @@ func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args
 		m.mu.Unlock()
 		return 0, ErrNotRunning
 	}
-	m.calls.waiting, m.calls.stub = append(m.calls.waiting, c), stub
+	q.waiting, q.stub = append(q.waiting, c), stub
 	m.wakeAll()
 	m.mu.Unlock()
 
@@ -120,8 +135,8 @@ func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if i := slices.Index(m.calls.waiting, c); i >= 0 {
-		m.calls.waiting = slices.Delete(m.calls.waiting, i, i+1)
+	if i := slices.Index(q.waiting, c); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
 		return 0, ErrNoSafePoint
 	}
 	select {
@@ -132,21 +147,28 @@ func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args
 	}
 }
 
-// plantCallStub returns the address of a hlt that a function can return to.
-func (m *Machine) plantCallStub() (guest.GVA, error) {
-	m.stubMu.Lock()
-	defer m.stubMu.Unlock()
-	if m.stub != 0 {
-		return m.stub, nil
+// plantStub writes a hlt that a function can return to, and returns its address.
+// In a Linux guest it is an out to guest.PortDetour instead, because a hlt would
+// not leave KVM.
+func (q *guestCalls) plantStub() (guest.GVA, error) {
+	m := q.m
+	q.stubMu.Lock()
+	defer q.stubMu.Unlock()
+	if q.planted != 0 {
+		return q.planted, nil
 	}
-	a, err := m.target().AllocExec(m.Image().ID().Entry, 1)
+	code := []byte{opHlt}
+	if _, ok := m.payload().(*linuxGuest); ok {
+		code = guest.TrapStub(guest.PortDetour)[:2]
+	}
+	a, err := m.target().AllocExec(m.Image().ID().Entry, len(code))
 	if err != nil {
 		return 0, err
 	}
-	if err := m.target().WriteExec(a, []byte{opHlt}); err != nil {
+	if err := m.target().WriteExec(a, code); err != nil {
 		return 0, err
 	}
-	m.stub = a
+	q.planted = a
 	return a, nil
 }
 
@@ -165,11 +187,12 @@ func (q *callQueue) begin(i int, v *vcpu) {
 	v.call = c
 }
 
-// enter makes the vCPU go on at fn, with a stack below sp whose return address
-// is stub.
-func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) error {
+// enter makes the vCPU continue at fn, with a stack below sp whose return
+// address is stub.
+func (v *trapFrame) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) error {
 	r := v.regs
-	for i, p := range []*uint64{&r.RDI, &r.RSI, &r.RDX, &r.RCX, &r.R8, &r.R9} {
+	for i, n := range x86.ArgRegs {
+		p := r.Reg(n)
 		*p = 0
 		if i < len(args) {
 			*p = args[i]
@@ -189,8 +212,9 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	return nil
 }
 
-// finish takes vCPU v, which runs the call, back to its safe point when the hlt that it has
-// just executed is the one that its call returns to. Precondition: Machine.mu held.
+// finish returns vCPU v, which runs the call, to its safe point if the hlt that
+// it has just executed is the one that its call returns to. Precondition:
+// Machine.mu held.
 func (c *call) finish(v *vcpu) {
 	if guest.GVA(v.regs.RIP) != v.m.calls.stub+1 {
 		return
@@ -202,18 +226,21 @@ func (c *call) finish(v *vcpu) {
 	close(c.done)
 }
 
-// endCalls ends all calls, with an error: the guest that would run them is at
-// its end. Precondition: m.mu held.
-func (m *Machine) endCalls(why error) {
+// endAll ends all calls with an error, because the guest that would run them has
+// ended. Precondition: m.mu held.
+func (q *guestCalls) endAll(why error) {
 	end := func(c *call) {
 		c.err = why
 		close(c.done)
 	}
-	for _, c := range m.calls.waiting {
+	for _, c := range q.waiting {
 		end(c)
 	}
-	m.calls.waiting = nil
-	for _, v := range m.vcpus {
+	q.waiting = nil
+	if g, ok := q.m.payload().(*linuxGuest); ok {
+		g.failCall(why)
+	}
+	for _, v := range q.m.vcpus {
 		if v.call != nil {
 			end(v.call)
 			v.call = nil
@@ -221,9 +248,13 @@ func (m *Machine) endCalls(why error) {
 	}
 }
 
-// forgetStub has the next call make a new return stub: exec areas start anew.
-func (m *Machine) forgetStub() {
-	m.stubMu.Lock()
-	defer m.stubMu.Unlock()
-	m.stub = 0
+// forgetStub makes the next call write a new return stub, because the exec areas
+// are reset.
+func (q *guestCalls) forgetStub() {
+	q.stubMu.Lock()
+	defer q.stubMu.Unlock()
+	q.planted = 0
+	if g, ok := q.m.payload().(*linuxGuest); ok {
+		g.forgetCalls(q.m)
+	}
 }

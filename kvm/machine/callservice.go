@@ -9,50 +9,51 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// servicePoll is how often the call service's answer is looked for.
+// servicePoll is how often the host checks for the call service's answer.
 const servicePoll = 500 * time.Microsecond
 
-// callService asks the guest's call service at box.
-func (m *Machine) callService(ctx context.Context, box guest.Symbol, fn guest.GVA, args []uint64) (uint64, error) {
+// runService makes a call through the guest's call service at box.
+func (q *guestCalls) runService(ctx context.Context, box guest.Symbol, fn guest.GVA, args []uint64) (uint64, error) {
+	m := q.m
 	m.mu.Lock()
 	switch {
 	case m.phase != PhaseRunning:
 		m.mu.Unlock()
 		return 0, ErrNotRunning
-	case m.calls.service:
+	case q.service:
 		m.mu.Unlock()
 		return 0, ErrCallBusy
 	}
-	m.calls.service = true
+	q.service = true
 	m.mu.Unlock()
 	defer func() {
 		m.mu.Lock()
-		m.calls.service = false
+		q.service = false
 		m.mu.Unlock()
 	}()
 	poll := time.NewTicker(servicePoll)
 	defer poll.Stop()
-	b, err := m.mailbox(box)
+	b, err := q.readMailbox(box)
 	if err != nil {
 		return 0, err
 	}
-	for b.request != b.done { // left over from a call that was given up
+	for b.request != b.done { // an earlier call timed out and still runs
 		select {
 		case <-ctx.Done():
 			return 0, ErrCallBusy
 		case <-poll.C:
 		}
-		if b, err = m.mailbox(box); err != nil {
+		if b, err = q.readMailbox(box); err != nil {
 			return 0, err
 		}
 	}
 	want := b.request + 1
-	if err := m.postCall(box.Addr, want, fn, args); err != nil {
+	if err := q.post(box.Addr, want, fn, args); err != nil {
 		return 0, err
 	}
 	for {
 		changed := m.Changed()
-		if b, err = m.mailbox(box); err != nil {
+		if b, err = q.readMailbox(box); err != nil {
 			return 0, err
 		}
 		if b.done == want {
@@ -73,7 +74,7 @@ func (m *Machine) callService(ctx context.Context, box guest.Symbol, fn guest.GV
 	}
 }
 
-// mailbox is what the host reads of the call service's mailbox.
+// mailbox is the part of the call service's mailbox that the host reads.
 type mailbox struct{ request, done, ret, fault uint64 }
 
 // mailboxFault is the offset of a word that a guest may add to its mailbox: 0
@@ -81,14 +82,14 @@ type mailbox struct{ request, done, ret, fault uint64 }
 // ended it.
 const mailboxFault = guest.MailboxSize
 
-// mailbox reads and checks the mailbox.
-func (m *Machine) mailbox(box guest.Symbol) (mailbox, error) {
+// readMailbox reads and checks the mailbox.
+func (q *guestCalls) readMailbox(box guest.Symbol) (mailbox, error) {
 	var p [mailboxFault + 8]byte
 	n := guest.MailboxSize
 	if box.Size >= uint64(len(p)) {
 		n = len(p)
 	}
-	if err := m.Peek(box.Addr, p[:n]); err != nil {
+	if err := q.m.Peek(box.Addr, p[:n]); err != nil {
 		return mailbox{}, fmt.Errorf("call service: %w", err)
 	}
 	at := func(off int) uint64 { return binary.LittleEndian.Uint64(p[off:]) }
@@ -98,9 +99,10 @@ func (m *Machine) mailbox(box guest.Symbol) (mailbox, error) {
 	return mailbox{at(guest.MailboxRequest), at(guest.MailboxDone), at(guest.MailboxRet), at(mailboxFault)}, nil
 }
 
-// postCall hands a request to the call service: the number last, which is what
-// the guest looks at.
-func (m *Machine) postCall(box guest.GVA, number uint64, fn guest.GVA, args []uint64) error {
+// post passes a request to the call service. It writes the number last, because
+// the guest polls it.
+func (q *guestCalls) post(box guest.GVA, number uint64, fn guest.GVA, args []uint64) error {
+	m := q.m
 	m.memory.RLock()
 	defer m.memory.RUnlock()
 	if m.freed {

@@ -15,17 +15,17 @@ const (
 // ConsoleLine is one line of guest output.
 type ConsoleLine struct {
 	Seq  uint64    // from 0, without gaps, over the life of the machine
-	Time time.Time // when its last byte came
+	Time time.Time // when its last byte was written
 	Text string    // without the newline; bytes as the guest wrote them
 	// Partial: the guest has not (yet) ended the line. Such a line is seen
 	// only at the end of History and when the guest has stopped for good.
 	Partial bool
 }
 
-// Console keeps what the guest wrote to port 0xe9: the newest lines, and
-// subscribers that get each line as it ends. All methods may be called from
+// Console keeps the newest lines that the guest wrote to port 0xe9, and passes
+// each line to its subscribers as the line ends. All methods may be called from
 // any goroutine. A slow subscriber loses lines, which are counted; it never
-// holds up the guest.
+// blocks the guest.
 type Console struct {
 	mu      sync.Mutex
 	lines   []ConsoleLine // ring
@@ -34,8 +34,8 @@ type Console struct {
 	bytes   int           // text bytes in the ring
 	seq     uint64        // of the next line
 	dropped uint64        // lines that fell out of the history
-	part    []byte        // the line in progress, of the terminal that has written last
-	other   []byte        // that of the other one
+	part    []byte        // the unfinished line, of the terminal that has written last
+	other   []byte        // the other terminal's
 	second  bool          // the second terminal has written last
 	subs    map[*ConsoleSub]struct{}
 	taps    map[*ConsoleTap]struct{}
@@ -58,13 +58,15 @@ func newConsole() *Console {
 	}
 }
 
-// write takes guest output as it comes.
+// write adds guest output.
 func (c *Console) write(p []byte) { c.put(p, false, false) }
 
-// writeTTY takes output of a terminal, whose lines end in carriage return and newline.
+// writeTTY adds output of a terminal, whose lines end in carriage return and
+// newline.
 func (c *Console) writeTTY(p []byte) { c.put(p, true, false) }
 
-// writeSecondTTY takes output of a guest's second terminal, whose lines are apart from the first one's.
+// writeSecondTTY adds output of a guest's second terminal. Its lines are
+// separate from the first one's.
 func (c *Console) writeSecondTTY(p []byte) { c.put(p, true, true) }
 
 func (c *Console) put(p []byte, tty, second bool) {
@@ -91,7 +93,7 @@ func (c *Console) put(p []byte, tty, second bool) {
 	}
 }
 
-// flush ends the lines that the guest left open when it stopped for good.
+// flush ends the unfinished lines when the guest has stopped for good.
 func (c *Console) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +105,7 @@ func (c *Console) flush() {
 	}
 }
 
-// endLine moves the line in progress to the history and to the subscribers.
+// endLine moves the unfinished line to the history and to the subscribers.
 // Precondition: c.mu held.
 func (c *Console) endLine(partial bool) {
 	l := ConsoleLine{Seq: c.seq, Time: time.Now(), Text: string(c.part), Partial: partial}
@@ -133,16 +135,16 @@ func (s *ConsoleSub) send(l ConsoleLine) {
 	}
 }
 
-// History returns the lines that are kept, oldest first, the unfinished one
-// last, and how many older lines are gone.
+// History returns the kept lines, oldest first, the unfinished one last, and how
+// many older lines are gone.
 func (c *Console) History() (lines []ConsoleLine, dropped uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.newest(c.n), c.dropped
+	return c.newestLines(c.n), c.dropped
 }
 
-// next returns the number of the line in progress.
-func (c *Console) next() uint64 {
+// nextLine returns the number of the unfinished line.
+func (c *Console) nextLine() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seq
@@ -152,7 +154,7 @@ func (c *Console) next() uint64 {
 func (c *Console) tail(max int) []ConsoleLine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.newest(max)
+	return c.newestLines(max)
 }
 
 // tailText returns the texts of the newest max lines.
@@ -164,8 +166,8 @@ func (c *Console) tailText(max int) []string {
 	return out
 }
 
-// newest copies the newest max lines. Precondition: c.mu held.
-func (c *Console) newest(max int) []ConsoleLine {
+// newestLines copies the newest max lines. Precondition: c.mu held.
+func (c *Console) newestLines(max int) []ConsoleLine {
 	max = min(max, c.n)
 	out := make([]ConsoleLine, 0, max+1)
 	for i := c.n - max; i < c.n; i++ {
@@ -177,9 +179,9 @@ func (c *Console) newest(max int) []ConsoleLine {
 	return out
 }
 
-// Subscribe returns a subscription with room for queue lines (at least 1)
-// that the subscriber has not taken yet, and the complete lines that are kept
-// now: none is missing between the two, none is in both.
+// Subscribe returns a subscription with room for queue unread lines (at least
+// 1), and the complete lines that are kept now. No line is missing between the
+// two, and none is in both.
 func (c *Console) Subscribe(queue int) (*ConsoleSub, []ConsoleLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,9 +191,9 @@ func (c *Console) Subscribe(queue int) (*ConsoleSub, []ConsoleLine) {
 	} else {
 		c.subs[s] = struct{}{}
 	}
-	history := c.newest(c.n)
+	history := c.newestLines(c.n)
 	if k := len(history); k > 0 && len(c.part) > 0 {
-		history = history[:k-1] // the line in progress comes when it ends
+		history = history[:k-1] // the unfinished line comes when it ends
 	}
 	return s, history
 }
@@ -200,8 +202,8 @@ func (c *Console) Subscribe(queue int) (*ConsoleSub, []ConsoleLine) {
 // machine is closed.
 func (s *ConsoleSub) C() <-chan ConsoleLine { return s.ch }
 
-// Lost returns how many lines did not fit into the queue so far.
-func (s *ConsoleSub) Lost() uint64 {
+// LostLines returns how many lines did not fit into the queue so far.
+func (s *ConsoleSub) LostLines() uint64 {
 	s.console.mu.Lock()
 	defer s.console.mu.Unlock()
 	return s.lost

@@ -94,8 +94,8 @@ func TestConsoleSubscriber(t *testing.T) {
 	if got := []string{(<-s.C()).Text, (<-s.C()).Text}; got[0] != "half" || got[1] != "second" {
 		t.Errorf("lines %q", got)
 	}
-	if s.Lost() != 1 {
-		t.Errorf("lost %d, want 1", s.Lost())
+	if s.LostLines() != 1 {
+		t.Errorf("lost %d, want 1", s.LostLines())
 	}
 	s.Close()
 	s.Close()

@@ -1,10 +1,11 @@
 package machine
 
-// tapRoom is how many bytes of output a tap holds that nobody has taken.
+// tapRoom is how many bytes of unread output a tap holds.
 const tapRoom = 64 << 10
 
-// ConsoleTap receives what the guest writes to its console as it is: every byte, whether or not a
-// line ends. What does not fit is lost and counted; it never holds up the guest.
+// ConsoleTap receives the raw output of the guest's console: every byte, whether
+// or not a line ends. Output that does not fit is dropped and counted. A tap
+// never blocks the guest.
 type ConsoleTap struct {
 	console *Console
 	ready   chan struct{} // holds a token when there are bytes; closed with the console
@@ -12,8 +13,9 @@ type ConsoleTap struct {
 	lost    uint64
 }
 
-// Tap returns a tap, and the lines that are kept now, with the one that is not ended: no byte is missing
-// between the two, none is in both. Close it when done.
+// Tap returns a tap, and the lines that are kept now, including the unfinished
+// one. No byte is missing between the two, and none is in both. Close it when
+// done.
 func (c *Console) Tap() (*ConsoleTap, []ConsoleLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -23,15 +25,15 @@ func (c *Console) Tap() (*ConsoleTap, []ConsoleLine) {
 	} else {
 		c.taps[t] = struct{}{}
 	}
-	return t, c.newest(c.n)
+	return t, c.newestLines(c.n)
 }
 
-// Ready returns a channel that yields when Take has something, and that is closed when the console or
-// the tap is.
+// Ready returns a channel that yields when Take has data, and that is closed
+// when the console or the tap is closed.
 func (t *ConsoleTap) Ready() <-chan struct{} { return t.ready }
 
-// Take returns the bytes that came since the last call, and how many bytes were lost so far. It
-// returns nil when there are none.
+// Take returns the bytes that came since the last call, or nil, and how many
+// bytes were lost so far.
 func (t *ConsoleTap) Take() (b []byte, lost uint64) {
 	t.console.mu.Lock()
 	defer t.console.mu.Unlock()

@@ -5,10 +5,11 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// CrashKind says how a guest came to an end that it did not ask for.
+// CrashKind is the way in which a guest ended without asking for it.
 type CrashKind string
 
 // The kinds of crash.
@@ -16,13 +17,13 @@ const (
 	CrashTripleFault CrashKind = "triple_fault" // KVM_EXIT_SHUTDOWN (SDM Vol. 3, 6.15, interrupt 8)
 	CrashEmulation   CrashKind = "emulation"    // KVM could not emulate an instruction
 	CrashInternal    CrashKind = "internal"     // another KVM_EXIT_INTERNAL_ERROR
-	CrashEntry       CrashKind = "entry"        // KVM_EXIT_FAIL_ENTRY: the processor refused the guest state
-	CrashBreakpoint  CrashKind = "breakpoint"   // an int3 that is nobody's, and that cannot be given to the guest
+	CrashEntry       CrashKind = "entry"        // KVM_EXIT_FAIL_ENTRY: the processor rejected the guest state
+	CrashBreakpoint  CrashKind = "breakpoint"   // an int3 that is not the engine's and cannot be passed to the guest
 	CrashHost        CrashKind = "host"         // KVM_RUN failed
-	CrashExit        CrashKind = "exit"         // an exit reason that a guest of ours never causes
+	CrashExit        CrashKind = "exit"         // an exit reason that our guests never cause
 )
 
-// CrashReport is what is known about a crash, taken on the vCPU that crashed.
+// CrashReport describes a crash. It is taken on the vCPU that crashed.
 type CrashReport struct {
 	CPU    int       `json:"cpu"`
 	Kind   CrashKind `json:"kind"`
@@ -38,7 +39,7 @@ type CrashReport struct {
 	Console  []string     `json:"console,omitempty"`
 }
 
-// ControlRegs are the registers that say in which mode the vCPU was.
+// ControlRegs are the registers that define the vCPU's mode.
 type ControlRegs struct {
 	CR0  uint64 `json:"cr0"`
 	CR2  uint64 `json:"cr2"`
@@ -51,13 +52,13 @@ type ControlRegs struct {
 	IDT  uint64 `json:"idt"`
 }
 
-// Sizes of what is known about an end.
+// Sizes of the report about a guest's end.
 const (
 	crashStackWords = 8
 	endConsoleLines = 16
 )
 
-// String renders the report in several lines, as the daemon logs it.
+// String returns the report in several lines, as the daemon logs it.
 func (r *CrashReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "guest crashed on vcpu %d: %s\n", r.CPU, r.Text)
@@ -69,11 +70,14 @@ func (r *CrashReport) String() string {
 	if r.Symbol != "" {
 		fmt.Fprintf(&b, " %s", r.Symbol)
 	}
-	fmt.Fprintf(&b, "\n  rax %016x rbx %016x rcx %016x rdx %016x\n", g.RAX, g.RBX, g.RCX, g.RDX)
-	fmt.Fprintf(&b, "  rsi %016x rdi %016x rsp %016x rbp %016x\n", g.RSI, g.RDI, g.RSP, g.RBP)
-	fmt.Fprintf(&b, "  r8  %016x r9  %016x r10 %016x r11 %016x\n", g.R8, g.R9, g.R10, g.R11)
-	fmt.Fprintf(&b, "  r12 %016x r13 %016x r14 %016x r15 %016x\n", g.R12, g.R13, g.R14, g.R15)
-	fmt.Fprintf(&b, "  rflags %08x cs %04x ss %04x cr0 %08x cr2 %016x cr3 %x cr4 %x efer %x\n",
+	all := g.Values()
+	for i, v := range all[:16] {
+		if i%4 == 0 {
+			b.WriteString("\n ")
+		}
+		fmt.Fprintf(&b, " %-3s %016x", x86.RegNames[i], v)
+	}
+	fmt.Fprintf(&b, "\n  rflags %08x cs %04x ss %04x cr0 %08x cr2 %016x cr3 %x cr4 %x efer %x\n",
 		g.RFLAGS, c.CS, c.SS, c.CR0, c.CR2, c.CR3, c.CR4, c.EFER)
 	for _, l := range r.Code {
 		fmt.Fprintf(&b, "  %s\n", l)
@@ -91,7 +95,7 @@ func (r *CrashReport) String() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// symbolize returns name+0xoffset, or "" where no symbol is.
+// symbolize returns name+0xoffset, or "" if there is no symbol.
 func symbolize(syms probe.Symbols, addr guest.GVA) string {
 	if syms == nil {
 		return ""
@@ -105,7 +109,7 @@ func symbolize(syms probe.Symbols, addr guest.GVA) string {
 
 // newCrash fills a report from the vCPU's registers and memory. It runs on the
 // vCPU's own thread.
-func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
+func (v *trapFrame) newCrash(kind CrashKind, text string) *CrashReport {
 	m := v.m
 	r := &CrashReport{CPU: v.id, Kind: kind, Text: text, Regs: *v.regs}
 	s := v.sregs
@@ -113,8 +117,8 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 		CR0: s.CR0, CR2: s.CR2, CR3: s.CR3, CR4: s.CR4, EFER: s.EFER,
 		CS: s.CS.Selector, SS: s.SS.Selector, GDT: s.GDT.Base, IDT: s.IDT.Base,
 	}
-	// After INIT a processor stands at f000:fff0 in real mode (SDM Vol. 3,
-	// table 9-1). No guest of ours goes there by itself: it starts in long mode.
+	// After INIT a processor is at f000:fff0 in real mode (SDM Vol. 3, table 9-1).
+	// Guests do not go there by themselves: they start in long mode.
 	r.RegsLost = r.Regs.RIP == 0xfff0 && s.CR0&cr0PE == 0
 	syms := m.Image()
 	r.Symbol = symbolize(syms, guest.GVA(r.Regs.RIP))

@@ -25,7 +25,7 @@ func TestBuiltinCrashes(t *testing.T) {
 	} {
 		t.Run(tc.how, func(t *testing.T) {
 			m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "crash=" + tc.how})
-			over := m.Over()
+			over := m.Ended()
 			select {
 			case <-over:
 				t.Error("it is over before it has begun")
@@ -50,7 +50,7 @@ func TestBuiltinCrashes(t *testing.T) {
 				t.Fatal(err)
 			}
 			select {
-			case <-m.Over():
+			case <-m.Ended():
 				t.Error("it is over behind a reset")
 			default:
 			}

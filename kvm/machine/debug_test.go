@@ -30,7 +30,7 @@ var loopSteps = []guest.GVA{0x02, 0x05, 0x06, 0x07, 0x0e, 0x12, 0x14, 0x0c}
 // errors are fatal.
 func cannotStop(t *testing.T, m *Machine, err error) bool {
 	t.Helper()
-	cannot := m.Host().CannotBreak(false, false) != ""
+	cannot := m.Host().NoBreakReason(false, false) != ""
 	var e *probe.Error
 	if err == nil && !cannot || cannot && errors.As(err, &e) && e.Code == probe.CodeHostCannot {
 		return cannot
@@ -42,16 +42,16 @@ func cannotStop(t *testing.T, m *Machine, err error) bool {
 // awaitStops waits until that many vCPUs are stopped.
 func awaitStops(t *testing.T, m *Machine, n int) []Stop {
 	t.Helper()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for {
 		changed := m.Changed()
-		if s := m.Stopped(); len(s) >= n {
+		if s := m.Stops(); len(s) >= n {
 			return s
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			t.Fatalf("%d vCPUs are stopped, want %d: %+v", len(m.Stopped()), n, m.State())
+			t.Fatalf("%d vCPUs are stopped, want %d: %+v", len(m.Stops()), n, m.State())
 		}
 	}
 }
@@ -73,7 +73,7 @@ func registers(t *testing.T, m *Machine, cpu int) (r Registers) {
 // takes the probe off while it stands there, and lets it go on: each instruction is executed once, and hit once.
 func TestStopAndStep(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, loop, nil, tinySym{"loop", tinyText, uint64(len(loop))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	e, ctx := m.Engine(), patience.Of(t)
+	e, ctx := m.Engine(), patience.Context(t)
 	var hits [8]atomic.Uint64
 	stopAt := &probe.Kprobe{Name: "stop", Addr: tinyText + 0x0e, Pre: func(c *probe.Context) int { c.Stop(); return 0 }}
 	if cannotStop(t, m, e.Register(stopAt)) {
@@ -202,7 +202,7 @@ func TestStopAndStep(t *testing.T) {
 	if err := m.Reset(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s := m.Stopped(); len(s) != 0 {
+	if s := m.Stops(); len(s) != 0 {
 		t.Errorf("%+v", s)
 	}
 	if did, err := m.Step(ctx, 0, 3); did != 3 || err != nil {
@@ -226,7 +226,7 @@ func TestStopAndStep(t *testing.T) {
 // trap that the guest would come to.
 func TestGoOnInAJump(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, loop, nil, tinySym{"loop", tinyText, uint64(len(loop))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	e, ctx := m.Engine(), patience.Of(t)
+	e, ctx := m.Engine(), patience.Context(t)
 	stopAt := &probe.Kprobe{Name: "stop", Addr: tinyText + 0x0e, Pre: func(c *probe.Context) int { c.Stop(); return 0 }}
 	if cannotStop(t, m, e.Register(stopAt)) {
 		return
@@ -259,7 +259,7 @@ func TestGoOnInAJump(t *testing.T) {
 // a stop of all takes the other along.
 func TestTwoStops(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, loop, nil, tinySym{"loop", tinyText, uint64(len(loop))}), VCPUs: 2, Memory: 16 << 20, Tick: -1})
-	e, ctx := m.Engine(), patience.Of(t)
+	e, ctx := m.Engine(), patience.Context(t)
 	var all atomic.Bool
 	p := &probe.Kprobe{Name: "stop", Addr: tinyText + 0x0e, Pre: func(c *probe.Context) int {
 		c.Stop()

@@ -21,7 +21,8 @@ type steps struct {
 	err  error
 }
 
-// serveDebugger does what the vCPU was woken for, and reports whether it is to rest again.
+// serveDebugger does the work for which the vCPU was woken, and reports whether
+// it should rest again.
 func (v *vcpu) serveDebugger() bool {
 	v.m.mu.Lock()
 	r, goOn := v.steps, v.goOn
@@ -38,14 +39,15 @@ func (v *vcpu) serveDebugger() bool {
 	return v.due == dueStop
 }
 
-// serve executes the instructions. It runs on the vCPU's thread, and leaves the vCPU at rest.
+// serve executes the instructions. It runs on the vCPU's thread, and leaves the
+// vCPU in a resting state.
 func (r *steps) serve(v *vcpu) {
 	m := v.m
-	if v.owesText { // of a step in place, at whose end it was stopped
+	if v.owesText { // left by a step in place that ended with a stop
 		v.reconcileText()
 	}
 	for r.did < r.n && r.err == nil {
-		if m.gate.Load()&(gateStop|gateStep) != 0 { // others stop the world between two steps
+		if m.gate.Load()&(gateStop|gateStep) != 0 { // other threads stop the world between two steps
 			m.mu.Lock()
 			v.rest(stateSettled, func() bool { return true })
 			m.mu.Unlock()
@@ -56,19 +58,19 @@ func (r *steps) serve(v *vcpu) {
 			m.mu.Unlock()
 		}
 		if r.err == nil && r.did > 0 && m.engine.InSlot(guest.GVA(v.regs.RIP)) {
-			r.err = fmt.Errorf("vcpu %d: %w", v.id, ErrInEngine) // an iretq has led there
+			r.err = fmt.Errorf("vcpu %d: %w", v.id, ErrInEngine) // an iretq has returned there
 		}
 		if r.err == nil {
 			if r.err = v.stepForDebugger(); r.err == nil {
 				r.did++
 			}
 		}
-		if v.owesText { // before the next instruction, which may be what has changed
+		if v.owesText { // before the next instruction, which may be the changed one
 			v.reconcileText()
 		}
 	}
 	v.completeExit()
-	m.engine.StoppedBy(v.id) // a hit on the way stops where the step does
+	m.engine.TakeStopper(v.id) // a hit on the way stops where the step does
 	v.due, v.haltAll = duePark, false
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +85,7 @@ func (r *steps) serve(v *vcpu) {
 // debugStep is one instruction that a vCPU executes for a debugger. The vCPU's thread owns it.
 type debugStep struct {
 	v    *vcpu
-	owed bool  // the trap of the guest's own TF is to come afterwards
+	owed bool  // the trap of the guest's own TF is still to be raised
 	err  error // why the instruction was not executed
 }
 
@@ -105,14 +107,14 @@ func (s *debugStep) execute() error {
 	}
 	state := v.state()
 	code := make([]byte, x86.MaxLen)
-	n := m.ownCode(state.Root, guest.GVA(state.Regs.RIP), code)
+	n := m.readOwnCode(state.Root, guest.GVA(state.Regs.RIP), code)
 	v.trap = arrival{via: viaExit, state: state, trap: probe.Trap{Kind: probe.TrapBreakpoint}}
 	at := guest.GVA(state.Regs.RIP)
 	d := m.engine.Advance(v.id, state, code[:n])
 	if own := func() bool {
 		return d.Action == probe.NotOurs && n > 0 && code[0] == x86.Int3 && guest.GVA(state.Regs.RIP) == at
 	}; own() {
-		if v.claim() { // it is a probe's in another mapping of the file, and one here from now on
+		if v.claim() { // a probe's int3 in another mapping of the file, which claim adds here
 			d = m.engine.Advance(v.id, state, code[:n])
 		}
 		if own() {
@@ -141,22 +143,25 @@ func (s *debugStep) execute() error {
 	return nil
 }
 
-// executeInt3 has the processor execute the guest's own int3 at at, and deliver it: the vCPU is then at the first instruction of the
-// guest's handler. An exception that is queued without the int3 would not do: for the RIP in its frame VMX and SVM take the length of
-// the instruction that KVM knows from its last exit, which was another instruction's.
+// executeInt3 has the processor execute the guest's own int3 at this address,
+// and deliver it, so that the vCPU is at the first instruction of the guest's handler.
+// Queuing an exception without the int3 would not work: for the RIP in its
+// frame, VMX and SVM use the instruction length that KVM remembers from its last
+// exit, which is another instruction's.
 func (s *debugStep) executeInt3(at guest.GVA) error {
 	v := s.v
 	return v.m.stopWorld(v, func() (err error) {
 		var p patches
 		defer func() { err = errors.Join(err, p.undo()) }()
-		// Others may have written there since it was read, and a jump of the engine's may lie over it.
+		// Another vCPU may have written there since it was read, and one of the engine's
+		// jumps may cover it.
 		root := v.state().Root
 		if code, err := p.restoreCode(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != x86.Int3 {
 			return errors.Join(err, fmt.Errorf("%w at %v: its text has just changed", ErrCannotStep, at))
 		}
 		v.n.foreign.inc()
 		ends := s.plantHandlers(&p)
-		// Interrupts of KVM's controllers would come first.
+		// Interrupts of KVM's controllers would be delivered first.
 		held := uint64(0)
 		if v.m.payload().hasAPIC() {
 			held = v.regs.RFLAGS & x86.FlagIF
@@ -184,7 +189,7 @@ func (s *debugStep) executeInt3(at guest.GVA) error {
 			}
 			v.dispatch()
 			return nil
-		case guest.GVA(v.trap.state.Regs.RIP) != at: // another exception, of its delivery
+		case guest.GVA(v.trap.state.Regs.RIP) != at: // another exception, during its delivery
 			v.resume()
 			return nil
 		}
@@ -194,9 +199,10 @@ func (s *debugStep) executeInt3(at guest.GVA) error {
 	})
 }
 
-// enterHandler has the processor deliver the exception that is queued: the vCPU is then at the first
-// instruction of the guest's handler. Where the guest's vector hands breakpoints or debug exceptions to the host, that is
-// where the guest goes on with one that is its own.
+// enterHandler has the processor deliver the queued exception, so that the vCPU
+// is at the first instruction of the guest's handler. If the guest's vector
+// forwards breakpoints or debug exceptions to the host, it is the address at
+// which the guest continues with an exception of its own.
 func (s *debugStep) enterHandler() error {
 	return s.v.m.stopWorld(s.v, func() (err error) {
 		var p patches
@@ -215,7 +221,8 @@ func (h handlerEntries) has(t *arrival) bool {
 	})
 }
 
-// plantHandlers puts temporary int3s at the guest's handlers of all exceptions, but for those that hand theirs to the host. The world is stopped.
+// plantHandlers puts temporary int3s at the guest's handlers of all exceptions,
+// except at those that forward the exception to the host. The world is stopped.
 func (s *debugStep) plantHandlers(p *patches) handlerEntries {
 	as, at := s.v.m.space(0), s.v.handlersOf(exceptions|1<<x86.VectorDB|1<<x86.VectorBP)
 	for i, l := range at {
@@ -246,7 +253,8 @@ func (s *debugStep) awaitHandler(entries handlerEntries) error {
 	return nil
 }
 
-// handsOver reports whether a handler is a stub that hands its exception to the host: an int3 in one of vector 3 would come to itself.
+// handsOver reports whether a handler is a stub that forwards its exception to
+// the host: an int3 in the stub of vector 3 would trap to itself.
 func (s *debugStep) handsOver(as guest.AddressSpace, l *landing) bool {
 	if l.vector == x86.VectorBP && s.v.m.payload().forwards() {
 		return true

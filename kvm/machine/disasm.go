@@ -13,7 +13,7 @@ import (
 type DisasmLine struct {
 	Addr   guest.GVA `json:"addr"`
 	Bytes  []byte    `json:"bytes"`
-	Text   string    `json:"text"` // as objdump has it, "(unknown)", or "(bad)" where no instruction is
+	Text   string    `json:"text"` // as in objdump, "(unknown)", or "(bad)" for a byte that is not an instruction
 	Symbol string    `json:"symbol,omitempty"`
 	// Current marks the instruction that the listing is about.
 	Current bool `json:"current,omitempty"`
@@ -31,14 +31,14 @@ func (l DisasmLine) String() string {
 // Sizes of a listing.
 const (
 	disasmBefore = 4    // instructions before RIP
-	disasmAfter  = 4    // and behind it
+	disasmAfter  = 4    // and after it
 	disasmReach  = 4096 // how far back the symbol may start
 	insnMax      = 15   // bytes (SDM Vol. 2, 2.3.11)
 )
 
-// disassemble lists the code around rip as as maps it, with what probes
-// displaced, which unpatch puts back. Instructions before rip are known only when the
-// symbol's start is near, for x86 code cannot be decoded backwards.
+// disassemble lists the code around rip in as. It calls unpatch to replace
+// probes by the original bytes. Instructions before rip are known only if the
+// symbol's start is near, because x86 code cannot be decoded backwards.
 func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA, unpatch func(guest.GVA, []byte)) []DisasmLine {
 	var before []DisasmLine
 	if s, ok := syms.Find(rip); ok && rip-s.Addr <= disasmReach {
@@ -64,8 +64,8 @@ func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA, unpat
 	return lines
 }
 
-// disasmOne decodes the instruction at a. A byte that is none is shown as one
-// "(bad)" byte; false means that nothing is mapped there.
+// disasmOne decodes the instruction at a. A byte that is not an instruction is
+// shown as one "(bad)" byte. It returns false if nothing is mapped there.
 func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch func(guest.GVA, []byte)) (DisasmLine, bool) {
 	code := make([]byte, insnMax)
 	n := len(code)
@@ -82,7 +82,7 @@ func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch f
 		return l, true
 	}
 	l.Bytes = code[:inst.Len]
-	l.Text = x86text.Of(&inst, uint64(a), func(addr uint64) (string, uint64) {
+	l.Text = x86text.Format(&inst, uint64(a), func(addr uint64) (string, uint64) {
 		s, _ := syms.Find(guest.GVA(addr))
 		return s.Name, uint64(s.Addr)
 	})

@@ -78,7 +78,7 @@ func TestEngineMemory(t *testing.T) {
 		if !tc.fits {
 			continue
 		}
-		if m, err := as.At(e.home).Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User || m.NoExec {
+		if m, err := as.WithHome(e.home).Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User || m.NoExec {
 			t.Errorf("%v: %+v, %v, want %v", tc.at, m, err, pa)
 		}
 	}

@@ -34,7 +34,7 @@ func functionStarts(img *guest.Image, s guest.Symbol) (map[uint64]bool, bool) {
 // computes what it computes unprobed.
 func TestEveryOffset(t *testing.T) {
 	kvmtest.Require(t)
-	vcpus := kvmtest.Full(1, 2)
+	vcpus := kvmtest.ChooseSize(1, 2)
 	if testing.Short() {
 		vcpus = 1 // emulated hosts
 	}
@@ -114,7 +114,7 @@ func TestEveryOffset(t *testing.T) {
 func TestExitsPerHit(t *testing.T) {
 	kvmtest.Require(t)
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1", Tick: slowTick})
-	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
+	all := functionProbes(t, m, func(*probe.Context) int { return 0 }, nil)
 	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}

@@ -17,11 +17,11 @@ const (
 	dr6Points = 0xf     // B0..B3: breakpoint conditions
 )
 
-// handle deals with one exit. It runs on the vCPU's thread.
+// handle handles one exit. It runs on the vCPU's thread.
 //
-// No path here touches RIP on an I/O exit unless it means to send the guest
-// elsewhere: some hosts leave RIP at the out instruction and step over it at
-// the next KVM_RUN if and only if RIP is still there.
+// No path here changes RIP on an I/O exit unless it means to send the guest
+// elsewhere: some hosts leave RIP at the out instruction and step over it at the
+// next KVM_RUN if and only if RIP is still there.
 func (v *vcpu) handle() {
 	v.countExit()
 	v.callOnExit()
@@ -45,6 +45,9 @@ func (v *vcpu) handle() {
 		v.kvm.ClearKick()
 	case kvm.ReasonInterruptWindow:
 		// deliverTick uses it.
+	case kvm.ReasonSetTPR:
+		// The guest has lowered its CR8 (KVM API document, section 5, KVM_EXIT_SET_TPR),
+		// which is also in the page.
 	case kvm.ReasonIO:
 		v.handlePort()
 	case kvm.ReasonMMIO:
@@ -65,7 +68,7 @@ func (v *vcpu) handle() {
 }
 
 // countExit counts the exit.
-func (v *vcpu) countExit() {
+func (v *trapFrame) countExit() {
 	switch r := v.exit.Reason; {
 	case r == kvm.ReasonInterrupted:
 		v.n.interrupted.inc()
@@ -74,8 +77,8 @@ func (v *vcpu) countExit() {
 	}
 }
 
-// handlePort serves an I/O instruction. Ports that nobody has read as all ones, as
-// on a bus without a device.
+// handlePort serves an I/O instruction. Ports without a device read as all ones,
+// as on a real bus.
 func (v *vcpu) handlePort() {
 	io := &v.exit.IO
 	v.midIO = true
@@ -87,29 +90,29 @@ func (v *vcpu) handlePort() {
 	}
 }
 
-// littleEndian returns the number that 1 to 8 bytes make.
+// littleEndian returns the number in 1 to 8 bytes.
 func littleEndian(b []byte) uint64 {
 	var w [8]byte
 	copy(w[:], b)
 	return binary.LittleEndian.Uint64(w[:])
 }
 
-// handleMMIO serves an access to physical memory that is not there: reads are all
-// ones and writes are dropped, as on a bus without a device. Writes to the
-// engine's executable pages come here too, where the host protects them.
+// handleMMIO serves an access to physical memory that does not exist: reads are
+// all ones and writes are dropped, as on a real bus. Writes to the engine's
+// executable pages arrive here too, if the host protects them.
 func (v *vcpu) handleMMIO() {
 	v.midIO = true
 	if v.handleWatchedAccess() || v.handleTextWrite() || v.m.payload().handleMMIO(v) {
 		return
 	}
-	v.m.turns.give(v)
+	v.m.turns.unlock(v)
 	if !v.exit.MMIO.Write {
 		v.kvm.SetMMIO([8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	}
 }
 
-// handleInternalError reports what KVM gave up on. A trap of ours has been taken out
-// before.
+// handleInternalError reports an instruction that KVM could not handle. The
+// engine's own traps are handled before.
 func (v *vcpu) handleInternalError() {
 	if v.guard.endBlamed() {
 		return
@@ -126,14 +129,14 @@ func (v *vcpu) handleInternalError() {
 	v.crash(CrashEmulation, "this host's KVM cannot emulate the instruction")
 }
 
-// crash ends the guest. The vCPU rests at its next look at the gate.
+// crash ends the guest. The vCPU rests when it checks the gate next.
 func (v *vcpu) crash(kind CrashKind, text string) {
 	v.m.endCrashed(v.newCrash(kind, text))
 }
 
-// handleHalt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until
-// there is one; with interrupts off it is a safe point, where calls of the host
-// run, or the end of this vCPU.
+// handleHalt serves hlt; RIP is after it. With interrupts on, the vCPU sleeps
+// until there is one. With interrupts off, it is at a safe point, where the
+// host's calls run, or it halts for good.
 func (v *vcpu) handleHalt() {
 	m := v.m
 	m.mu.Lock()
@@ -142,7 +145,8 @@ func (v *vcpu) handleHalt() {
 		v.call.finish(v)
 	}
 	if home := m.engine.Home(guest.GVA(v.regs.RIP)); uint64(home) != v.regs.RIP {
-		// It was a copy: the interrupt that ends it returns to what follows the original.
+		// RIP is in a copy: the interrupt that ends it must return to the instruction after
+		// the original.
 		v.regs.RIP = uint64(home)
 		v.kvm.SetRegsDirty()
 	}
@@ -151,7 +155,8 @@ func (v *vcpu) handleHalt() {
 	}
 }
 
-// waitHalted waits as handleHalt does, and reports whether somebody has changed IF meanwhile. Precondition: m.mu held.
+// waitHalted waits as handleHalt describes, and reports whether IF has been
+// changed from outside. Precondition: m.mu held.
 func (v *vcpu) waitHalted() (again bool) {
 	m := v.m
 	open := v.regs.RFLAGS&x86.FlagIF != 0

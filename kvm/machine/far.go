@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// farPages are executable pages at addresses that the engine chose: detours
-// whose place must spell out certain bytes of the jump that leads there.
+// farPages are executable pages at addresses that the engine chose, for detours
+// whose address must contain certain bytes of the jump to them.
 type farPages struct {
 	pages guest.MemoryRange
 	used  uint64
@@ -22,15 +22,15 @@ func newFarPages(r guest.MemoryRange) farPages {
 	return farPages{pages: r, at: map[guest.GVA]guest.GPA{}}
 }
 
-// find returns the physical address of the n bytes at a, if they are in one page of
-// ours.
+// find returns the physical address of the n bytes at a, if they are in one far
+// page.
 func (f *farPages) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 	pa, ok := f.at[a&^(guest.PageSize-1)]
 	off := uint64(a) % guest.PageSize
 	return pa + guest.GPA(off), ok && n <= guest.PageSize-off
 }
 
-// mappedPages returns the pages that are mapped, or nil.
+// mappedPages returns the mapped pages, or nil.
 func (f *farPages) mappedPages() map[guest.GVA]guest.GPA {
 	if len(f.at) == 0 {
 		return nil
@@ -65,18 +65,32 @@ func (m target) MapExec(near, addr guest.GVA, n int) error {
 	}
 }
 
+// Boards implements probe.Boards. A Linux kernel has holes for the engine's
+// mappings. The mappings of other guests are not known, except for the addresses
+// that the guest leaves free for the engine.
+func (m target) Boards(user bool) (windows []guest.Range, anywhere bool) {
+	if _, linux := m.payload().(*linuxGuest); linux {
+		return nil, true
+	}
+	b := m.booted.Load().state
+	if user {
+		return b.UserBoards, false
+	}
+	return b.KernelBoards, false
+}
+
 // mapFar maps the next far page. Callers hold exec.mu.
-func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
+func (g *guestMemory) mapFar(far *farPages, page guest.GVA, user bool) error {
 	if far.used == far.pages.Size {
 		return fmt.Errorf("all %d pages are in use", far.pages.Size/guest.PageSize)
 	}
 	pa := far.pages.Base + guest.GPA(far.used)
-	b, err := m.mem.Slice(pa, guest.PageSize)
+	b, err := g.mem.Slice(pa, guest.PageSize)
 	if err != nil {
 		return err
 	}
 	fillInt3(b)
-	if err := m.booted.Load().tables.Map(page, pa, user); err != nil {
+	if err := g.booted.Load().tables.Map(page, pa, user); err != nil {
 		return err
 	}
 	far.used += guest.PageSize
@@ -118,8 +132,8 @@ func (m target) Profile(user bool) (guest.Profile, bool) {
 	return p, err == nil && !(p.GS && user)
 }
 
-// KernelGS implements probe.PerCPU. At CPL3 it is what it was at CPL0: a kernel's
-// memory for a vCPU is where it is once the vCPU has user code.
+// KernelGS implements probe.PerCPU. At CPL3 it returns the value at CPL0: a
+// kernel's memory for a vCPU does not move once the vCPU has user code.
 func (m target) KernelGS(cpu int, s probe.State) guest.GVA {
 	v := m.vcpus[cpu]
 	if s.CPL == 0 {

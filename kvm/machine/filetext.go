@@ -16,45 +16,52 @@ import (
 
 // How programs of a Linux guest are probed
 //
-// The code of a program is the page of the kernel's page cache that has that part of its
-// file. All processes map it, those to come too; one that has written to its mapping has a
-// copy of its own. An int3 goes into the page of the cache, and into each copy.
+// The code of a program is in a page of the kernel's page cache that holds that
+// part of its file. All processes map the page, including future ones. A process
+// that has written to its mapping has a copy of its own. The engine puts an int3
+// into the page of the cache, and into each copy.
 //
-// Pages come, go, and become another's. So each time before anything is written, with the
-// world stopped, the kernel's own structures say anew which pages they are: the file's
-// xarray, and the page tables of the processes in its tree of mappings. Ten times a second
-// they are asked whether that has changed.
+// Pages come, go, and are reused. So each time before anything is written, with
+// the world stopped, the pages are looked up again in the kernel's own
+// structures: the file's xarray, and the page tables of the processes in its
+// tree of mappings. Ten times a second the engine checks whether these have
+// changed.
 //
-// What is about to be written to a disk gets its byte back until that is done. A copy
-// that a process makes of a page has the int3 in it: it is found at its first hit, also
-// where the probe has gone since (claim).
+// A page that is about to be written to a disk gets its original byte back until
+// the write is done. When a process copies a page, the copy contains the int3.
+// It is found at its first hit, even if the probe is gone by then (claim).
 
-// fileText are the bytes that probes have changed in files of a Linux guest.
+// fileText manages the bytes that probes have changed in files of a Linux guest.
 type fileText struct {
 	m    *Machine
 	view *linux.View
 
-	// Of the kernel: data, which user code's tables do not have under page-table isolation, and code that they have. 0: not known.
+	// Addresses of the kernel: data that user code's tables do not map under
+	// page-table isolation, and code that they map. 0: not known.
 	data, entry guest.GVA
 
-	mu    sync.Mutex // held by who changes sites, which is with the world stopped, and by who reads them without
+	mu    sync.Mutex // held to change sites, which also needs the world stopped, and to read them while it is not
 	sites map[guest.GVA]*fileSite
-	other map[guest.GVA]time.Time // since when pages are not what is known of them
-	told  map[string]bool         // files of which the log has that
+	// counted maps an instruction to the semaphore that it counts in (SetSemaphores).
+	counted    map[guest.GVA]guest.GVA
+	semaphores map[guest.GVA]*semaphore
+
+	other map[guest.GVA]time.Time // since when pages differ from the file
+	told  map[string]bool         // files for which that is logged
 
 	pages atomic.Pointer[map[guest.GPA]filePage] // where an int3 is
 }
 
-// fileSite is an instruction that has an int3, or had one that may still be in a page that
-// was out of reach.
+// fileSite is an instruction with an int3, or one that had an int3 which may
+// still be in a page that was out of reach.
 type fileSite struct {
-	at    guest.GVA // as the view has it
+	at    guest.GVA // its address in the view
 	orig  []byte    // the instruction
 	armed bool
 	gone  time.Time // when it was disarmed
 
-	// others are the pages that had an int3 before there was a probe: a debugger's of the
-	// guest's own.
+	// others are the pages that had an int3 before there was a probe, such as one
+	// of the guest's own debugger.
 	others map[guest.GPA]linux.Page
 }
 
@@ -65,7 +72,7 @@ type filePage struct {
 }
 
 func newFileText(m *Machine, view *linux.View) *fileText {
-	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}, other: map[guest.GVA]time.Time{}, told: map[string]bool{}}
+	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}, semaphores: map[guest.GVA]*semaphore{}, other: map[guest.GVA]time.Time{}, told: map[string]bool{}}
 	t.pages.Store(&map[guest.GPA]filePage{})
 	for name, at := range map[string]*guest.GVA{"init_top_pgt": &t.data, "entry_SYSCALL_64": &t.entry} {
 		if s, err := view.Lookup(name); err == nil {
@@ -75,22 +82,23 @@ func newFileText(m *Machine, view *linux.View) *fileText {
 	return t
 }
 
-// pageMoves is how long a page may be on its way to another place, with what was in it (the
-// kernel's migration of pages takes microseconds).
+// pageMoves is how long the kernel may take to move a page with its contents to
+// another place (its migration of pages takes microseconds).
 const pageMoves = 10 * time.Second
 
-// readLive reads the guest's memory as it is.
-func (m *Machine) readLive(addr guest.GVA, p []byte) error { return m.space(0).Read(addr, p) }
+// readLive reads the guest's memory with the engine's changes.
+func (g *guestMemory) readLive(addr guest.GVA, p []byte) error { return g.space(0).Read(addr, p) }
 
-// readFile reads bytes of a file, which only a Linux guest has.
-func (m *Machine) readFile(addr guest.GVA, p []byte) error {
-	if g, ok := m.payload().(*linuxGuest); ok {
+// readFile reads bytes of a file. Only a Linux guest has files.
+func (g *guestMemory) readFile(addr guest.GVA, p []byte) error {
+	if g, ok := g.payload().(*linuxGuest); ok {
 		return g.files.Load().readFile(addr, p)
 	}
 	return &guest.PageFaultError{VA: addr, Reason: guest.FaultNonCanonical}
 }
 
-// readFile reads what the file has at addr, with the int3s that it should have.
+// readFile reads the bytes of the file at addr, with the int3s that it should
+// have.
 func (t *fileText) readFile(addr guest.GVA, p []byte) error {
 	b := t.view.Code(addr, len(p))
 	if len(b) < len(p) {
@@ -107,7 +115,8 @@ func (t *fileText) readFile(addr guest.GVA, p []byte) error {
 	return nil
 }
 
-// patch is World.PatchText for a file: an int3 comes, or goes. The world is stopped.
+// patch is World.PatchText for a file: it writes or removes an int3. The world
+// is stopped.
 func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 	got := make([]byte, len(old))
 	if err := t.readFile(addr, got); err != nil {
@@ -143,12 +152,14 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 		s.gone = time.Now()
 	}
 	t.updatePages(func(x *fileSite) bool { return x == s })
+	t.recountAt(addr)
 	return nil
 }
 
-// places returns the pages that have what s has, by their addresses of its first byte, but
-// for those that are others'. hidden says that there may be more: a process has a copy that
-// is not in memory. It is true while the world is stopped, and a hint otherwise.
+// places returns the pages that contain s, by the physical address of its first
+// byte. It leaves out pages that had an int3 of the guest's own. hidden means
+// that there may be more, because a process has a copy that is not in memory.
+// hidden is reliable while the world is stopped, and a hint otherwise.
 func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out map[guest.GPA]linux.Page, hidden bool) {
 	const offset = guest.PageSize - 1
 	index := s.at &^ offset
@@ -178,7 +189,7 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 			continue
 		}
 		if p, err := t.view.FileReader().Copy(at.PA, t.m.readLive); err == nil {
-			p.Other = all.Cached.Other // it may be of what the file has become
+			p.Other = all.Cached.Other // it may belong to a newer version of the file
 			out[at.PA] = p
 		}
 	}
@@ -190,15 +201,15 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 	return out, hidden
 }
 
-// errOtherPage says what Other of linux.Page is.
+// errOtherPage is the value of Other in linux.Page.
 var errOtherPage = errors.New("a page of it has other bytes than when it was read: it was written to, or is another version")
 
-// otherTime is how long a page is another one before that is told: a file that is being
-// written is not complete.
+// otherTime is how long a page may differ from its file before that is reported:
+// a file that is being written is incomplete.
 const otherTime = time.Second
 
-// noteResult has a look at the page at index, which found err. Once for a file that is another one
-// the log gets that. Callers hold mu.
+// noteResult evaluates the result err for the page at index. A file that has
+// changed is logged once. Callers hold mu.
 func (t *fileText) noteResult(index guest.GVA, err error) {
 	if err != errOtherPage && !errors.Is(err, linux.ErrOtherFile) {
 		delete(t.other, index)
@@ -213,8 +224,8 @@ func (t *fileText) noteResult(index guest.GVA, err error) {
 	}
 }
 
-// sameBytes reports whether the page at pa is what is known of the file at index, with int3s where
-// there are sites. Callers hold mu.
+// sameBytes reports whether the page at pa has the bytes of the file at index,
+// apart from int3s at sites and from semaphores. Callers hold mu.
 func (t *fileText) sameBytes(index guest.GVA, pa guest.GPA) bool {
 	known := t.view.FileBytes(index)
 	b, err := t.m.mem.Slice(pa, len(known))
@@ -222,15 +233,16 @@ func (t *fileText) sameBytes(index guest.GVA, pa guest.GPA) bool {
 		return false
 	}
 	for i := range known {
-		if b[i] != known[i] && (b[i] != x86.Int3 || t.sites[index+guest.GVA(i)] == nil) {
+		at := index + guest.GVA(i)
+		if b[i] != known[i] && (b[i] != x86.Int3 || t.sites[at] == nil) && !t.inSemaphore(index, at, b, known) {
 			return false
 		}
 	}
 	return true
 }
 
-// swapped reports whether what is at addr is somewhere else: an entry that is not present,
-// and not empty.
+// swapped reports whether the page at addr has been moved elsewhere: its entry
+// is neither present nor empty.
 func (t *fileText) swapped(as guest.AddressSpace, addr guest.GVA) bool {
 	table, err := as.Table(addr, 1)
 	if err != nil {
@@ -240,8 +252,8 @@ func (t *fileText) swapped(as guest.AddressSpace, addr guest.GVA) bool {
 	return err == nil && littleEndian(b) != 0
 }
 
-// byteAt returns the byte at pa if the page has the instruction of s there, or an int3 in
-// it, as far as it is in the page; nil for something else.
+// byteAt returns the byte at pa if the page has s's instruction there, with or
+// without an int3, as far as it is in the page. Otherwise it returns nil.
 func (t *fileText) byteAt(s *fileSite, pa guest.GPA) []byte {
 	n := min(len(s.orig), int(guest.PageSize-pa%guest.PageSize))
 	b, err := t.m.mem.Slice(pa, n)
@@ -251,8 +263,8 @@ func (t *fileText) byteAt(s *fileSite, pa guest.GPA) []byte {
 	return b[:1]
 }
 
-// updatePages brings all pages in line with the sites that are asked for. The world is stopped.
-// Callers hold mu.
+// updatePages brings the pages of all sites that wanted accepts up to date. The
+// world is stopped. Callers hold mu.
 func (t *fileText) updatePages(wanted func(*fileSite) bool) {
 	pages := map[guest.GPA]filePage{}
 	for pa, p := range *t.pages.Load() {
@@ -284,8 +296,8 @@ func (t *fileText) updatePages(wanted func(*fileSite) bool) {
 	t.pages.Store(&pages)
 }
 
-// stale reports whether pages have come, or gone, or are not as they should be, since they
-// were settled.
+// stale reports whether pages were added or removed, or differ from their
+// expected contents, since they were settled.
 func (t *fileText) stale() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,7 +322,7 @@ func (t *fileText) stale() bool {
 			return true
 		}
 	}
-	return n != len(known)
+	return t.settleSemaphores(false) || n != len(known)
 }
 
 // refresh settles everything, if that is due.
@@ -322,6 +334,7 @@ func (t *fileText) refresh() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.updatePages(func(*fileSite) bool { return true })
+		t.settleSemaphores(true)
 		return nil
 	})
 }
@@ -335,9 +348,11 @@ func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	return g.files.Load().place(root, addr)
 }
 
-// SameSpace implements probe.Spaces: under page-table isolation Linux has the table of user code in the page behind the kernel's
-// (PTI_USER_PGTABLE_BIT, arch/x86/include/asm/pgtable.h). Without isolation that page may be the table of another process, which maps the
-// kernel's data, or no table, which does not map the kernel's code.
+// SameSpace implements probe.Spaces. Under page-table isolation, Linux has the
+// table of user code in the page after the kernel's (PTI_USER_PGTABLE_BIT,
+// arch/x86/include/asm/pgtable.h). Without isolation that page may be the table
+// of another process, which maps the kernel's data, or not a table, in which
+// case it does not map the kernel's code.
 func (m target) SameSpace(root, space guest.GPA) bool {
 	const users = guest.PageSize
 	g, ok := m.payload().(*linuxGuest)
@@ -361,8 +376,8 @@ func (m target) FileCode(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	return g.files.Load().view.FileCode(at.PA, m.readLive)
 }
 
-// place is FilePlace: the pages were settled some time ago, so that each is asked whether it
-// is still what it was.
+// place is FilePlace. The pages were settled some time ago, so each is checked
+// again.
 func (t *fileText) place(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	pages := *t.pages.Load()
 	if len(pages) == 0 {
@@ -379,7 +394,7 @@ func (t *fileText) place(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	return p.at, true
 }
 
-// holds reports whether a page is what it was.
+// holds reports whether a page still holds that part of the file.
 func (t *fileText) holds(p *linux.Page) bool {
 	for _, m := range t.view.FileReader().Marks(p) {
 		if w, err := readWord(t.m.space(0), m.At); err != nil || w != m.Word {
@@ -389,9 +404,9 @@ func (t *fileText) holds(p *linux.Page) bool {
 	return true
 }
 
-// claim looks anew who has the int3 that user code has come to, which the engine does not
-// know: a copy of a page with one in it, perhaps of a probe that is gone. It reports whether
-// the vCPU is to go on at the same instruction.
+// claim looks up an int3 that user code has hit and that the engine does not
+// know. It may be in a copy of a page, perhaps from a probe that is gone. It
+// reports whether the vCPU should execute the same instruction again.
 func (v *vcpu) claim() bool {
 	g, ok := v.m.payload().(*linuxGuest)
 	if !ok || v.trap.state.CPL != 3 {

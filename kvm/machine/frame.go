@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Words of a frame that the processor pushes (SDM Vol. 3, 6.14.2), as the
-// stubs of ports 0xf3 and 0xf1 leave it at RSP.
+// Words of a frame that the processor pushes (SDM Vol. 3, 6.14.2), as the stubs
+// of ports 0xf3 and 0xf1 leave it at RSP.
 const (
 	frameRIP = iota
 	frameCS
@@ -26,9 +26,10 @@ const (
 	faultWords
 )
 
-// readFrame fills v.frame, and what v.trap still lacks, from the frame at RSP.
-// False means that there is none: then the port is just a port.
-func (v *vcpu) readFrame() bool {
+// readFrame fills v.frame, and the missing parts of v.trap, from the frame at
+// RSP. It returns false if there is no frame: the guest has then used the port
+// for something else.
+func (v *trapFrame) readFrame() bool {
 	t := &v.trap
 	skip := 0
 	if t.via == viaFault {
@@ -54,7 +55,7 @@ func (v *vcpu) readFrame() bool {
 
 // unpackFrame completes v.frame, which has the general registers already, and
 // t from the words of a frame.
-func (v *vcpu) unpackFrame(t *arrival, b []byte) {
+func (v *trapFrame) unpackFrame(t *arrival, b []byte) {
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	v.frame.RIP = word(frameRIP)
 	v.frame.RFLAGS = word(frameRFLAGS)
@@ -63,11 +64,11 @@ func (v *vcpu) unpackFrame(t *arrival, b []byte) {
 	t.state = probe.State{Regs: &v.frame, Root: v.space(), CPL: uint8(t.cs & 3)}
 }
 
-// writeFrame makes the guest's iretq return to v.frame: RIP, RFLAGS and RSP go
-// into the frame, the other registers into the vCPU. The stub's own RIP, RSP and
-// RFLAGS stay. False means that the frame is gone, which only a guest that
-// changes its page tables on another vCPU can do.
-func (v *vcpu) writeFrame() bool {
+// writeFrame makes the guest's iretq return to v.frame. It writes RIP, RFLAGS
+// and RSP to the frame, and the other registers to the vCPU. The stub's own RIP,
+// RSP and RFLAGS stay. It returns false if the frame is gone, which only happens
+// when a guest changes its page tables on another vCPU.
+func (v *trapFrame) writeFrame() bool {
 	t := &v.trap
 	b := v.raw[:8*frameWords]
 	put := func(i int, w uint64) { binary.LittleEndian.PutUint64(b[8*i:], w) }
@@ -86,9 +87,9 @@ func (v *vcpu) writeFrame() bool {
 	return true
 }
 
-// writeFault tells the stub of port 0xf6 what the exception is now: another
-// one, or guest.FaultHandled.
-func (v *vcpu) writeFault(vector uint64, code uint32) bool {
+// writeFault reports the new state of the exception to the stub of port 0xf6:
+// another exception, or guest.FaultHandled.
+func (v *trapFrame) writeFault(vector uint64, code uint32) bool {
 	b := v.raw[:8*faultWords]
 	binary.LittleEndian.PutUint64(b[8*faultVector:], vector)
 	binary.LittleEndian.PutUint64(b[8*faultCode:], uint64(code))

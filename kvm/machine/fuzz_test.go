@@ -15,7 +15,8 @@ import (
 // looks at a guest.
 func deadMachine(f *testing.F) (*Machine, *guest.BootState) {
 	f.Helper()
-	m := &Machine{cfg: Config{Image: tinyGuest(f, make([]byte, 4096), nil, tinySym{"start", tinyText, 4096}), VCPUs: 1, Memory: 4 << 20}, mem: memory{Memory: new(guest.Memory)}}
+	m := &Machine{cfg: Config{Image: tinyGuest(f, make([]byte, 4096), nil, tinySym{"start", tinyText, 4096}), VCPUs: 1, Memory: 4 << 20}}
+	m.mem = memory{Memory: new(guest.Memory)}
 	m.setPayload(bare{m.cfg.Image})
 	layout, err := guest.LayoutFor(m.cfg.Memory)
 	if err != nil {
@@ -54,7 +55,7 @@ func FuzzLandings(f *testing.F) {
 			t.Fatal(err)
 		}
 		r := probe.Regs{RIP: tinyText, RSP: reg, RAX: reg, RCX: reg, RDX: reg, RBX: reg, RBP: reg, RSI: reg, RDI: reg, R8: reg, R11: reg, R15: reg}
-		v := &vcpu{m: m, regs: &r, sregs: &kvm.Sregs{CR3: uint64(boot.Root)}}
+		v := &vcpu{trapFrame: trapFrame{m: m, regs: &r, sregs: &kvm.Sregs{CR3: uint64(boot.Root)}}}
 		v.sregs.IDT.Base, v.sregs.IDT.Limit = tinyData, limit
 		v.trap.state = probe.State{Regs: &r, Root: boot.Root}
 		before := r

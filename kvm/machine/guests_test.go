@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Where the hand-made test guests are linked and loaded.
@@ -200,9 +201,13 @@ func (w testWriter) Write(p []byte) (int, error) {
 // waitEnd waits until the guest has ended.
 func waitEnd(t testing.TB, m *Machine) State {
 	t.Helper()
-	s, err := m.Wait(patience.Of(t))
+	s, err := m.Wait(patience.Context(t))
 	if err != nil {
 		t.Fatalf("guest did not end: %v, state %+v, console %q", err, s, texts(m.Console().tail(20)))
+	}
+	// Another vCPU may still be in its last hit, which counts are to have.
+	if err := m.Stop(func(probe.World) error { return nil }); err != nil && s.Phase != PhaseClosed {
+		t.Errorf("stop after the end: %v", err)
 	}
 	return s
 }

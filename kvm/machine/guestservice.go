@@ -4,8 +4,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// handleService does what kernel code of the guest asks for at a port; false when the port
-// is none of those. User code with access to the ports has none of them.
+// handleService serves a request that the guest's kernel code makes at a port.
+// It returns false for other ports, and for user code, which has no such
+// services even if it may use ports.
 func (v *vcpu) handleService(port uint16) bool {
 	if v.cpl() != 0 {
 		return false
@@ -24,9 +25,10 @@ func (v *vcpu) handleService(port uint16) bool {
 	return true
 }
 
-// reconcileText has the engine compare its bytes with the guest's text, and goes on
-// when that is done. The engine stops the world for it, so the vCPU rests meanwhile; one that has the world stopped itself
-// does it when that is over, and before it runs the guest again.
+// reconcileText has the engine compare its bytes with the guest's text, and
+// returns when that is done. The engine stops the world for it, so the vCPU
+// rests during the comparison. A vCPU that has the world stopped itself does it
+// afterwards, before it runs the guest again.
 func (v *vcpu) reconcileText() {
 	m := v.m
 	if v.owesText = v.where.stops(); v.owesText {
@@ -37,7 +39,7 @@ func (v *vcpu) reconcileText() {
 	defer m.mu.Unlock()
 	done := false
 	go func() {
-		_ = m.engine.Reconcile() // the engine has logged it
+		_ = m.engine.Reconcile() // the engine has logged the error
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		done = true
@@ -46,9 +48,10 @@ func (v *vcpu) reconcileText() {
 	v.rest(stateComparing, func() bool { return done })
 }
 
-// warnInterrupt says that the guest hands on an interrupt as if it were an
-// exception. Only exceptions are the probed instruction's; the frame stays as it is.
-func (v *vcpu) warnInterrupt() {
+// warnInterrupt logs that the guest forwards an interrupt as if it were an
+// exception. Only exceptions belong to the probed instruction; the frame stays
+// as it is.
+func (v *trapFrame) warnInterrupt() {
 	if v.m.told.CompareAndSwap(false, true) {
 		v.m.log.Warn("the guest forwards an interrupt through port 0xf6, which is for exceptions, vectors 0 to 31: it is left to the guest as it is. "+
 			"A handler that wants to know where interrupted code stands asks port 0xf8",

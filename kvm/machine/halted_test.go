@@ -11,7 +11,7 @@ import (
 // awaitActivity waits until vCPU 0 does that.
 func awaitActivity(t *testing.T, m *Machine, want VCPUActivity) {
 	t.Helper()
-	for ctx := patience.Of(t); m.State().VCPUs[0].Activity != want; breathe() {
+	for ctx := patience.Context(t); m.State().VCPUs[0].Activity != want; breathe() {
 		if ctx.Err() != nil {
 			t.Fatalf("%+v, want it %s", m.State(), want)
 		}
@@ -31,7 +31,7 @@ func TestHaltedIsMoved(t *testing.T) {
 				return err
 			}
 			change(&r)
-			return l.SetRegs(0, r.Regs)
+			return l.setRegs(0, r.Regs)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestHaltedIsMoved(t *testing.T) {
 			if s := m.State().VCPUs[0]; s.Activity != VCPUParked || s.RIP != exit {
 				t.Errorf("%+v", s)
 			}
-			if did, err := m.Step(patience.Of(t), 0, 1); did != 1 || err != nil || registers(t, m, 0).Live != exit+5 {
+			if did, err := m.Step(patience.Context(t), 0, 1); did != 1 || err != nil || registers(t, m, 0).Live != exit+5 {
 				t.Errorf("%d steps, %v, at %v", did, err, registers(t, m, 0).Live)
 			}
 			if err := m.Resume(); err != nil {

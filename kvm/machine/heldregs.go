@@ -10,10 +10,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Components of extended state that are taken as they are in the area (SDM Vol. 1, 13.1): the data of tiles, and R16 to R31.
+// Components of extended state that are used as they are in the area (SDM Vol.
+// 1, 13.1): the data of tiles, and R16 to R31.
 var flatComponents = []int{18, 19}
 
-// addressMSRs are the MSRs in which a guest keeps linear addresses (SDM Vol. 4, table 2-2). Others are numbers that may be anything: clocks, counters.
+// addressMSRs are the MSRs in which a guest keeps linear addresses (SDM Vol. 4,
+// table 2-2). Others can hold any number: clocks, counters.
 var addressMSRs = map[uint32]bool{
 	0x175: true, 0x176: true, // SYSENTER_ESP, SYSENTER_EIP
 	0x600: true,                                                     // DS_AREA
@@ -22,9 +24,10 @@ var addressMSRs = map[uint32]bool{
 	0xc0000102: true, // KERNEL_GS_BASE
 }
 
-// eachHeld calls f with each register of a vCPU in c in which code can hold an address, but for the general ones, as its bytes; f may change
-// them, which goes into c. See probe.Memory.
-func eachHeld(c *snapshot.CPU, cpuid []kvm.CPUIDEntry, f func(reg []byte, ip bool)) {
+// forEachHeld calls f with the bytes of each register in c that can hold an
+// address of code, except the general registers. Changes that f makes are stored
+// in c. See probe.Memory.
+func forEachHeld(c *snapshot.CPU, cpuid []kvm.CPUIDEntry, f func(reg []byte, ip bool)) {
 	le := binary.LittleEndian
 	var b [8]byte
 	word := func(v *uint64, ip bool) {
@@ -76,8 +79,8 @@ func (w world) Registers(f func(reg []byte, ip bool)) error {
 }
 
 // heldRegisters is Registers of one vCPU.
-func (v *vcpu) heldRegisters(f func(reg []byte, ip bool)) error {
-	msrs, err := v.m.stateMSRs()
+func (v *trapFrame) heldRegisters(f func(reg []byte, ip bool)) error {
+	msrs, err := v.m.snapshots.stateMSRs()
 	if err != nil {
 		return err
 	}
@@ -93,7 +96,7 @@ func (v *vcpu) heldRegisters(f func(reg []byte, ip bool)) error {
 	}
 	was := *c
 	was.XSave, was.MSRs = bytes.Clone(c.XSave), append([]kvm.MSR(nil), c.MSRs...)
-	eachHeld(c, v.m.cpuid, f)
+	forEachHeld(c, v.m.cpuid, f)
 	if !bytes.Equal(c.XSave, was.XSave) {
 		if err := v.kvm.SetXSave(c.XSave); err != nil {
 			return err

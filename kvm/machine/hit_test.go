@@ -8,11 +8,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// counting is a guest that calls fn n times and exits with what fn left in
+// countingGuest is a guest that calls fn n times and exits with what fn left in
 // RAX. fn: imul $3, %rax, %rax (stepped or boosted); inc %rax; ret. The stub at
 // its end says that vector 3 is forwarded; the guest has no IDT of its own, so
 // where the stub is needed the one that it starts with does that.
-func counting(n uint32) ([]byte, tinySym) {
+func countingGuest(n uint32) ([]byte, tinySym) {
 	code := asm(
 		[]byte{0x31, 0xc0}, // xor %eax, %eax
 		binary.LittleEndian.AppendUint32([]byte{0xbb}, n), // mov $n, %ebx
@@ -40,7 +40,7 @@ func wantCount(n uint32) uint32 {
 
 func TestKprobeOnTinyGuest(t *testing.T) {
 	const n = 100
-	code, fn := counting(n)
+	code, fn := countingGuest(n)
 	for _, tc := range []struct {
 		name   string
 		offset uint64

@@ -134,10 +134,10 @@ func (a *attacked) boot(t *testing.T, attack, user []byte) State {
 	return s
 }
 
-// ended waits for a guest that ends, however slow this machine is.
-func (a *attacked) ended(t *testing.T) State {
+// awaitEnd waits for a guest that ends, however slow this machine is.
+func (a *attacked) awaitEnd(t *testing.T) State {
 	t.Helper()
-	s, err := a.Wait(patience.Of(t))
+	s, err := a.Wait(patience.Context(t))
 	if err != nil {
 		t.Error(err)
 	}
@@ -206,7 +206,7 @@ func TestHostileDetours(t *testing.T) {
 		switch name {
 		case "out from text", "in from text", "out from text, a word", "call to the detour+0", "call to the board+0", "call to the jump+0", "call to the jump+4":
 			// A port that nobody has; a hit; the second instruction, which the jump displaced.
-			if s := a.ended(t); s.Phase != PhaseExited || s.ExitCode != 7 {
+			if s := a.awaitEnd(t); s.Phase != PhaseExited || s.ExitCode != 7 {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}
@@ -214,7 +214,7 @@ func TestHostileDetours(t *testing.T) {
 	// Not harmed for good.
 	start, _, _ := a.Engine().Stats(a.p)
 	a.boot(t, nil, nil)
-	if s := a.ended(t); s.Phase != PhaseExited || s.ExitCode != 7 {
+	if s := a.awaitEnd(t); s.Phase != PhaseExited || s.ExitCode != 7 {
 		t.Errorf("a guest without an attack: %+v", s)
 	}
 	if st, _, _ := a.Engine().Stats(a.p); st.Hits-start.Hits != 2 {
@@ -275,7 +275,7 @@ func TestDataPrivileges(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := a.shared.areas[1].GVA + 0x1000
-			enter := toUser()
+			enter := userEntry()
 			if tt.name == "its own out" {
 				enter = slices.Clone(enter)
 				i := slices.Index(enter, 0x02) // of the flags

@@ -16,12 +16,12 @@ func movRAX(v uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{0x48, 0xb8}, v)
 }
 
-// toUser goes to CPL3 at tinyUser: the frame, then iretq. Interrupts are off,
+// userEntry goes to CPL3 at tinyUser: the frame, then iretq. Interrupts are off,
 // except where the host would never come back from that (see spin; a pause at
 // CPL3 does not help).
-func toUser() []byte {
+func userEntry() []byte {
 	flags := []byte{0x68, 0x02, 0x00, 0x00, 0x00}
-	if kvmtest.ThisHost() == kvmtest.HostBochs {
+	if kvmtest.DetectHost() == kvmtest.HostBochs {
 		flags[2] = 0x02 // IF
 	}
 	return asm(
@@ -54,7 +54,7 @@ func TestHostileGuests(t *testing.T) {
 			[]byte{0xb8, 0x00, 0x00, 0x00, 0xc0})                   // mov $0xc0000000, %eax
 	)
 	const running Phase = PhaseRunning
-	if kvmtest.ThisHost() == kvmtest.HostBochs {
+	if kvmtest.DetectHost() == kvmtest.HostBochs {
 		loop = spin // see there
 	}
 	for _, tc := range []struct {
@@ -74,8 +74,8 @@ func TestHostileGuests(t *testing.T) {
 		{name: "foreign int3 without idt", code: []byte{0xcc}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault, CrashBreakpoint}},
 		{name: "cli hlt", code: hltForever, phase: running},
 		{name: "loop at cpl0", code: loop, phase: running},
-		{name: "loop at cpl3", code: toUser(), user: loop, phase: running},
-		{name: "privileged at cpl3", code: toUser(), user: []byte{0xf4}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
+		{name: "loop at cpl3", code: userEntry(), user: loop, phase: running},
+		{name: "privileged at cpl3", code: userEntry(), user: []byte{0xf4}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
 		// KVM may patch the instruction into the processor's own, which is a
 		// page fault where the text is read-only.
 		{name: "vmcall for ever", code: asm([]byte{0x0f, 0x01, 0xc1}, []byte{0xeb, 0xfb}), phase: running, or: PhaseCrashed},
@@ -126,7 +126,7 @@ func TestHostileGuests(t *testing.T) {
 					if tc.or == "" {
 						awaitBusyOrHalted(m)
 					}
-					if err := m.Stop(nothing); err != nil {
+					if err := m.Stop(doNothing); err != nil {
 						t.Error(err)
 					}
 				}
@@ -170,7 +170,7 @@ func awaitBusyOrHalted(m *Machine) {
 	}
 }
 
-func nothing(_ probe.World) error { return nil }
+func doNothing(_ probe.World) error { return nil }
 
 // TestReportFlood: a guest that reports failed checks for ever neither floods
 // the log nor is it lost count of.
@@ -179,13 +179,13 @@ func TestReportFlood(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	for m.State().Checks.Count < 1000 {
 		select {
 		case <-wait.Done():
 			t.Fatal("no reports")
 		default:
-			if err := m.Stop(nothing); err != nil {
+			if err := m.Stop(doNothing); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -15,13 +15,13 @@ import (
 // memory is the guest's memory, by physical address, and where that is on the host. Its ranges stay from New to Close.
 type memory struct {
 	*guest.Memory
-	regions [][]byte            // what to free, in the order of Memory.Regions
+	regions [][]byte            // memory to free, in the order of Memory.Regions
 	ranges  []guest.MemoryRange // the same
-	bases   []*kvm.Base         // what each of the regions goes back to, or nil: see restore
+	bases   []*kvm.Base         // the base of each region, or nil: see restore
 	based   weak.Pointer[snapshot.Snapshot]
 }
 
-// allocate gets the host memory of these ranges.
+// allocate allocates host memory for these ranges.
 func (m *memory) allocate(ranges []guest.MemoryRange) error {
 	for _, r := range ranges {
 		b, err := kvm.AllocMemory(int(r.Size))
@@ -36,9 +36,9 @@ func (m *memory) allocate(ranges []guest.MemoryRange) error {
 	return nil
 }
 
-// mapInto gives the memory to a VM. What holds code is the engine's: where
-// the host can (readonly), it keeps the guest from writing there even with page tables
-// of its own making.
+// mapInto maps the memory into a VM. The engine's memory for code is mapped
+// read-only if the host can do that (readonly), so that the guest cannot write
+// there even through page tables of its own.
 func (m *memory) mapInto(vm *kvm.VM, readonly bool) error {
 	for i, r := range m.ranges {
 		var flags kvm.MemoryFlags
@@ -52,8 +52,7 @@ func (m *memory) mapInto(vm *kvm.VM, readonly bool) error {
 	return nil
 }
 
-// zero makes all guest memory zeros, by giving the pages back to the host. No
-// vCPU runs.
+// zero zeroes all guest memory by returning its pages to the host. No vCPU runs.
 func (m *memory) zero() error {
 	m.based = weak.Pointer[snapshot.Snapshot]{}
 	for i, b := range m.regions {
@@ -65,16 +64,16 @@ func (m *memory) zero() error {
 	return nil
 }
 
-// eachTouched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
-func (m *memory) eachTouched(region int, f func([]byte)) {
+// forEachTouched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
+func (m *memory) forEachTouched(region int, f func([]byte)) {
 	if b := m.bases[region]; b != nil {
-		b.Touched(f)
+		b.ForEachTouched(f)
 	} else {
 		kvm.TouchedMemory(m.regions[region], f)
 	}
 }
 
-// free gives the memory back to the host.
+// free returns the memory to the host.
 func (m *memory) free() error {
 	var errs []error
 	for _, b := range m.regions {
@@ -84,7 +83,7 @@ func (m *memory) free() error {
 	return errors.Join(errs...)
 }
 
-// zeroEngine makes zeros of what is not the guest's own.
+// zeroEngine zeroes all memory that is not the guest's own.
 func (m *memory) zeroEngine() error {
 	for i, r := range m.ranges {
 		if r.Kind == guest.RangeRAM {
@@ -97,8 +96,9 @@ func (m *memory) zeroEngine() error {
 	return nil
 }
 
-// fits returns an error that wraps ErrOtherGuest when s has memory at addresses where this machine has none.
-func (m *memory) fits(s *snapshot.Snapshot) error {
+// checkFit returns an error that wraps ErrOtherGuest if s has memory at
+// addresses where this machine has none.
+func (m *memory) checkFit(s *snapshot.Snapshot) error {
 	at := 0
 	for _, r := range m.ranges {
 		for r.Kind == guest.RangeRAM && at < len(s.Memory) && s.Memory[at].At-r.Base < guest.GPA(r.Size) && uint64(s.Memory[at].At-r.Base)+uint64(len(s.Memory[at].Bytes)) <= r.Size {
@@ -111,8 +111,10 @@ func (m *memory) fits(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// restore makes the guest's own memory what s has. A guest that has come back to s before loses what was written since, by
-// whomever: again reports that, with the number of pages. Precondition: no vCPU has a thread, and no device works.
+// restore writes the contents of s to the guest's own memory. If the guest was
+// restored from s before, only pages that anything has written to since then are
+// restored. again reports that case, and written the number of pages.
+// Precondition: no vCPU has a thread, and no device works.
 func (m *memory) restore(s *snapshot.Snapshot) (again bool, written int, err error) {
 	again = m.based == weak.Make(s)
 	next := 0
@@ -144,7 +146,7 @@ func (m *memory) restore(s *snapshot.Snapshot) (again bool, written int, err err
 	return again, written, nil
 }
 
-// kindOf returns what memory is for.
+// kindOf returns the purpose of memory.
 func (m *memory) kindOf(pa guest.GPA) guest.RangeKind {
 	for _, r := range m.ranges {
 		if uint64(pa-r.Base) < r.Size {
@@ -154,8 +156,8 @@ func (m *memory) kindOf(pa guest.GPA) guest.RangeKind {
 	return guest.RangeRAM
 }
 
-// free4G reports whether no memory is where KVM may keep its pages for real mode, below
-// 4 GiB.
+// free4G reports whether the addresses below 4 GiB where KVM may keep its pages
+// for real mode have no memory.
 func (m *memory) free4G() bool {
 	for _, r := range m.Regions() {
 		if end := uint64(r.Base) + uint64(len(r.Bytes)); end > kvm.TSSAddr && uint64(r.Base) < 4<<30 {

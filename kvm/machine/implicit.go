@@ -12,22 +12,28 @@ import (
 
 // Pages that the processor accesses by itself
 //
-// An access to a protected page is emulated as part of the instruction that makes it. Descriptor tables, stacks of
-// exceptions and page tables are accessed without such an instruction: KVM then neither does the access nor reports it,
-// and the guest goes around in one instruction, or gets a triple fault. So these pages are not protected. Which they are is
-// looked up when a watch is attached (target.Implicit), and before a vCPU enters the guest again, from its registers then
-// (guard.check); vCPUs are kicked for that now and then (Machine.startGuard). What became such a page since the last
-// look, and was accessed, is found by how the guest ends (guard.endBlamed).
+// An access to a protected page is emulated as part of the instruction that
+// makes it. Descriptor tables, stacks of exceptions and page tables are accessed
+// without such an instruction. KVM then neither does the access nor reports it,
+// and the guest repeats one instruction forever, or gets a triple fault. So
+// these pages are not protected.
+//
+// They are looked up when a watch is attached (target.ImplicitAccesses), and
+// before a vCPU enters the guest again, from its registers at that time
+// (guard.check). vCPUs are kicked for that from time to time
+// (Machine.startGuard). If a page was accessed that way before it was looked up,
+// the guest's end shows it (guard.endBlamed).
 
-// guardPeriod is how long a vCPU runs at most before it is looked at while pages are protected, and deepPeriod how
-// often the page tables are.
+// guardPeriod is how long a vCPU runs at most before its registers are checked
+// while pages are protected, and deepPeriod how often the page tables are
+// checked.
 const (
 	guardPeriod = 10 * time.Millisecond
 	deepPeriod  = 200 * time.Millisecond
 	maxTables   = 1 << 16
 )
 
-// implicit is memory that is accessed without an instruction that names it.
+// implicit is memory that is accessed without an instruction for it.
 type implicit struct {
 	at      guest.GPA // all of it in one page
 	written bool      // too
@@ -35,16 +41,16 @@ type implicit struct {
 	cpu     int // of which vCPU
 }
 
-// String returns what it is, as "the GDT of vCPU 0".
+// String returns its description, such as "the GDT of vCPU 0".
 func (i implicit) String() string { return fmt.Sprintf("%s of vCPU %d", i.what, i.cpu) }
 
-// uses reports whether i cannot be served while p is protected.
+// uses reports whether an access to i would fail while p is protected.
 func (i *implicit) uses(p probe.WatchedPage) bool {
 	return i.at&^(guest.PageSize-1) == p.PA && (p.Read || i.written)
 }
 
-// Implicit implements probe.Watcher.
-func (m target) Implicit(pages []probe.WatchedPage) []string {
+// ImplicitAccesses implements probe.Watcher.
+func (m target) ImplicitAccesses(pages []probe.WatchedPage) []string {
 	whys := make([]string, len(pages))
 	note := func(i implicit) {
 		for k, p := range pages {
@@ -66,7 +72,7 @@ func (m target) Implicit(pages []probe.WatchedPage) []string {
 	return whys
 }
 
-// Of descriptors and the TSS (SDM Vol. 3, 3.4.5, 3.5, 8.7).
+// Fields of descriptors and the TSS (SDM Vol. 3, 3.4.5, 3.5, 8.7).
 const (
 	typLDT     = 2
 	typTSS     = 9 // 11 when busy
@@ -74,26 +80,28 @@ const (
 	tssIST     = 36
 	tssSize    = 104
 	frameBytes = 64            // of an exception's frame with its error code, at a multiple of 16
-	maxLimit   = 1<<16 + 1<<12 // more than what a limit of 16 bits gives; that of a segment may be anything
+	maxLimit   = 1<<16 + 1<<12 // more than a limit of 16 bits; a segment's limit can be anything
 	entries    = guest.PageSize / 8
 )
 
-// finder finds the physical memory that the processor accesses by itself for a vCPU, which rests, or whose thread calls.
+// finder finds the physical memory that the processor accesses by itself for a
+// vCPU. The vCPU rests, or its thread calls.
 type finder struct {
 	v     *vcpu
-	found func(implicit)     // is called with it
+	found func(implicit)     // is called with each
 	as    guest.AddressSpace // of the vCPU's registers
 }
 
-// registers finds what the vCPU's registers name; with deep also what all tasks and tables do that the GDT names.
+// registers finds the memory that the vCPU's registers point to. With deep it
+// also follows all tasks and tables in the GDT.
 func (f *finder) registers(deep bool) {
 	v, s := f.v, f.v.sregs
 	f.as = v.m.space(v.space())
-	// A load of a descriptor sets its accessed bit, or the busy bit of a TSS.
-	f.linear(guest.GVA(s.GDT.Base), uint64(s.GDT.Limit)+1, true, "the GDT")
-	f.linear(guest.GVA(s.IDT.Base), uint64(s.IDT.Limit)+1, false, "the IDT")
+	// Loading a descriptor sets its accessed bit, or the busy bit of a TSS.
+	f.findLinear(guest.GVA(s.GDT.Base), uint64(s.GDT.Limit)+1, true, "the GDT")
+	f.findLinear(guest.GVA(s.IDT.Base), uint64(s.IDT.Limit)+1, false, "the IDT")
 	if s.LDT.Present != 0 && s.LDT.Selector&^3 != 0 {
-		f.linear(guest.GVA(s.LDT.Base), uint64(s.LDT.Limit)+1, true, "the LDT")
+		f.findLinear(guest.GVA(s.LDT.Base), uint64(s.LDT.Limit)+1, true, "the LDT")
 	}
 	if v.cpl() == 0 {
 		f.frame(v.regs.RSP, "the stack on which exceptions push")
@@ -113,7 +121,7 @@ func (f *finder) registers(deep bool) {
 		base, limit := guest.GVA(lo>>16&0xff_ffff|lo>>56<<24|hi<<32), lo&0xffff|lo>>32&0xf_0000
 		switch lo >> 40 & 0xf {
 		case typLDT:
-			f.linear(base, limit+1, true, "an LDT of the GDT")
+			f.findLinear(base, limit+1, true, "an LDT of the GDT")
 		case typTSS, typTSS | 2:
 			f.task(base, limit+1)
 		}
@@ -121,8 +129,8 @@ func (f *finder) registers(deep bool) {
 	}
 }
 
-// linear calls found with each page of the n bytes at a linear address.
-func (f *finder) linear(at guest.GVA, n uint64, written bool, what string) {
+// findLinear calls found with each page of the n bytes at a linear address.
+func (f *finder) findLinear(at guest.GVA, n uint64, written bool, what string) {
 	for n = min(n, maxLimit); n > 0; {
 		part := min(n, guest.PageSize-uint64(at)%guest.PageSize)
 		pa, ok := guest.GPA(at), true
@@ -137,16 +145,17 @@ func (f *finder) linear(at guest.GVA, n uint64, written bool, what string) {
 	}
 }
 
-// frame calls found with where a stack gets an exception's frame.
+// frame calls found with the memory of an exception's frame on a stack.
 func (f *finder) frame(top uint64, what string) {
 	if top != 0 {
-		f.linear(guest.GVA(top-frameBytes), frameBytes, true, what)
+		f.findLinear(guest.GVA(top-frameBytes), frameBytes, true, what)
 	}
 }
 
-// task calls found with a TSS, which has the permissions of I/O as well, and the stacks that it names.
+// task calls found with a TSS, including its I/O permissions, and the stacks in
+// it.
 func (f *finder) task(at guest.GVA, n uint64) {
-	f.linear(at, n, false, "the TSS")
+	f.findLinear(at, n, false, "the TSS")
 	var tss [tssSize]byte
 	if f.as.Read(at, tss[:]) != nil {
 		return
@@ -159,13 +168,14 @@ func (f *finder) task(at guest.GVA, n uint64) {
 	}
 }
 
-// kvmAreas finds the memory that KVM, or the processor, writes because an MSR names it.
+// kvmAreas finds the memory that KVM, or the processor, writes because its
+// address is in an MSR.
 func (f *finder) kvmAreas() {
 	v := f.v
 	areas := []struct {
 		msr  uint32
 		mask uint64 // of the address
-		on   uint64 // what enables it; 0: any value
+		on   uint64 // the value that enables it; 0: any
 		what string
 	}{
 		{0x4b564d00, ^uint64(3), 0, "KVM's wall clock"},
@@ -191,7 +201,8 @@ func (f *finder) kvmAreas() {
 			}
 		}
 	}
-	// The processor's own buffers are named by linear addresses: of branches and samples (IA32_DS_AREA).
+	// The processor's own buffers, for branches and samples, have linear addresses
+	// (IA32_DS_AREA).
 	const dsArea = 0x600
 	if ds, err := v.kvm.ReadMSRs([]uint32{dsArea}); err == nil && len(ds) == 1 && ds[0].Data != 0 {
 		if t, err := v.m.space(v.space()).Translate(guest.GVA(ds[0].Data)); err == nil {
@@ -200,8 +211,9 @@ func (f *finder) kvmAreas() {
 	}
 }
 
-// tables finds all page tables that are reached from root: the processor reads them, and sets accessed and
-// dirty bits there. Each is looked at once, and of a hostile guest's not all.
+// tables finds all page tables that can be reached from root: the processor
+// reads them, and sets accessed and dirty bits there. Each is visited once. A
+// hostile guest's tables are not all visited.
 func (f *finder) tables(root guest.GPA) {
 	v := f.v
 	as := v.m.space(root)
@@ -230,16 +242,17 @@ func (f *finder) tables(root guest.GPA) {
 	walk(as.Root(), as.Levels())
 }
 
-// guard ends the protection of pages that the processor accesses by itself for a vCPU. The vCPU's thread owns it.
+// guard unprotects pages that the processor accesses by itself for a vCPU. The
+// vCPU's thread owns it.
 type guard struct {
 	v      *vcpu
-	space  guest.GPA // whose page tables were looked at
+	space  guest.GPA // whose page tables were checked
 	deep   time.Time // when that was
 	lately bool      // an interrupt was injected at the last entry
 }
 
-// check stops the protection of pages that the processor accesses by itself by now. It is called on the
-// vCPU's thread before it enters the guest, outside of any hit.
+// check unprotects pages that the processor now accesses by itself. It is called
+// on the vCPU's thread before it enters the guest, outside of any hit.
 func (g *guard) check() {
 	v := g.v
 	if len(v.m.watch.pages) == 0 {
@@ -267,7 +280,8 @@ func (g *guard) check() {
 	}
 }
 
-// end stops the protection of the pages that which returns in a stopped world, and tells the engine why.
+// end unprotects the pages that which returns in a stopped world, and reports
+// the reasons to the engine.
 func (g *guard) end(which func() (ended []probe.WatchedPage, whys []string)) {
 	v, m := g.v, g.v.m
 	end := func() error {
@@ -287,10 +301,10 @@ func (g *guard) end(which func() (ended []probe.WatchedPage, whys []string)) {
 		}
 		return nil
 	}
-	v.m.turns.give(v)
+	v.m.turns.unlock(v)
 	var err error
 	if v.where.stops() {
-		err = end() // the world is this vCPU's already
+		err = end() // this vCPU has the world stopped already
 	} else {
 		err = m.stopWorld(v, end)
 	}
@@ -299,8 +313,10 @@ func (g *guard) end(which func() (ended []probe.WatchedPage, whys []string)) {
 	}
 }
 
-// endBlamed ends the protection of all pages where the guest is about to end because of an access that could not be done,
-// and reports whether it may go on: the instruction is executed again then. What ends for another reason ends again.
+// endBlamed unprotects pages when the guest is about to end because of an access
+// that could not be done. It reports whether the guest may continue, in which
+// case the instruction is executed again. If something else was the reason, the
+// guest ends again.
 func (g *guard) endBlamed() bool {
 	v, m := g.v, g.v.m
 	pages := slices.Clone(m.watch.pages)
@@ -309,11 +325,11 @@ func (g *guard) endBlamed() bool {
 	}
 	g.end(func() (ended []probe.WatchedPage, why []string) {
 		pages = slices.Clone(m.watch.pages)
-		whys := m.target().Implicit(pages)
+		whys := m.target().ImplicitAccesses(pages)
 		none := !slices.ContainsFunc(whys, func(s string) bool { return s != "" })
 		for i, p := range pages {
 			if none {
-				whys[i] = "the processor has accessed it by itself"
+				whys[i] = "the processor has accessed it by itself, or by an instruction that KVM does not emulate"
 			}
 			if whys[i] != "" {
 				ended, why = append(ended, p), append(why, whys[i])
@@ -321,13 +337,14 @@ func (g *guard) endBlamed() bool {
 		}
 		return ended, why
 	})
-	if g.lately { // it was on its way in
+	if g.lately { // it was being delivered
 		v.tick.Store(true)
 	}
 	return len(m.watch.pages) < len(pages)
 }
 
-// startGuard has vCPUs looked at while pages are protected. Precondition: the world is stopped, or m.mu is held.
+// startGuard has vCPUs checked while pages are protected. Precondition: the
+// world is stopped, or m.mu is held.
 func (m *Machine) startGuard() {
 	if m.guarding.Swap(true) {
 		return
@@ -353,8 +370,8 @@ func (m *Machine) startGuard() {
 }
 
 // implicitHint is added to the reason for a guest's end while pages are protected.
-func (m *Machine) implicitHint(text string) string {
-	if m.watching.Load() {
+func (g *guestMemory) implicitHint(text string) string {
+	if g.watching.Load() {
 		text += "; a watch with emulate protects a page, which the processor may have accessed by itself (implicit_access)"
 	}
 	return text

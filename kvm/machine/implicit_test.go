@@ -181,7 +181,7 @@ func TestTripleFaultWatched(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := m.Wait(patience.Of(t))
+	s, err := m.Wait(patience.Context(t))
 	if err != nil || s.Phase != PhaseCrashed || s.Crash.Kind != CrashTripleFault {
 		t.Errorf("%v, %+v", err, s)
 	}

@@ -17,16 +17,17 @@ import (
 // How an instruction is executed in its place
 //
 // Every other vCPU is stopped, the site has its original bytes back, and the
-// vCPU runs until it comes to one of the places where it can go from there:
+// vCPU runs until it reaches one of the places where it can go from there:
 //
-//   - where the instruction leads: each of these has a temporary int3. Where
-//     they cannot be known beforehand, or the int3 could not be delivered (deliversAfter), and the
-//     host can single-step code at this privilege, it is single-stepped instead;
-//   - where an exception of the instruction leads: the handlers in the guest's
-//     IDT have temporary int3s as well. This works on every host that serves
-//     probes at all, and it tells for certain whether the instruction was
-//     executed: a single-step trap comes only after the first instruction of
-//     the handler, and leaves TF set in the frame.
+//   - Where the instruction leads. Each of these places has a temporary int3. If
+//     they cannot be known beforehand, or the int3 could not be delivered
+//     (deliversAfter), the instruction is single-stepped, provided that the host
+//     can single-step code at this privilege level.
+//   - Where an exception of the instruction leads. The handlers in the guest's
+//     IDT have temporary int3s as well. This works on every host that supports
+//     probes at all, and it shows for certain whether the instruction was
+//     executed: a single-step trap comes only after the first instruction of the
+//     handler, and leaves TF set in the frame.
 //
 // So the world is never stopped for longer than one instruction takes.
 
@@ -35,7 +36,7 @@ type inPlace struct {
 	v      *vcpu
 	site   guest.GVA // where it is
 	traced bool      // the guest itself single-steps it
-	held   uint64    // flags that are clear while it is executed: see heldFlags
+	held   uint64    // flags that are cleared while it is executed: see heldFlags
 
 	// While the world is stopped.
 	inst   x86.Inst
@@ -45,21 +46,21 @@ type inPlace struct {
 	end    landing   // where it has led
 }
 
-// stepInPlace executes the one instruction at v.trap.state, and tells the
-// engine how it went.
+// stepInPlace executes the one instruction at v.trap.state, and reports the
+// outcome to the engine.
 func (v *vcpu) stepInPlace() {
 	regs := v.trap.state.Regs
 	s := inPlace{v: v, site: guest.GVA(regs.RIP), traced: regs.RFLAGS&x86.FlagTF != 0}
 	s.held = s.heldFlags()
 	var err error
 	if v.where.stops() {
-		err = s.execute() // nested: the world is this vCPU's already
+		err = s.execute() // nested: this vCPU has the world stopped already
 	} else {
 		err = v.m.stopWorld(v, s.execute)
 	}
 	switch {
 	case v.step != nil && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
-		v.m.engine.Unstepped(v.id)
+		v.m.engine.CancelStep(v.id)
 		v.step.err = err
 		v.resume()
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrResetMeanwhile):
@@ -77,11 +78,11 @@ func (v *vcpu) stepInPlace() {
 	}
 }
 
-// finish tells the engine that the instruction has been executed.
+// finish reports to the engine that the instruction has been executed.
 func (s *inPlace) finish() {
 	v := s.v
 	v.n.inPlace.inc()
-	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
+	v.obey(v.m.engine.NoteStep(v.id, v.trap.state))
 	if v.step != nil {
 		v.step.owed = s.held&x86.FlagTF != 0
 	}
@@ -92,21 +93,21 @@ func (s *inPlace) finish() {
 func (s *inPlace) execute() (err error) {
 	v := s.v
 	var p patches
-	// The world goes on with the text as it was, whatever happens.
+	// When the world resumes the text is as before, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
-	// Where the instruction is, and where it leads, are addresses of the
-	// interrupted code: another address space than the kernel's, or another
-	// mapping of the same page, perhaps.
+	// The addresses of the instruction and its destinations belong to the
+	// interrupted code. That may use another address space than the kernel's, or
+	// another mapping of the same page.
 	s.as = v.m.space(v.trap.state.Root)
-	// Another stopper may have taken the probe off while this one waited for its turn; and a
-	// debugger steps where others have jumps.
+	// Another stopper may have removed the probe while this one waited for its
+	// turn; and a debugger steps where other probes have jumps.
 	code, err := p.restoreCode(v.m.engine, s.as, v.trap.state.Root, s.site)
 	if err != nil {
 		return err
 	}
 	var known bool
 	s.places, known = s.landings(code)
-	// An undecodable one touches nothing: it raises an exception.
+	// An undecodable one accesses no memory: it raises an exception.
 	s.inst, _ = x86.Decode(code)
 	s.reach = s.findReach()
 	spaces := []guest.AddressSpace{s.as}
@@ -121,7 +122,7 @@ func (s *inPlace) execute() (err error) {
 	breaks := s.deliversAfter()
 	switch {
 	case v.step != nil && reached(true) && s.reach.mayFault(v.trap.state.CPL == 3):
-		return ErrStepOverwrites // an exception would lead nowhere that is known
+		return ErrStepOverwrites // an exception would lead to an unknown place
 	case v.step != nil && !breaks && !s.reach.open && s.reach.mayFault(v.trap.state.CPL == 3):
 		return errUndelivered // the int3s at the guest's handlers are not delivered either
 	case known && !s.reach.open && breaks:
@@ -150,7 +151,8 @@ func (s *inPlace) execute() (err error) {
 			case v.step != nil:
 				return ErrStepOverwrites
 			}
-			// A hit must be gone through, and the guest stay what it is: it goes on without an end of the step.
+			// A hit must be completed without an effect on the guest, so the guest runs
+			// without an end of the step.
 			limit = looseLimit
 		}
 	}
@@ -191,29 +193,32 @@ func (s *inPlace) execute() (err error) {
 	return err
 }
 
-// looseLimit is how long the guest runs where a hit's instruction is executed without an end that the host sees: the
-// probe is not there meanwhile, and the others are stopped.
+// looseLimit is how long the guest runs after a hit whose instruction is
+// executed without an end that the host sees. During that time the probe is not
+// armed, and the other vCPUs are stopped.
 const looseLimit = time.Millisecond
 
-// notBegunLimit is how long an instruction that is stepped in its place may take to begin, with the others stopped: a slow host has
-// spent less than that on other work. It is less than what those wait who stop the world (Config.StopTimeout).
+// notBegunLimit is how long an instruction that is stepped in its place may take
+// to begin, with the others stopped. Even a slow host spends less than that on
+// other work. It is shorter than the wait of other stoppers
+// (defaultStopTimeout).
 const notBegunLimit = 5 * time.Second
 
-// plant puts temporary int3s where the instruction leads, except where it reads or writes them itself, and reports
-// whether all places where it goes on without an exception have one.
+// plant puts temporary int3s at the addresses where the instruction can lead,
+// except where it reads or writes them itself. It reports whether all places
+// that it can reach without an exception have one.
 func (s *inPlace) plant(p *patches, spaces []guest.AddressSpace) (known bool) {
 	known = true
 	for i, l := range s.places {
 		if l.at == s.site {
-			known = false // it may go on where it is
+			known = false // it may lead to itself
 			continue
 		}
 		if s.places[i].reached = s.reach.has(l.at); s.places[i].reached {
 			known = known && l.handler
 			continue
 		}
-		// Where nothing is mapped there is nothing to plant: going there is an
-		// exception.
+		// Where nothing is mapped no int3 is needed: going there is an exception.
 		for _, as := range spaces {
 			s.places[i].planted = p.apply(as, l.at, x86.Int3) == nil || s.places[i].planted
 		}
@@ -221,7 +226,8 @@ func (s *inPlace) plant(p *patches, spaces []guest.AddressSpace) (known bool) {
 	return known
 }
 
-// runToLanding runs the guest from v.trap until it comes to one of the places, or, with tf, has executed one instruction.
+// runToLanding runs the guest from v.trap until it reaches one of the places,
+// or, with tf, has executed one instruction.
 func (s *inPlace) runToLanding(limit time.Duration, tf bool) error {
 	v := s.v
 	s.end = landing{}
@@ -256,16 +262,20 @@ func (s *inPlace) runToLanding(limit time.Duration, tf bool) error {
 	}, nil)
 }
 
-// heldFlags returns the flags that are clear while an instruction is stepped in its place, and set again after it; exceptions of the
-// instruction push them (finishAtHandler).
+// heldFlags returns the flags that are cleared while an instruction is stepped
+// in its place, and set again after it. Exceptions of the instruction push them
+// as set (finishAtHandler).
 //
-// IF: that of user code of a Linux guest. Its interrupt controllers are
-// KVM's, so an interrupt would come before the instruction, and the scheduler with it. What an
-// instruction at CPL3 does with IF the engine emulates, or refuses.
+// IF is held for user code of a Linux guest. KVM provides the guest's interrupt
+// controllers, so an interrupt could arrive before the instruction and switch
+// tasks. If an instruction at CPL3 uses IF itself, the engine emulates or
+// rejects it.
 //
-// TF: a debugger's step of code that the guest itself single-steps ends where the trap behind the instruction leads. The
-// trap is raised when the instruction is known to be done (debugStep.execute), as it is behind one that was emulated. One that is
-// repeated traps each time, and the guest has all of these in one step.
+// TF is held when a debugger steps code that the guest itself single-steps. The
+// step ends at the handler of the trap that follows the instruction. The trap is
+// raised once the instruction is known to be done (debugStep.execute), as after
+// an emulated one. A repeated instruction traps at each iteration, and the guest
+// sees all of them in one step.
 func (s *inPlace) heldFlags() (held uint64) {
 	v := s.v
 	flags := v.trap.state.Regs.RFLAGS
@@ -277,7 +287,7 @@ func (s *inPlace) heldFlags() (held uint64) {
 		return held
 	}
 	code := make([]byte, x86.MaxLen)
-	n := v.m.ownCode(v.trap.state.Root, guest.GVA(v.trap.state.Regs.RIP), code)
+	n := v.m.readOwnCode(v.trap.state.Root, guest.GVA(v.trap.state.Regs.RIP), code)
 	inst, err := x86.Decode(code[:n])
 	if err != nil {
 		return held
@@ -287,21 +297,21 @@ func (s *inPlace) heldFlags() (held uint64) {
 	if ok {
 		held |= free & x86.FlagIF
 	}
-	if !inst.Repeats() {
+	if !inst.Repeats() && inst.Class() != x86.ClassLoadSS { // no trap comes after mov ss (SDM Vol. 3, 6.8.3)
 		held |= free & x86.FlagTF
 	}
 	return held
 }
 
-// errUnknownLanding: it cannot be told where an instruction leads, and the host
+// errUnknownLanding: it is unknown where an instruction leads, and the host
 // cannot single-step it.
 var errUnknownLanding = errors.New("where it leads is not known beforehand, and this host cannot single-step it")
 
-// fault tells the engine that the instruction has raised an
-// exception. The guest stands at the first instruction of its own handler, in
-// v.trap.
+// fault reports to the engine that the instruction has raised an exception. The
+// guest is at the first instruction of its own handler, in v.trap.
 //
-// If the host has single-stepped, and the guest has not, TF must not stay in the frame; the flags of s.held must be there.
+// If the host has single-stepped and the guest has not, TF must not stay in the
+// frame. The flags of s.held must be in it.
 func (s *inPlace) fault() {
 	v := s.v
 	at, regs := v.trap, *v.trap.state.Regs
@@ -310,8 +320,8 @@ func (s *inPlace) fault() {
 		return
 	}
 	if guest.GVA(v.frame.RIP) != s.site {
-		// The instruction is done: what faulted is going where it leads. The
-		// guest goes there once more, after the post handlers.
+		// The instruction is done: the fault was raised at its destination. The guest goes
+		// there again after the post handlers.
 		s.finish()
 		return
 	}
@@ -320,15 +330,15 @@ func (s *inPlace) fault() {
 		v.obey(d)
 		return
 	}
-	v.trap, v.frame = at, regs // the guest's own handler goes on
+	v.trap, v.frame = at, regs // the guest's own handler continues
 	if at.via != viaExit {
 		v.trap.state.Regs = &v.frame
 	}
 	v.resume()
 }
 
-// finishAtHandler makes v.trap the exception whose handler the guest has just
-// entered with the registers regs, seen from the code that raised it.
+// finishAtHandler sets v.trap to the exception whose handler the guest has just
+// entered with the registers regs, as seen from the code that raised it.
 func (s *inPlace) finishAtHandler(regs probe.Regs) bool {
 	v := s.v
 	vector := s.end.vector

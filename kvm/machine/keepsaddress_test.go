@@ -73,8 +73,8 @@ var shownForms = []struct {
 	{"enter, leave", asm([]byte{0xc8, 0x10, 0, 0}, 0xc9), -1},
 }
 
-// shown are shownForms as forms.
-func shown(cpl int) (forms []*form) {
+// buildShownForms are shownForms as forms.
+func buildShownForms(cpl int) (forms []*form) {
 	base := uint64(formsKernelCode)
 	if cpl == 3 {
 		base = formsUserCode
@@ -147,7 +147,7 @@ func forgetPointers(r *formResult) {
 func TestKeepsAddress(t *testing.T) {
 	kvmtest.Require(t)
 	for _, cpl := range []int{0, 3} {
-		forms := shown(cpl)
+		forms := buildShownForms(cpl)
 		boot := func() *formRun {
 			v := vectorNone
 			if cpl == 3 {

@@ -103,7 +103,7 @@ func TestPromisesLater(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	for i, _ := m.Engine().Info(p); !i.Optimized; i, _ = m.Engine().Info(p) {
 		if wait.Err() != nil {
 			t.Fatalf("%+v", i.Unoptimized)

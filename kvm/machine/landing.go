@@ -14,17 +14,18 @@ import (
 // landing is a place where an instruction can lead.
 type landing struct {
 	at          guest.GVA
-	planted     bool  // there is an int3
-	reached     bool  // the instruction itself reads or writes it, so that there is none
+	planted     bool  // it has an int3
+	reached     bool  // the instruction itself reads or writes it, so it has no int3
 	handler     bool  // the guest's exception handler for vector
 	vectorKnown bool  // it is the handler of that vector only
 	vector      uint8 //
 	moved       aside // the copy that was executed, if there was one
 }
 
-// landings returns the places where the instruction can lead from the
-// registers in v.trap, with those of its exceptions. code is what the guest has at the site. False means that
-// where it leads without an exception is not known.
+// landings returns the places where the instruction can lead from the registers
+// in v.trap, including the handlers of its exceptions. code is the guest's code
+// at the site. known is false if it is unknown where the instruction leads
+// without an exception.
 func (s *inPlace) landings(code []byte) (places []landing, known bool) {
 	v, site := s.v, s.site
 	places = v.handlersOf(exceptions)
@@ -46,7 +47,7 @@ func (s *inPlace) landings(code []byte) (places []landing, known bool) {
 		for _, t := range s.indirectTargets(&inst) {
 			add(t)
 		}
-		// Without a target, reading it is an exception.
+		// Reading a missing target raises an exception.
 		return places, inst.Enc == x86.Legacy
 	case x86.ClassSyscall:
 		lstar, err := v.kvm.ReadMSRs([]uint32{msrLSTAR})
@@ -56,14 +57,15 @@ func (s *inPlace) landings(code []byte) (places []landing, known bool) {
 		add(lstar[0].Data)
 		return places, true
 	case x86.ClassIRet:
-		// KVM shows neither the guest's TF nor its own while it single-steps, and kvm_pvm stops one instruction behind an iretq. Where an
-		// interrupt of KVM's could come first, only the processor tells where the iretq led.
+		// While KVM single-steps, it shows neither the guest's TF nor its own, and kvm_pvm
+		// stops one instruction after an iretq. If one of KVM's interrupts could come
+		// first, only the processor knows where the iretq led.
 		b := v.raw[:8*frameWords]
 		if inst.Prefix&x86.PrefixREXW == 0 || v.m.space(v.trap.state.Root).Read(guest.GVA(v.trap.state.Regs.RSP), b) != nil {
 			break
 		}
 		traced := littleEndian(b[8*frameRFLAGS:][:8])&x86.FlagTF != 0
-		if user := b[8*frameCS]&3 == 3; (traced || !v.m.payload().hasAPIC()) && v.m.host.CannotBreak(user, v.m.payload().forwards()) == "" {
+		if user := b[8*frameCS]&3 == 3; (traced || !v.m.payload().hasAPIC()) && v.m.host.NoBreakReason(user, v.m.payload().forwards()) == "" {
 			add(littleEndian(b[8*frameRIP:][:8]))
 			return places, true
 		}
@@ -71,11 +73,11 @@ func (s *inPlace) landings(code []byte) (places []landing, known bool) {
 	return places, known
 }
 
-// indirectTargets returns where a return, or a branch through a register or memory, can lead from
-// the registers in v.trap. There are several answers where
+// indirectTargets returns where a return, or a branch through a register or
+// memory, can lead from the registers in v.trap. There are several answers where
 // the processors of the two vendors differ: AMD cuts the target of a near branch
-// with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not know
-// far branches to 64-bit offsets (APM Vol. 3, JMP far).
+// with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not
+// support far branches to 64-bit offsets (APM Vol. 3, JMP far).
 func (s *inPlace) indirectTargets(inst *x86.Inst) []uint64 {
 	v, site := s.v, s.site
 	r := v.trap.state.Regs
@@ -88,7 +90,7 @@ func (s *inPlace) indirectTargets(inst *x86.Inst) []uint64 {
 					break
 				}
 				if b&0xf0 == 0x40 {
-					n = n&7 | x86.Reg64(b&1)<<3 // REX.B; the last one counts
+					n = n&7 | x86.Reg64(b&1)<<3 // REX.B; the last prefix counts
 				}
 			}
 			t := *r.Reg(n)
@@ -123,12 +125,12 @@ func (s *inPlace) indirectTargets(inst *x86.Inst) []uint64 {
 }
 
 // exceptions are the vectors that an instruction can raise by itself, without
-// the breakpoint and debug exceptions, which are how the host gets control.
+// the breakpoint and debug exceptions, through which the host gets control.
 const exceptions = 1<<0 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<14 | 1<<16 | 1<<17 | 1<<19 | 1<<20 | 1<<21
 
-// handlersOf returns the entries of the guest's handlers of a set of vectors, as its
-// IDT has them (SDM Vol. 3, 6.14.1).
-func (v *vcpu) handlersOf(vectors uint32) []landing {
+// handlersOf returns the entries of the guest's handlers of a set of vectors,
+// from its IDT (SDM Vol. 3, 6.14.1).
+func (v *trapFrame) handlersOf(vectors uint32) []landing {
 	idt := v.sregs.IDT
 	var out []landing
 	for vector := range uint8(32) {
@@ -169,7 +171,7 @@ type patched struct {
 	old, new byte
 }
 
-// apply changes the byte at a, and remembers what was there.
+// apply changes the byte at a, and records the old byte.
 func (p *patches) apply(as guest.AddressSpace, a guest.GVA, to byte) error {
 	var b [1]byte
 	if err := as.Read(a, b[:]); err != nil {
@@ -195,7 +197,7 @@ func (p *patches) restoreCode(e *probe.Engine, as guest.AddressSpace, root guest
 		n--
 	}
 	code := slices.Clone(live[:n])
-	e.Own(root, a, code)
+	e.UnpatchBytes(root, a, code)
 	for i, b := range code {
 		if b == live[i] {
 			continue
@@ -207,8 +209,8 @@ func (p *patches) restoreCode(e *probe.Engine, as guest.AddressSpace, root guest
 	return code, nil
 }
 
-// undo puts everything back, in reverse order. A byte that the guest itself has
-// changed meanwhile is left alone.
+// undo restores all bytes, in reverse order. It leaves a byte alone that the
+// guest itself has changed.
 func (p *patches) undo() error {
 	var errs []error
 	for i := len(p.done) - 1; i >= 0; i-- {

@@ -16,7 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// LinuxConfig says what Linux guest to make.
+// LinuxConfig describes a Linux guest.
 type LinuxConfig struct {
 	Kernel *linux.Kernel
 	Initrd []byte
@@ -24,36 +24,41 @@ type LinuxConfig struct {
 	Slide  *uint64 // of the kernel's addresses; nil for one at random (linux.BootOptions), which a reset keeps where shared memory is held
 }
 
-// linuxGuest is the payload of a Linux kernel: interrupt controllers and timers of KVM, the
-// devices of kvm/device, and the engine's memory in a hole of the kernel's own mapping.
+// linuxGuest is the payload of a Linux kernel: KVM's interrupt controllers and
+// timers, the devices of kvm/device, and the engine's memory in a hole of the
+// kernel's own mapping.
 type linuxGuest struct {
 	cfg    *LinuxConfig
 	seen   atomic.Pointer[linux.View]
 	boot   *linux.BootState
-	first  *linux.View // what was known of the kernel before its first instruction
+	first  *linux.View // the view of the kernel before its first instruction
 	came   cameBack
 	engine engineMemory
 	stubs  []trapStub
 	files  atomic.Pointer[fileText]
-	given  []givenFile // guarded by Machine.mu, but for a reset
+	given  []givenFile // guarded by Machine.mu, except in a reset
 
 	board   atomic.Pointer[board]
-	recheck bool                     // checkSlide is to be done once more
-	settled bool                     // the text is protected, the engine's memory mapped or refused
+	recheck bool                     // checkSlide has to be repeated
+	settled bool                     // the text is protected, and the engine's memory mapped or given up
 	checked atomic.Pointer[[]string] // how the running kernel confirms the slide
-	refused atomic.Pointer[string]   // why the engine has no memory in the guest, for good
-	since   atomic.Uint64            // the first line of the console's in this boot
-	told    bool                     // the log has the kernel's panic
-	intrude atomic.Bool              // somebody else has written to the kernel's text
+	refused atomic.Pointer[string]   // why the engine gets no memory in the guest, for good
+	since   atomic.Uint64            // the console's first line in this boot
+	told    bool                     // the kernel's panic is logged
+	intrude atomic.Bool              // something other than the kernel has written to its text
 	left    atomic.Bool              // another kernel runs
-	said    atomic.Pointer[string]   // what was logged last of its modules
+	said    atomic.Pointer[string]   // the last log message about its modules
+
+	calling  atomic.Bool                // callThread runs
+	call     atomic.Pointer[threadCall] // the function that the kernel was asked to run, until the host has its result
+	callCode atomic.Pointer[guest.Range]
 }
 
 // trapStub is a place in the guest's own handler of vector 3 where the host has put
 // out %al,$0xf3 instead of a push of two bytes.
 type trapStub struct {
 	at    guest.GVA
-	push  int8 // what that pushes
+	push  int8 // the value that it pushes
 	bytes [2]byte
 }
 
@@ -94,19 +99,20 @@ func (g *linuxGuest) load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, 
 	g.refused.Store(nil)
 	g.checked.Store(nil)
 	g.told = false
-	g.since.Store(m.console.next())
+	g.since.Store(m.console.nextLine())
 	g.intrude.Store(false)
 	g.left.Store(false)
 	return b, nil
 }
 
-// place puts the kernel into memory that is all zeros, for to where it says how, and looks what it is.
+// place loads the kernel into memory that is all zeros, the way to says if it is
+// not nil, and analyzes it.
 func (g *linuxGuest) place(m *Machine, to *snapshot.Snapshot) (err error) {
 	slide, la57 := g.cfg.Slide, cpuidLA57(m.cpuid)
 	if to != nil && to.Config.Linux != nil {
 		slide, la57 = &to.Config.Linux.Slide, la57Of(to)
 	} else if slide == nil && g.boot != nil && m.sharedHeld() {
-		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
+		slide = &g.boot.Slide // code that is restored contains addresses in that memory
 	}
 	g.boot, g.stubs, g.came = nil, nil, cameBack{}
 	st, err := linux.Boot(m.mem.Memory, g.cfg.Kernel, linux.BootOptions{
@@ -119,7 +125,7 @@ func (g *linuxGuest) place(m *Machine, to *snapshot.Snapshot) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, lack := range g.first.Missing() {
+	for _, lack := range g.first.MissingFeatures() {
 		m.log.Warn("not known of this kernel", "what", lack)
 	}
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
@@ -156,7 +162,7 @@ func (g *linuxGuest) createControllers(vm *kvm.VM) error {
 	return vm.CreatePIT()
 }
 
-// identityMapAddr is a page below those of kvm.TSSAddr.
+// identityMapAddr is the page below the pages at kvm.TSSAddr.
 const identityMapAddr = kvm.TSSAddr - guest.PageSize
 
 // setFeatures implements kept.
@@ -197,10 +203,10 @@ func (g *linuxGuest) forwards() bool { return len(g.stubs) > 0 }
 
 func (g *linuxGuest) isStub(rip guest.GVA) bool { return g.stub(rip) != nil }
 
-// stubReturns is false: behind the stub the kernel's own handler goes on.
+// stubReturns is false: after the stub, the kernel's own handler continues.
 func (g *linuxGuest) stubReturns() bool { return false }
 
-// stub returns the stub whose out is at rip or just behind it.
+// stub returns the stub whose out is at rip or just before it.
 func (g *linuxGuest) stub(rip guest.GVA) *trapStub {
 	for i := range g.stubs {
 		if s := &g.stubs[i]; rip == s.at || rip == s.at+guest.GVA(len(s.bytes)) {
@@ -210,7 +216,8 @@ func (g *linuxGuest) stub(rip guest.GVA) *trapStub {
 	return nil
 }
 
-// passToGuest does the push that the stub stands for: the guest's handler goes on behind it.
+// passToGuest does the push that the stub replaces, and the guest's handler
+// continues after it.
 func (g *linuxGuest) passToGuest(v *vcpu, _ uint8) error {
 	s := g.stub(guest.GVA(v.regs.RIP))
 	if s == nil {
@@ -229,11 +236,12 @@ func (g *linuxGuest) passToGuest(v *vcpu, _ uint8) error {
 	return nil
 }
 
-// plantStubs puts an out to guest.PortBreakpoint into the kernel's handlers of vector 3, the
-// early one and the one that is in use once the kernel has set its IDT up, instead of the
-// push that each begins with (arch/x86/kernel/head_64.S, early_idt_handler_array;
-// arch/x86/entry/entry_64.S, idtentry). That is behind ENDBR and clac, which the kernel
-// rewrites as it boots; the push it does not.
+// plantStubs puts an out to guest.PortBreakpoint into the kernel's handlers of
+// vector 3: the early one, and the one that the kernel uses once its IDT is set
+// up. The out replaces the push at the beginning of each
+// (arch/x86/kernel/head_64.S, early_idt_handler_array;
+// arch/x86/entry/entry_64.S, idtentry). The kernel rewrites the ENDBR and clac
+// before the push as it boots, but not the push.
 func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []trapStub, err error) {
 	for _, h := range []struct {
 		symbol string
@@ -260,10 +268,10 @@ func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []t
 	return stubs, nil
 }
 
-// handlerReach is how many bytes of a handler are looked at.
+// handlerReach is how many bytes of a handler are searched.
 const handlerReach = 128
 
-// findCode returns where instructions of b begin that are as code.
+// findCode returns the offset of the instructions of code in b.
 func findCode(b, code []byte) (at int, ok bool) {
 	for at < len(b) {
 		if bytes.HasPrefix(b[at:], code) {
@@ -281,7 +289,7 @@ func findCode(b, code []byte) (at int, ok bool) {
 // cr4LA57 is 5-level paging (SDM Vol. 3, 2.5).
 const cr4LA57 = 1 << 12
 
-// cpuidLA57 reports whether the processor has it.
+// cpuidLA57 reports whether the processor supports LA57.
 func cpuidLA57(entries []kvm.CPUIDEntry) bool {
 	for _, e := range entries {
 		if e.Function == 7 && e.Index == 0 {
@@ -291,9 +299,9 @@ func cpuidLA57(entries []kvm.CPUIDEntry) bool {
 	return false
 }
 
-// linuxCPUID returns the CPUID leaves of one of n vCPUs, each a core of one package (SDM
-// Vol. 2, CPUID): what KVM can show, the vCPU's APIC ID, and the timer that the local APIC of
-// KVM has where deadline says so.
+// linuxCPUID returns the CPUID leaves of one of n vCPUs, each a core of one
+// package (SDM Vol. 2, CPUID): the features that KVM supports, the vCPU's APIC
+// ID, and with deadline the timer of KVM's local APIC.
 func linuxCPUID(entries []kvm.CPUIDEntry, id, n uint32, deadline bool) []kvm.CPUIDEntry {
 	out := make([]kvm.CPUIDEntry, len(entries))
 	copy(out, entries)
@@ -334,10 +342,11 @@ func linuxCPUID(entries []kvm.CPUIDEntry, id, n uint32, deadline bool) []kvm.CPU
 // apicBits is how many bits of an APIC ID number the cores of a package.
 const apicBits = 6
 
-// enableXSave enables all extended state that the processor has, as firmware may (SDM Vol. 1,
-// 13.3) and the kernel is going to. KVM derives CPUID's leaf 0DH and what it loads into XCR0 from the value that it
-// knows, and on a host that lets xsetbv of a guest pass unseen (QEMU 7.2's TCG with SVM) it would not learn of a
-// later one: kernels then find their state's size wrong and go without, or crash.
+// enableXSave enables all extended state that the processor has, as firmware may
+// (SDM Vol. 1, 13.3) and the kernel will. KVM derives CPUID's leaf 0DH and the
+// XCR0 that it loads from the value that it knows. A host whose KVM does not see
+// a guest's xsetbv (QEMU 7.2's TCG with SVM) would not learn a later value:
+// kernels then find the size of their state wrong and run without it, or crash.
 func enableXSave(k *kvm.VCPU, cpuid []kvm.CPUIDEntry) error {
 	const xsave = 1 << 26
 	var all uint64

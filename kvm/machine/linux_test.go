@@ -90,7 +90,7 @@ func awaitBehind(t *testing.T, m *Machine, skip int, line string) {
 			return
 		}
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for {
 		select {
 		case l, ok := <-sub.C():
@@ -229,7 +229,7 @@ func TestLinuxResetAddresses(t *testing.T) {
 		}
 		k, _ := m.Kernel()
 		slides[k.Slide] = true
-		return m.SharedAt(false)
+		return m.SharedBase(false)
 	}
 	for range 4 { // four of some hundred are never the same
 		reset()
@@ -237,7 +237,7 @@ func TestLinuxResetAddresses(t *testing.T) {
 	if len(slides) == 1 {
 		t.Errorf("the slide is %v each time", slides)
 	}
-	before := m.SharedAt(false)
+	before := m.SharedBase(false)
 	at, _, err := m.AllocShared(64, false)
 	if err != nil {
 		t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// sameMemory compares the memory of two snapshots, page by page, but for where KVM writes its clock when it is told what that is.
-func sameMemory(t *testing.T, what string, want, got *snapshot.Snapshot) {
+// compareMemory compares the memory of two snapshots, page by page, but for where KVM writes its clock when it is told what that is.
+func compareMemory(t *testing.T, what string, want, got *snapshot.Snapshot) {
 	t.Helper()
 	const (
 		wallClock  = 0x4b564d00 // MSR_KVM_WALL_CLOCK_NEW: where
@@ -117,20 +117,20 @@ func testLinuxAgain(t *testing.T, dir string) {
 	var last []*probe.Kprobe
 	for i := range linuxAgainRuns {
 		if i%2 == 0 { // probes go before the way back, or behind it
-			again(t, m, s, &last, nil, &bare)
+			resetTo(t, m, s, &last, nil, &bare)
 			if i%4 == 2 {
-				sameMemory(t, fmt.Sprint("run ", i), s, save(t, m))
+				compareMemory(t, fmt.Sprint("run ", i), s, save(t, m))
 			}
 		} else {
-			again(t, m, s, nil, &last, &probed)
+			resetTo(t, m, s, nil, &last, &probed)
 		}
 		var got map[string]*atomic.Uint64
-		last, got = someProbes(t, m, i)
+		last, got = putProbes(t, m, i)
 		if err := m.Resume(); err != nil {
 			t.Fatal(err)
 		}
 		done := fmt.Sprint("done ", i)
-		if _, err := m.Input(patience.Of(t), []byte(againLine+";echo "+done+"\n")); err != nil {
+		if _, err := m.Input(patience.Context(t), []byte(againLine+";echo "+done+"\n")); err != nil {
 			t.Fatal(err)
 		}
 		await(t, m, done)
@@ -152,8 +152,8 @@ func testLinuxAgain(t *testing.T, dir string) {
 // linuxAgainRuns is how often the guest comes back: a run takes an emulated host seconds. The built-in guest's test does it 100 times.
 const linuxAgainRuns = 12
 
-// again has the guest come back to s, with probes taken off before or behind it, and notes what that takes.
-func again(t *testing.T, m *Machine, s *snapshot.Snapshot, before, behind *[]*probe.Kprobe, took *[]time.Duration) {
+// resetTo has the guest come back to s, with probes taken off before or behind it, and notes what that takes.
+func resetTo(t *testing.T, m *Machine, s *snapshot.Snapshot, before, behind *[]*probe.Kprobe, took *[]time.Duration) {
 	t.Helper()
 	off := func(ps *[]*probe.Kprobe) {
 		if ps != nil && len(*ps) > 0 {
@@ -171,8 +171,8 @@ func again(t *testing.T, m *Machine, s *snapshot.Snapshot, before, behind *[]*pr
 	off(behind)
 }
 
-// someProbes puts probes on some functions that the guest calls the same number of times in each run: others each time, of two kinds.
-func someProbes(t *testing.T, m *Machine, run int) (all []*probe.Kprobe, counts map[string]*atomic.Uint64) {
+// putProbes puts probes on some functions that the guest calls the same number of times in each run: others each time, of two kinds.
+func putProbes(t *testing.T, m *Machine, run int) (all []*probe.Kprobe, counts map[string]*atomic.Uint64) {
 	t.Helper()
 	counts = map[string]*atomic.Uint64{}
 	var ps []probe.Probe

@@ -42,7 +42,7 @@ func runScript(t *testing.T, dir, script string, disks ...device.Disk) []string 
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := m.Wait(patience.Of(t))
+	s, err := m.Wait(patience.Context(t))
 	out := lines(m)
 	if err != nil || s.Phase != PhaseExited || s.ExitCode != 0 {
 		t.Fatalf("ended in %v with %d, %v\n%s", s.Phase, s.ExitCode, err, strings.Join(out, "\n"))
@@ -105,7 +105,7 @@ func TestLinuxInput(t *testing.T) {
 			}
 			input := func(s string) {
 				t.Helper()
-				if n, err := m.Input(patience.Of(t), []byte(s)); n != len(s) || err != nil {
+				if n, err := m.Input(patience.Context(t), []byte(s)); n != len(s) || err != nil {
 					t.Fatalf("%d bytes of %q taken, %v", n, s, err)
 				}
 			}
@@ -115,14 +115,14 @@ func TestLinuxInput(t *testing.T) {
 			input("echo $((6*7))\r")
 			await(t, m, "42")
 			input("exit 3\r")
-			s, err := m.Wait(patience.Of(t))
+			s, err := m.Wait(patience.Context(t))
 			if err != nil || s.Phase != PhaseExited || !slices.Contains(lines(m), "GP-DONE rc=3") {
 				t.Errorf("ended in %v, %v\n%s", s.Phase, err, strings.Join(lines(m), "\n"))
 			}
 			if b, lost := tap.Take(); lost != 0 || !bytes.Contains(b, []byte("42\r\n")) || !bytes.Contains(b, []byte("# ")) {
 				t.Errorf("%d bytes lost; the terminal saw %q", lost, b)
 			}
-			if _, err := m.Input(patience.Of(t), []byte("x")); err != ErrNotRunnable {
+			if _, err := m.Input(patience.Context(t), []byte("x")); err != ErrNotRunnable {
 				t.Errorf("behind the end: %v", err)
 			}
 		})

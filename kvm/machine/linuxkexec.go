@@ -11,25 +11,31 @@ import (
 
 // How a kernel is followed that starts another one
 //
-// kexec puts another kernel into the guest's memory, anywhere, and goes there. Until then the
-// probes serve the one that was booted; no code of that runs afterwards. The other one has its own
-// IDT, or writes to what was the text of the first: both are seen before the engine changes anything
-// (onStop), or the write is done (handleTextWrite). Nothing of ours is written from then on to memory
-// that has become the other's, and none of it is read-only any more.
+// kexec puts another kernel into the guest's memory, anywhere, and jumps to it.
+// Until then the probes serve the kernel that was booted; none of its code runs
+// afterwards. The other kernel has its own IDT, or writes to the text of the
+// first. The engine notices either before it changes anything (onStop) or before
+// the write is done (handleTextWrite). From then on it writes nothing to memory
+// that now belongs to the other kernel, and none of that memory stays read-only.
 
-// idtLimit is that of a kernel's IDT (SDM Vol. 3, 6.10): while it starts, or on its way to
-// another, there is none, or a shorter one.
+// idtLimit is the limit of a kernel's full IDT (SDM Vol. 3, 6.10). While a
+// kernel starts, or on its way to another, it has none, or a shorter one.
 const idtLimit = 256*16 - 1
 
-// breakpointGate returns where the IDT of v leads breakpoints. Precondition: v rests.
-func (m *Machine) breakpointGate(v *vcpu) (to uint64, ok bool) {
+// breakpointGate returns the address of the breakpoint handler in the IDT of v.
+// Precondition: v rests.
+func (m *Machine) breakpointGate(v *vcpu) (to uint64, ok bool) { return gateTarget(v, x86.VectorBP) }
+
+// gateTarget returns the address of a vector's handler in the IDT of v.
+// Precondition: v rests.
+func gateTarget(v *vcpu, vector uint8) (to uint64, ok bool) {
 	gate := make([]byte, 16)
-	err := m.space(v.space()).Read(guest.GVA(v.sregs.IDT.Base)+16*x86.VectorBP, gate)
+	err := v.m.space(v.space()).Read(guest.GVA(v.sregs.IDT.Base)+16*guest.GVA(vector), gate)
 	lo, hi := littleEndian(gate[:8]), littleEndian(gate[8:])
 	return hi<<32 | lo>>48<<16 | lo&0xffff, err == nil
 }
 
-// runsOtherKernel reports whether a vCPU, which rests, runs another kernel than g's.
+// runsOtherKernel reports whether a resting vCPU runs another kernel than g's.
 func (g *linuxGuest) runsOtherKernel(m *Machine, v *vcpu) bool {
 	want, known := g.seen.Load().Address("asm_exc_int3")
 	if !known || v.others == nil || v.sregs.CR0&cr0PG == 0 || v.sregs.IDT.Limit < idtLimit {
@@ -39,14 +45,15 @@ func (g *linuxGuest) runsOtherKernel(m *Machine, v *vcpu) bool {
 	return ok && to != uint64(want)
 }
 
-// isIntruder reports whether v, which has just written to the kernel's text, is not in that kernel:
-// kexec's way to the other one runs in the lower half of the addresses.
+// isIntruder reports whether v, which has just written to the kernel's text,
+// runs code outside that kernel: kexec's code that starts the other kernel runs
+// in the lower half of the addresses.
 func (g *linuxGuest) isIntruder(v *vcpu) bool {
 	return int64(v.regs.RIP) >= 0 || g.runsOtherKernel(v.m, v)
 }
 
-// abandonIfReplaced gives the guest's memory up if another kernel has it: then, once, it fails. Precondition:
-// the world is stopped.
+// abandonIfReplaced abandons the guest's memory if another kernel has it: in
+// that case it fails, once. Precondition: the world is stopped.
 func (g *linuxGuest) abandonIfReplaced(m *Machine) error {
 	gone := g.intrude.Load()
 	for _, v := range m.vcpus {
@@ -59,9 +66,10 @@ func (g *linuxGuest) abandonIfReplaced(m *Machine) error {
 	return errors.New(linux.ReplacedText)
 }
 
-// abandonMemory leaves the guest's memory alone from now on, and says why. The world is stopped.
+// abandonMemory stops all accesses to the guest's memory from now on, and
+// records why. The world is stopped.
 func (g *linuxGuest) abandonMemory(m *Machine, why string) {
-	g.seen.Load().Gone(why)
+	g.seen.Load().MarkGone(why)
 	g.left.Store(true)
 	if m.watch.text.Size != 0 {
 		if err := m.protectText(guest.MemoryRange{}); err != nil {
@@ -71,7 +79,8 @@ func (g *linuxGuest) abandonMemory(m *Machine, why string) {
 	m.log.Warn(why)
 }
 
-// checkKernel sees whether another kernel has come, and takes the probes off if so.
+// checkKernel checks whether another kernel has started, and removes the probes
+// in that case.
 func (g *linuxGuest) checkKernel(m *Machine) {
 	_ = m.target().Stop(func(probe.World) error { return nil })
 	if g.left.Load() {
@@ -81,5 +90,5 @@ func (g *linuxGuest) checkKernel(m *Machine) {
 	}
 }
 
-// cr0PG says that paging is on (SDM Vol. 3, 2.5).
+// cr0PG is set while paging is on (SDM Vol. 3, 2.5).
 const cr0PG = 1 << 31

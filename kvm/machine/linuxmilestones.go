@@ -30,8 +30,8 @@ func (m target) Milestone(at probe.Milestone) []string {
 	return view.ModuleReady()
 }
 
-// Passes implements probe.Milestones.
-func (m target) Passes(cpu int, at probe.Milestone) {
+// NotePass implements probe.Milestones.
+func (m target) NotePass(cpu int, at probe.Milestone) {
 	v := m.vcpus[cpu]
 	v.passes[at] = true
 	if at == probe.TextWritten {
@@ -40,14 +40,15 @@ func (m target) Passes(cpu int, at probe.Milestone) {
 	}
 }
 
-// passMilestones lets the vCPU go on when what it has come to was seen to: the engine knows the module
-// that is ready, or has taken everything out of memory that is about to be copied.
+// passMilestones lets the vCPU continue once the milestones that it has passed
+// are handled: the engine knows a module that is ready, or has removed
+// everything from memory that is about to be copied.
 func (v *vcpu) passMilestones() {
 	passes := v.passes
 	clear(v.passes[:])
 	g, ok := v.m.payload().(*linuxGuest)
 	if !ok || v.where.stops() {
-		return // runBeside sees it, soon
+		return // runBeside handles it soon
 	}
 	if passes[probe.TextWritten] {
 		v.handleModuleWrite(g)
@@ -58,7 +59,7 @@ func (v *vcpu) passMilestones() {
 	v.runAside(stateWaiting, func(func() bool) {
 		if passes[probe.ModuleComes] {
 			g.refreshModules(v.m)
-			v.m.tellEngine() // in any case: who has seen it before may not have told yet
+			v.m.tellEngine() // always: the thread that has seen it before may not have reported it yet
 		}
 		if passes[probe.MemoryLeaves] {
 			g.hibernate(v.m)
@@ -66,9 +67,10 @@ func (v *vcpu) passMilestones() {
 	})
 }
 
-// hibernate gives the guest's memory up, with nothing of ours in it: what the kernel copies now
-// is put back by another boot, in which the kernel and the engine's memory are elsewhere; or it is
-// that boot, and the copy takes its place.
+// hibernate abandons the guest's memory, after removing everything of ours. The
+// kernel now copies its memory. Another boot will restore the copy, with the
+// kernel and the engine's memory at other addresses. Or this is that boot, and
+// the copy replaces it.
 func (g *linuxGuest) hibernate(m *Machine) {
 	if err := m.withdraw(func() {
 		g.abandonMemory(m, linux.HibernatedText)
@@ -80,8 +82,10 @@ func (g *linuxGuest) hibernate(m *Machine) {
 	}
 }
 
-// withdraw takes everything of the engine's out of the guest, and calls gone then, with the world stopped. What is inside a probe's
-// handlers is waited for; what has not come out after insideTime stays there, and the error says what it is.
+// withdraw removes everything of the engine's from the guest, and then calls
+// gone, with the world stopped. It waits for code inside a probe's handlers.
+// Code that has not left them after insideTime stays there, and the error names
+// it.
 func (m *Machine) withdraw(gone func()) error {
 	begin := time.Now()
 	for anyway := false; ; anyway = time.Since(begin) > insideTime {
@@ -92,15 +96,18 @@ func (m *Machine) withdraw(gone func()) error {
 					return &probe.InsideError{CPU: i}
 				}
 			}
+			if g, ok := m.payload().(*linuxGuest); ok && !anyway && g.inCall(m) {
+				return errInCall
+			}
 			tried = true
 			return m.engine.Withdraw(anyway, gone)
 		})
 		switch {
 		case errors.Is(err, probe.ErrInside) && !anyway:
-			time.Sleep(insideWait) // others go on meanwhile, and come out
+			time.Sleep(insideWait) // others run and leave the handlers
 		case tried || errors.Is(err, ErrClosed):
 			return err
-		default: // a vCPU did not come to rest: perhaps it does now
+		default: // a vCPU did not come to rest: try again
 			return errors.Join(err, m.engine.Withdraw(true, gone))
 		}
 	}
@@ -119,13 +126,15 @@ func (g *linuxGuest) pullStubs(m *Machine) error {
 	return nil
 }
 
-// handleModuleWrite is for a vCPU at the beginning of the function that writes to text. That of the kernel itself it is stopped at (handleTextWrite);
-// the text of modules is memory like other, so that the engine has to be told before.
+// handleModuleWrite handles a vCPU at the beginning of the function that writes
+// to text. Writes to the kernel's own text cause an exit (handleTextWrite). The
+// text of modules is ordinary memory, so the engine has to be notified before
+// the write.
 func (v *vcpu) handleModuleWrite(g *linuxGuest) {
 	m, view := v.m, g.seen.Load()
 	_, first := view.TextWritten()
 	at, from, n := guest.GVA(v.poke[first]), guest.GVA(v.poke[first+1]), v.poke[first+2]
-	defer view.Poked()
+	defer view.NotePoke()
 	if view.Module(at) == "" || n == 0 || n > probe.MaxPoke || !m.engine.Probed(at, int(n)) {
 		return
 	}

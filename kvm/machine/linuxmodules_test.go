@@ -17,7 +17,7 @@ import (
 // awaitState waits until now is so.
 func awaitState(t *testing.T, now func() bool) {
 	t.Helper()
-	ctx, look := patience.Of(t), time.NewTicker(modulePoll)
+	ctx, look := patience.Context(t), time.NewTicker(modulePoll)
 	defer look.Stop()
 	for !now() {
 		select {

@@ -58,11 +58,11 @@ func testPanic(t *testing.T, dir, said string, change func(*Config)) {
 		if words != said {
 			t.Errorf("the log says %q: %s", words, strings.Join(lines(m), "\n"))
 		}
-	case <-patience.Of(t).Done():
+	case <-patience.Context(t).Done():
 		t.Errorf("nothing in the log: %s", strings.Join(lines(m), "\n"))
 	}
 	state("panicked", said)
-	if err := m.Reset(patience.Of(t), nil); err != nil {
+	if err := m.Reset(patience.Context(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	state("booting", "")

@@ -13,13 +13,14 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// cameBack is what the guest's kernel was seen to be when the guest had come back to a snapshot: it is the same the next time.
+// cameBack is the analysis of the guest's kernel after a reset to a snapshot. It
+// is reused for the next reset to the same snapshot.
 type cameBack struct {
 	to   weak.Pointer[snapshot.Snapshot]
 	view *linux.View
 }
 
-// la57Of reports whether the guest of a snapshot has page tables of 5 levels.
+// la57Of reports whether the guest of a snapshot has 5-level page tables.
 func la57Of(s *snapshot.Snapshot) bool { return s.CPUs[0].Sregs.CR4&cr4LA57 != 0 }
 
 // keepsMemory implements payload: the kernel is moved as it was, and its first page tables have as many levels.
@@ -30,7 +31,7 @@ func (g *linuxGuest) keepsMemory(to *snapshot.Snapshot) bool {
 // unsavedReason implements kept.
 func (g *linuxGuest) unsavedReason(*Machine) string {
 	if g.left.Load() {
-		return g.seen.Load().Why()
+		return g.seen.Load().GoneReason()
 	}
 	return ""
 }
@@ -64,7 +65,8 @@ func (g *linuxGuest) save(m *Machine, s *snapshot.Snapshot) (release func(), err
 	return release, m.vm.GetBoard(&s.Board)
 }
 
-// coreInfo returns what the kernel has for readers of its memory, or "" (vmcoreinfo_data, kernel/vmcore_info.c or crash_core.c).
+// coreInfo returns the kernel's information for readers of its memory, or ""
+// (vmcoreinfo_data, kernel/vmcore_info.c or crash_core.c).
 func (g *linuxGuest) coreInfo(m *Machine) string {
 	word := func(name string) (uint64, error) {
 		at, _ := g.seen.Load().Address(name)
@@ -79,7 +81,8 @@ func (g *linuxGuest) coreInfo(m *Machine) string {
 	return string(text)
 }
 
-// removeStubs implements kept: the stubs that some hosts' breakpoints take are none of the guest's.
+// removeStubs implements kept: the stubs, which breakpoints use on some hosts,
+// do not belong to the guest.
 func (g *linuxGuest) removeStubs(runs []snapshot.Run) {
 	for _, s := range g.plantedStubs() {
 		at := g.engine.home.PA + guest.GPA(s.at-g.engine.home.Start)
@@ -91,7 +94,8 @@ func (g *linuxGuest) removeStubs(runs []snapshot.Run) {
 	}
 }
 
-// plantedStubs returns the stubs that are in the kernel's text: what only boots is no text any more once that is over.
+// plantedStubs returns the stubs that are in the kernel's text. Text for booting
+// is no longer text once the boot is over.
 func (g *linuxGuest) plantedStubs() (in []trapStub) {
 	for _, s := range g.stubs {
 		if g.view().IsText(s.at) {
@@ -130,7 +134,7 @@ func (g *linuxGuest) checkFits(m *Machine, s *snapshot.Snapshot) error {
 	}
 	state, err := devicesOf(s)
 	if err == nil {
-		err = g.board.Load().platform.Fits(state)
+		err = g.board.Load().platform.CheckFit(state)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrOtherGuest, err)
@@ -138,7 +142,9 @@ func (g *linuxGuest) checkFits(m *Machine, s *snapshot.Snapshot) error {
 	return nil
 }
 
-// needsNewVM implements kept: the controllers of a VM, and the devices, are those of one boot, and the kernel is where its slide says.
+// needsNewVM implements kept. It is always true: the VM's controllers and
+// devices belong to one boot, and the kernel's slide decides where the kernel
+// is.
 func (g *linuxGuest) needsNewVM(*Machine) bool { return true }
 
 func (g *linuxGuest) prepareRestore(*Machine) error { return nil }
@@ -182,6 +188,7 @@ func (g *linuxGuest) finishRestore(m *Machine, s *snapshot.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	// Lines first, then what the controllers have made of them; the local APICs follow, which may have heard of a rise.
+	// Lines first, then the controllers' state, which depends on them. The local
+	// APICs follow, because they may have received a rise.
 	return errors.Join(g.board.Load().platform.Restore(state), m.vm.SetBoard(&s.Board))
 }

@@ -24,7 +24,7 @@ func ask(t *testing.T, m *Machine, name, line string, answers ...string) {
 	t.Helper()
 	t.Log("asks ", name)
 	skip := len(lines(m))
-	if _, err := m.Input(patience.Of(t), []byte(line+";n=$((n+1));echo "+name+" $n\n")); err != nil {
+	if _, err := m.Input(patience.Context(t), []byte(line+";n=$((n+1));echo "+name+" $n\n")); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range answers {
@@ -40,8 +40,8 @@ const (
 	askRandom = "busybox head -c16 /dev/hwrng|busybox wc -c"
 )
 
-// looked is what is seen of a guest: where each vCPU is, and its callers; and the tasks with their stacks.
-func looked(t *testing.T, m *Machine) (out []string) {
+// describeGuest is what is seen of a guest: where each vCPU is, and its callers; and the tasks with their stacks.
+func describeGuest(t *testing.T, m *Machine) (out []string) {
 	t.Helper()
 	err := m.Look(func(l *Look) error {
 		frames := func(f []guest.Frame) string {
@@ -71,7 +71,7 @@ func looked(t *testing.T, m *Machine) (out []string) {
 		for _, task := range tasks {
 			line := fmt.Sprintf("%d %s", task.PID, task.Comm)
 			read := func(at guest.GVA, p []byte) error { _, err := l.Read(0, at, p, false); return err }
-			if f, err := view.TaskReader().Saved(task.Addr, read); err == nil {
+			if f, err := view.TaskReader().SavedFrame(task.Addr, read); err == nil {
 				all, _ := l.StackFrom(f, 64)
 				line += " " + frames(all)
 			}
@@ -137,7 +137,7 @@ func testLinuxSave(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	offline := looked(t, o)
+	offline := describeGuest(t, o)
 	t.Log("looked")
 	if err := o.Close(context.Background()); err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func testLinuxSave(t *testing.T, dir string) {
 	goOn := func(m *Machine, other string) {
 		t.Helper()
 		had, returned := hits.Load(), returns.Load()
-		if diff := cmp.Diff(offline, looked(t, m)); diff != "" {
+		if diff := cmp.Diff(offline, describeGuest(t, m)); diff != "" {
 			t.Errorf("looked at without KVM, and here (-offline +here):\n%s", diff)
 		}
 		if err := m.Resume(); err != nil {
@@ -164,18 +164,18 @@ func testLinuxSave(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	n := bootLinux(t, dir, "echo ready;sh", func(c *Config) { config(c); c.Linux.Initrd = nil })
-	if err := n.ResetTo(patience.Of(t), s); err != nil {
+	if err := n.ResetTo(patience.Context(t), s); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("reset")
 	probes(n)
 	goOn(n, "other")
 	ask(t, n, "end", "exit")
-	if st, err := n.Wait(patience.Of(t)); err != nil || st.Phase != PhaseExited || st.ExitCode != 0 {
+	if st, err := n.Wait(patience.Context(t)); err != nil || st.Phase != PhaseExited || st.ExitCode != 0 {
 		t.Errorf("the other guest has ended in %+v, %v", st, err)
 	}
 	for i := range 2 {
-		if err := m.ResetTo(patience.Of(t), s); err != nil {
+		if err := m.ResetTo(patience.Context(t), s); err != nil {
 			t.Fatal(err)
 		}
 		goOn(m, fmt.Sprint("again", i))

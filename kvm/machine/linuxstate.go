@@ -9,38 +9,40 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// KernelPanicked is KernelState.System of a kernel that has.
+// KernelPanicked is KernelState.System of a kernel that has panicked.
 const KernelPanicked = "panicked"
 
-// KernelState is what is known of a Linux guest's kernel as it runs.
+// KernelState describes the running kernel of a Linux guest.
 type KernelState struct {
 	Version string
-	System  string // booting, scheduling, freeing, running, panicked, replaced or hibernated; "" where the kernel's names do not say
-	Panic   string // what it says about that, as far as its console has shown it
-	Slide   uint64 // bytes that its addresses are from those that it was linked for
-	// Checked says how the running kernel itself confirms the slide: "LSTAR" (where it has
-	// entry_SYSCALL_64) and "IDT" (asm_exc_int3). None before it has set them.
+	System  string // booting, scheduling, freeing, running, panicked, replaced or hibernated; "": not known
+	Panic   string // the panic message, as far as the console has shown it
+	Slide   uint64 // offset of its addresses from the linked ones, in bytes
+	// Checked lists how the running kernel itself confirms the slide: "LSTAR" (the
+	// address of entry_SYSCALL_64) and "IDT" (of asm_exc_int3). It is empty before
+	// the kernel has set them.
 	Checked []string
-	// Missing are sentences: what is not known of it, and what does not work for that reason.
+	// Missing are sentences: which facts about the kernel are unknown, and which
+	// features do not work because of that.
 	Missing []string
 }
 
-// Kernel returns the state of the guest's kernel, false for a guest that is no Linux. Any
-// goroutine.
+// Kernel returns the state of the guest's kernel, or false for a guest that is
+// not Linux. Any goroutine.
 func (m *Machine) Kernel() (KernelState, bool) {
 	g, ok := m.payload().(*linuxGuest)
 	if !ok {
 		return KernelState{}, false
 	}
 	view := g.seen.Load()
-	s := KernelState{Version: g.cfg.Kernel.Version, Slide: uint64(view.Slide()), Missing: view.Missing()}
+	s := KernelState{Version: g.cfg.Kernel.Version, Slide: uint64(view.Slide()), Missing: view.MissingFeatures()}
 	if state, known := view.System(); known {
 		s.System = state.String()
 	}
 	switch {
 	case g.left.Load():
 		s.System = "replaced"
-		why := view.Why()
+		why := view.GoneReason()
 		if why == linux.HibernatedText {
 			s.System = "hibernated"
 		}
@@ -57,7 +59,7 @@ func (m *Machine) Kernel() (KernelState, bool) {
 	return s, true
 }
 
-// panicText returns what the kernel's console says about its panic, or "".
+// panicText returns the kernel's panic message on the console, or "".
 func (g *linuxGuest) panicText(m *Machine) string {
 	lines, _ := m.console.History()
 	for _, l := range slices.Backward(lines) {
@@ -74,9 +76,10 @@ func (g *linuxGuest) panicText(m *Machine) string {
 // msrLSTAR holds the entry of syscalls (SDM Vol. 3, 5.8.8).
 const msrLSTAR = 0xc000_0082
 
-// checkSlide compares the slide with what the running kernel has told the processor, in two
-// ways. They cannot differ unless something else was booted than was read: then nothing is
-// where its names say. Precondition: the world is stopped.
+// checkSlide compares the slide, in two ways, with addresses that the running
+// kernel has set in the processor. They differ only if the booted kernel is not
+// the one that was read. Then no symbol has the right address. Precondition: the
+// world is stopped.
 func (g *linuxGuest) checkSlide(m *Machine) error {
 	v := m.vcpus[0]
 	var ways []string
@@ -95,7 +98,7 @@ func (g *linuxGuest) checkSlide(m *Machine) error {
 	} {
 		s, err := g.view().Lookup(way.symbol)
 		if err != nil {
-			continue // a kernel without names
+			continue // a kernel without symbols
 		}
 		at, ok := way.at()
 		if !ok {

@@ -36,7 +36,7 @@ func TestLinuxSuspends(t *testing.T) {
 	// What is typed too early does not wake it.
 	sub, _ := m.Console().Subscribe(4096)
 	defer sub.Close()
-	ctx, again := patience.Of(t), time.NewTicker(time.Second)
+	ctx, again := patience.Context(t), time.NewTicker(time.Second)
 	defer again.Stop()
 	for ended := false; !ended; {
 		select {

@@ -30,13 +30,13 @@ func TestLinuxTells(t *testing.T) {
 			}
 			next := func() {
 				t.Helper()
-				if _, err := m.Input(patience.Of(t), []byte("\r")); err != nil {
+				if _, err := m.Input(patience.Context(t), []byte("\r")); err != nil {
 					t.Fatal(err)
 				}
 			}
 			await(t, m, "listed")
 			view := m.Image().(*linux.View)
-			if missing := view.Missing(); missing != nil {
+			if missing := view.MissingFeatures(); missing != nil {
 				t.Errorf("missing: %q", missing)
 			}
 			compareTasks(t, view, lines(m))
@@ -75,7 +75,7 @@ func TestLinuxTells(t *testing.T) {
 			const symbol = "dummy:dummy_setup"
 			module := func(there bool) {
 				t.Helper()
-				ctx, look := patience.Of(t), time.NewTicker(modulePoll)
+				ctx, look := patience.Context(t), time.NewTicker(modulePoll)
 				defer look.Stop()
 				for range look.C {
 					_, err := view.Lookup(symbol)
@@ -100,7 +100,7 @@ func TestLinuxTells(t *testing.T) {
 			}
 			module(false)
 			next()
-			if s, err := m.Wait(patience.Of(t)); err != nil || s.Phase != PhaseExited || !slices.Contains(lines(m), "GP-DONE rc=0") {
+			if s, err := m.Wait(patience.Context(t)); err != nil || s.Phase != PhaseExited || !slices.Contains(lines(m), "GP-DONE rc=0") {
 				t.Errorf("ended in %v, %v\n%s", s.Phase, err, strings.Join(lines(m), "\n"))
 			}
 		})

@@ -16,8 +16,9 @@ type Look struct {
 	world probe.World
 }
 
-// Look brings every vCPU out of guest mode, runs f, and lets go on those that ran. A handler
-// must not call it. Errors are those of f, ErrClosed and *StopTimeoutError.
+// Look brings every vCPU out of guest mode, runs f, and resumes the vCPUs that
+// ran. A handler must not call it. It returns f's error, ErrClosed or a
+// *StopTimeoutError.
 func (m *Machine) Look(f func(*Look) error) error {
 	return m.target().Stop(func(w probe.World) error { return f(&Look{m, w}) })
 }
@@ -25,14 +26,15 @@ func (m *Machine) Look(f func(*Look) error) error {
 // ErrNoVCPU: the machine has no vCPU of that number, or the guest could not be built again.
 var ErrNoVCPU = errors.New("there is no such vCPU")
 
-// Registers are those of a vCPU.
+// Registers are the registers of a vCPU.
 type Registers struct {
 	CPU      int
 	Activity VCPUActivity
 
-	// Regs are the general registers. RIP is an address of the guest's own; Live is where the
-	// vCPU really is, which may be in the engine's code. Inside says that it is in code of a probe's
-	// handlers there, which has the other registers for itself and puts them back.
+	// Regs are the general registers. RIP is an address of the guest's own. Live
+	// is where the vCPU really is, which may be in the engine's code. Inside means
+	// that it is in code of a probe's handlers there, which uses the other
+	// registers itself and restores them afterwards.
 	Regs   probe.Regs
 	Live   guest.GVA
 	Inside bool
@@ -43,7 +45,7 @@ type Registers struct {
 	XCR0     uint64 // 0: the host does not say
 }
 
-// Segment is a segment register with its hidden part, as Registers.System has them.
+// Segment is a segment register with its hidden part, as in Registers.System.
 type Segment = kvm.Segment
 
 // System are the segment, control and table registers of a vCPU.
@@ -52,8 +54,8 @@ type System = kvm.Sregs
 // NumVCPU returns the number of vCPUs.
 func (l *Look) NumVCPU() int { return len(l.m.vcpus) }
 
-// otherRegs has the registers of a vCPU that Machine does not share with it: kvm.VCPU, and for a guest that
-// is looked at without KVM snapshot.CPU.
+// otherRegs has the registers of a vCPU that Machine does not share with it:
+// kvm.VCPU, or snapshot.CPU for a guest that is inspected without KVM.
 type otherRegs interface {
 	GetMSRs([]kvm.MSR) error
 	GetDebugRegs(*kvm.DebugRegs) error
@@ -61,7 +63,7 @@ type otherRegs interface {
 	GetXSave() ([]byte, error)
 }
 
-// vcpu returns a vCPU that has registers.
+// vcpu returns a vCPU, if it has registers.
 func (l *Look) vcpu(cpu int) (*vcpu, error) {
 	if cpu < 0 || cpu >= len(l.m.vcpus) || l.m.vcpus[cpu].others == nil {
 		return nil, fmt.Errorf("vcpu %d of %d: %w", cpu, len(l.m.vcpus), ErrNoVCPU)
@@ -69,9 +71,10 @@ func (l *Look) vcpu(cpu int) (*vcpu, error) {
 	return l.m.vcpus[cpu], nil
 }
 
-// General returns the general and the system registers of a vCPU, as Registers does, which asks KVM for the
-// others. The system registers are not to be written to. Errors are ErrNoVCPU.
-func (l *Look) General(cpu int) (r probe.Regs, system *System, err error) {
+// GeneralRegisters returns the general and the system registers of a vCPU.
+// Registers also returns the others, which it has to read from KVM. The system
+// registers must not be changed. It returns ErrNoVCPU.
+func (l *Look) GeneralRegisters(cpu int) (r probe.Regs, system *System, err error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
 		return r, nil, err
@@ -81,7 +84,8 @@ func (l *Look) General(cpu int) (r probe.Regs, system *System, err error) {
 	return r, v.sregs, nil
 }
 
-// Registers returns the registers of a vCPU. Errors are ErrNoVCPU and those of KVM.
+// Registers returns the registers of a vCPU. It returns ErrNoVCPU or an error of
+// KVM.
 func (l *Look) Registers(cpu int) (Registers, error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
@@ -108,8 +112,8 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	return r, nil
 }
 
-// resumedActivity returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
-// resumed. Precondition: m.mu held.
+// resumedActivity returns what the vCPU would do if the world were not stopped,
+// as soon as its thread notices that it is resumed. Precondition: m.mu held.
 func (v *vcpu) resumedActivity() VCPUActivity {
 	a := v.activity()
 	switch {
@@ -122,9 +126,10 @@ func (v *vcpu) resumedActivity() VCPUActivity {
 	return a
 }
 
-// SetRegs changes the general registers of a vCPU. A RIP that is the one that Registers has
-// returned leaves the vCPU where it is, in the engine's code too. Errors are ErrNoVCPU and ErrSaved.
-func (l *Look) SetRegs(cpu int, r probe.Regs) error {
+// setRegs changes the general registers of a vCPU. If RIP is the one that
+// Registers has returned, the vCPU stays where it is, even in the engine's code.
+// Errors are ErrNoVCPU and ErrSaved.
+func (l *Look) setRegs(cpu int, r probe.Regs) error {
 	v, err := l.vcpu(cpu)
 	switch {
 	case err != nil:
@@ -147,7 +152,7 @@ func (l *Look) SetRegs(cpu int, r probe.Regs) error {
 	return nil
 }
 
-// leaveHalt takes a vCPU that rests out of the hlt that it waits in: RIP is elsewhere now.
+// leaveHalt ends the hlt in which a resting vCPU waits, because RIP has changed.
 func (v *vcpu) leaveHalt() error {
 	v.asleep = false
 	m := v.m
@@ -169,8 +174,8 @@ func (v *vcpu) leaveHalt() error {
 	return nil
 }
 
-// Vectors returns the floating point and vector registers of a vCPU. Errors are ErrNoVCPU and
-// those of KVM.
+// Vectors returns the floating point and vector registers of a vCPU. It returns
+// ErrNoVCPU or an error of KVM.
 func (l *Look) Vectors(cpu int) (Vectors, error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
@@ -183,26 +188,27 @@ func (l *Look) Vectors(cpu int) (Vectors, error) {
 	return unpackVectors(b, l.m.cpuid), nil
 }
 
-// Stack returns the frames of what a vCPU runs, the innermost first, at most limit, and whether there are
-// more. Errors are ErrNoVCPU.
+// Stack returns at most limit frames of a vCPU's code, the innermost first, and
+// whether there are more. It returns ErrNoVCPU.
 func (l *Look) Stack(cpu, limit int) (frames []guest.Frame, more bool, err error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
 		return nil, false, err
 	}
 	if l.m.engine.InStage(guest.GVA(v.regs.RIP)) {
-		limit = 1 // the stack pointer is that of the handlers
+		limit = 1 // the stack pointer belongs to the handlers
 	}
 	frames, more = l.m.engine.Unwind(v.state(), limit)
 	return frames, more, nil
 }
 
-// StackFrom returns the frames of kernel code that goes on at f, and those of its callers, likewise.
+// StackFrom returns the frames of kernel code that will resume at f, and of its
+// callers, as Stack does.
 func (l *Look) StackFrom(f guest.Frame, limit int) (frames []guest.Frame, more bool) {
 	return l.m.engine.UnwindFrom(0, f, limit)
 }
 
-// KernelGS returns the GS base that the guest's kernel has on a vCPU, or 0.
+// KernelGS returns the GS base of the guest's kernel on a vCPU, or 0.
 func (l *Look) KernelGS(cpu int) (guest.GVA, error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
@@ -211,7 +217,7 @@ func (l *Look) KernelGS(cpu int) (guest.GVA, error) {
 	return l.m.target().KernelGS(cpu, v.state()), nil
 }
 
-// Root returns the page tables that a vCPU uses, or 0, which stands for those of the kernel.
+// Root returns the page tables that a vCPU uses, or 0 for the kernel's.
 func (l *Look) Root(cpu int) (guest.GPA, error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
@@ -220,14 +226,14 @@ func (l *Look) Root(cpu int) (guest.GPA, error) {
 	return v.space(), nil
 }
 
-// Read fills p with what the page tables at root have at addr, 0 standing for those of the
-// kernel: what the guest itself has there, or with live what is there, with the engine's int3s and
-// jumps. It returns how many bytes there are; fewer than asked for come with a
-// *guest.PageFaultError.
+// Read reads memory at addr through the page tables at root, or the kernel's if
+// root is 0. Without live it reads the guest's own bytes, with live the bytes in
+// memory, including the engine's int3s and jumps. It returns the number of bytes
+// that were read, with a *guest.PageFaultError if that is fewer than len(p).
 func (l *Look) Read(root guest.GPA, addr guest.GVA, p []byte, live bool) (int, error) {
 	as := l.m.space(root)
 	for n := 0; n < len(p); {
-		// By pages: those before the one that is not there count.
+		// Page by page: pages before a missing one count.
 		size := min(len(p)-n, int(guest.PageSize-uint64(addr+guest.GVA(n))%guest.PageSize))
 		if err := as.Read(addr+guest.GVA(n), p[n:n+size]); err != nil {
 			p = p[:n]
@@ -247,12 +253,13 @@ func (l *Look) hideEngineBytes(root guest.GPA, addr guest.GVA, p []byte, live bo
 	if g, ok := l.m.payload().(*linuxGuest); ok {
 		g.hideStubs(addr, p)
 	}
-	l.m.engine.Own(root, addr, p)
+	l.m.engine.UnpatchBytes(root, addr, p)
 }
 
-// Write writes p to data of the guest, where its own page tables do not let it, too. Text that
-// probes have bytes in is not written: see probe.Engine.WriteText. Either all is
-// written or none; errors are *guest.PageFaultError, ErrProbed, ErrEngine and ErrSaved.
+// Write writes p to data of the guest, even where the guest's page tables do not
+// permit it. It does not write text in which probes have bytes: see
+// probe.Engine.WriteText. Either all is written or none. Errors are
+// *guest.PageFaultError, ErrProbed, ErrEngine and ErrSaved.
 func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	if l.m.sys == nil {
 		return ErrSaved
@@ -269,24 +276,26 @@ func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	return as.Poke(addr, p)
 }
 
-// ErrEngine: memory that was to be written is not the guest's.
+// ErrEngine: the memory to write belongs to the engine.
 var ErrEngine = errors.New("the code and data of probes are there")
 
-// ErrProbed: probes have bytes of their own in the text that was to be written.
+// ErrProbed: probes have changed the text that was to be written.
 var ErrProbed = errors.New("probes have int3s or jumps there; detach them first")
 
-// Walk returns the entries of the page tables at root that lead to addr, as far as they do, and
-// what they map; a root of 0 stands for the tables of the kernel. Errors are *guest.PageFaultError.
+// Walk returns the entries of the page tables at root that lead to addr, as far
+// as they exist, and their mapping. A root of 0 means the kernel's tables.
+// Errors are *guest.PageFaultError.
 func (l *Look) Walk(root guest.GPA, addr guest.GVA) (as guest.AddressSpace, steps []guest.Step, m guest.Mapping, err error) {
 	as = l.m.space(root)
 	if root == 0 {
-		as = as.At(guest.Home{}) // the tables themselves
+		as = as.WithHome(guest.Home{}) // the tables themselves
 	}
 	steps, m, err = as.Walk(addr)
 	return as, steps, m, err
 }
 
-// Region returns the name of the guest's memory at a physical address, or "" where it has none.
+// Region returns the name of the guest's memory at a physical address, or "" if
+// it has none.
 func (l *Look) Region(pa guest.GPA) string {
 	for _, r := range l.m.mem.Regions() {
 		if pa-r.Base < guest.GPA(len(r.Bytes)) {

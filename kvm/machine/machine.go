@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -20,28 +19,28 @@ import (
 // Defaults and limits of Config.
 const (
 	DefaultMemory = 64 << 20
-	// DefaultLinuxMemory is that of a Linux guest.
+	// DefaultLinuxMemory is the default memory of a Linux guest.
 	DefaultLinuxMemory = 512 << 20
 	DefaultTick        = 10 * time.Millisecond
 	MinTick            = 100 * time.Microsecond
 )
 
-// Config says what machine to make.
+// Config describes a machine.
 type Config struct {
-	// Image is the guest program, an ELF file on its own; or Linux a kernel. One of the two
-	// is required.
+	// Image is the guest program, an ELF file on its own, and Linux a kernel.
+	// Exactly one of the two is required.
 	Image *guest.Image
 	Linux *LinuxConfig
 	// VCPUs is the number of vCPUs, 1 to guest.MaxVCPUs; 0 means 1.
 	VCPUs int
 	// Memory is the size of RAM in bytes, whole pages; 0 means DefaultMemory.
 	Memory uint64
-	// Cmdline is handed to the guest as it is.
+	// Cmdline is passed to the guest unchanged.
 	Cmdline string
 	// Tick is the period of the timer interrupt, at least MinTick; 0 means
 	// DefaultTick, negative means no timer.
 	Tick time.Duration
-	// Log receives what happens; nil means nothing is logged.
+	// Log receives log messages; nil means that nothing is logged.
 	Log *slog.Logger
 	// KVMPath is the KVM device; "" means /dev/kvm.
 	KVMPath string
@@ -53,58 +52,56 @@ type Config struct {
 	// EmulatedStages lets handler stages run in the guest even where the host
 	// emulates the code: slower than exits, but the same otherwise.
 	EmulatedStages bool
-	// Confine is called on the thread of each vCPU before that first enters the guest, at each boot: the thread may give up
-	// what it does not need to run one. Nil: it gives up nothing. An error ends the guest.
+	// Confine is called on the thread of each vCPU before that first enters the
+	// guest, at each boot, and may drop privileges that the thread does not need
+	// to run a vCPU. It may be nil. An error ends the guest.
 	Confine func() error
-	// Probe are the options of the engine. Its Log is set from Log when nil.
+	// Probe has the options of the engine. Its Log is set from Log when nil.
 	Probe probe.Options
 }
 
 // Machine is one guest, its vCPUs and its probe engine. All methods may be
 // called from any goroutine, unless they say otherwise.
 //
-// Lock order: life, then mu, then what is inside kvm. The engine's own lock is
+// Lock order: life, then mu, then the locks inside kvm. The engine's own lock is
 // taken before mu (it calls Stop) and never while mu is held.
 type Machine struct {
-	cfg      Config
-	log      *slog.Logger
-	host     host.Report
-	sys      *kvm.System
-	engine   *probe.Engine
-	console  *Console
-	mem      memory
-	tried    map[weak.Pointer[snapshot.Snapshot]]struct{} // snapshots whose state KVM takes: see try
-	vcpus    []*vcpu                                      // fixed; each exists for the life of the machine
-	exec     execAreas
-	shared   sharedMemory
-	boots    atomic.Pointer[payload] // what it boots
-	booted   atomic.Pointer[booted]
-	checks   atomic.Uint64 // self-check failures
-	lastBad  atomic.Uint32 // code of the newest one
-	tscKHz   atomic.Uint64 // 0: the host doesn't say
-	told     atomic.Bool   // a forwarded interrupt was logged
-	cpuid    []kvm.CPUIDEntry
-	msrs     []uint32               // that make up a vCPU's state; nil: not asked for yet
-	earlyIDT guest.GVA              // see bare
-	calls    callQueue              // guarded by mu
-	modules  atomic.Pointer[func()] // see OnModules
-	watch    watches
-	watching atomic.Bool // pages are protected
-	guarding atomic.Bool // guard runs
-	turns    turns
+	vcpuSet
+	guestMemory
 
-	// life serialises Resume, Pause, Reset and Close.
+	cfg       Config
+	log       *slog.Logger
+	host      host.Report
+	sys       *kvm.System
+	engine    *probe.Engine
+	console   *Console
+	checks    atomic.Uint64 // self-check failures
+	lastBad   atomic.Uint32 // code of the newest one
+	tscKHz    atomic.Uint64 // 0: the host does not report it
+	told      atomic.Bool   // a forwarded interrupt was logged
+	cpuid     []kvm.CPUIDEntry
+	earlyIDT  guest.GVA // see bare
+	calls     guestCalls
+	snapshots snapshots
+	modules   atomic.Pointer[func()] // see OnModules
+	guarding  atomic.Bool            // guard runs
+
+	// life serialises Resume, Pause, Reset and Close. It guards vm, too.
 	life   sync.Mutex
-	vm     *kvm.VM // guarded by life
 	ticker *ticker // guarded by life
 
-	// memory is held while the guest's memory is read on behalf of somebody who
-	// may come at any time, and while it is freed.
-	memory sync.RWMutex
-	freed  bool
+	exitCode uint32       // these three are guarded by mu
+	exit     *ExitReport  //
+	crash    *CrashReport //
 
-	stubMu sync.Mutex
-	stub   guest.GVA // where called functions return to; 0: not made yet
+	onExit exitHook
+}
+
+// vcpuSet is the vCPUs, the reasons why they are stopped, and the phase of the
+// guest.
+type vcpuSet struct {
+	vcpus []*vcpu // fixed; each exists for the life of the machine
+	turns turns
 
 	// gate holds the gate* bits: written under mu, read by the vCPUs without.
 	gate atomic.Uint32
@@ -116,19 +113,31 @@ type Machine struct {
 	rested      *sync.Cond // a vCPU came to rest
 	stoppers    stopQueue
 	phase       Phase
-	resetting   bool   // the engine is not done with a reset: vCPUs exist, and must not run yet
-	stops       uint64 // of vCPUs at hits, and behind steps
-	exitCode    uint32
-	exit        *ExitReport
-	crash       *CrashReport
+	resetting   bool          // the engine's part of a reset is not done: vCPUs exist, and must not run yet
+	stops       uint64        // of vCPUs at hits, and after steps
 	stopTimeout time.Duration // how long a stop waits for the vCPUs; changes with life held, too
 	changed     chan struct{} // closed and replaced on every change of state
 	over        chan struct{} // closed while the guest has ended
-
-	onExit exitHook
 }
 
-// New makes a machine and parks its vCPUs before the guest's first
+// guestMemory is the guest's memory, and the guest that was loaded into it.
+type guestMemory struct {
+	vm       *kvm.VM // guarded by life
+	mem      memory
+	exec     execAreas
+	shared   sharedMemory
+	boots    atomic.Pointer[payload] // the booted guest
+	booted   atomic.Pointer[booted]
+	watch    watches
+	watching atomic.Bool // pages are protected
+
+	// memory is held while the guest's memory is read for a caller that may come
+	// at any time, and while it is freed.
+	memory sync.RWMutex
+	freed  bool
+}
+
+// New creates a machine and parks its vCPUs before the guest's first
 // instruction. Close it. It raises GOMAXPROCS to the number of vCPUs and
 // processors.
 func New(cfg Config) (_ *Machine, err error) {
@@ -162,15 +171,15 @@ func New(cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// newEmpty returns a machine that has nothing yet.
+// newEmpty returns a machine without memory, VM and guest.
 func newEmpty(cfg Config) (*Machine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	m := &Machine{
-		cfg: cfg, log: cfg.Log, console: newConsole(), mem: memory{Memory: new(guest.Memory)},
-		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{}),
-	}
+	m := &Machine{cfg: cfg, log: cfg.Log, console: newConsole()}
+	m.calls.m, m.snapshots.m = m, m
+	m.mem = memory{Memory: new(guest.Memory)}
+	m.vcpuSet = vcpuSet{stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{})}
 	m.rested, m.stoppers = sync.NewCond(&m.mu), newStopQueue(&m.mu)
 	m.gate.Store(gateHold)
 	if cfg.Linux != nil {
@@ -181,8 +190,8 @@ func newEmpty(cfg Config) (*Machine, error) {
 	return m, nil
 }
 
-// setUpGuest makes what a machine has beside its VM: memory, with the guest loaded, and the engine. What
-// to has, unless it is nil, is put there next.
+// setUpGuest creates the parts of a machine that are not its VM: memory, with
+// the guest loaded, and the engine. If to is not nil, it will be restored next.
 func (m *Machine) setUpGuest(to *snapshot.Snapshot) (*guest.BootState, error) {
 	for i := range m.cfg.VCPUs {
 		m.vcpus = append(m.vcpus, newVCPU(m, i))
@@ -206,7 +215,7 @@ func (m *Machine) setUpGuest(to *snapshot.Snapshot) (*guest.BootState, error) {
 	return boot, err
 }
 
-// check fills in defaults and refuses what cannot be.
+// check fills in defaults and rejects invalid values.
 func (c *Config) check() error {
 	if (c.Image == nil) == (c.Linux == nil) {
 		return &ConfigError{"Image", "exactly one of it and Linux is needed"}
@@ -247,19 +256,19 @@ func (m *Machine) Engine() *probe.Engine { return m.engine }
 func (m *Machine) Console() *Console { return m.console }
 
 // payload returns what the machine boots.
-func (m *Machine) payload() payload { return *m.boots.Load() }
+func (g *guestMemory) payload() payload { return *g.boots.Load() }
 
-func (m *Machine) setPayload(p payload) { m.boots.Store(&p) }
+func (g *guestMemory) setPayload(p payload) { g.boots.Store(&p) }
 
-// Image returns what is known of the code of the guest.
+// Image returns the symbols and code of the guest.
 func (m *Machine) Image() guest.View { return m.payload().view() }
 
-// Host returns what calibration found out about this host.
+// Host returns the results of this host's calibration.
 func (m *Machine) Host() host.Report { return m.host }
 
-// Capabilities implements probe.Target: what calibration found.
+// Capabilities implements probe.Target. They come from calibration.
 func (m target) Capabilities(user bool) probe.Capabilities {
-	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.payload().forwards())}
+	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.NoBreakReason(user, m.payload().forwards())}
 	w.NoExec, w.NoFault = m.payload().noExecReason(user), m.payload().noFaultReason()
 	if !user {
 		w.DetourPort = guest.PortDetour
@@ -281,9 +290,9 @@ type target struct{ *Machine }
 
 func (m *Machine) target() target { return target{m} }
 
-// Target returns the guest as the engine works with it: its memory by address
-// space, executable memory, and the stopped world. It is more than handlers need,
-// who have a probe.Context, and asks for more care: see package probe.
+// Target returns the guest as the engine uses it: its memory by address space,
+// executable memory, and the stopped world. Handlers do not need it, because
+// they have a probe.Context. It takes more care to use: see package probe.
 func (m *Machine) Target() probe.Target { return m.target() }
 
 var _ interface {

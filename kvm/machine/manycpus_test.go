@@ -50,7 +50,7 @@ func TestManyVCPUs(t *testing.T) {
 					}
 				}
 			})
-			if testing.Short() || n != guest.MaxVCPUs && !kvmtest.Full(false, true) {
+			if testing.Short() || n != guest.MaxVCPUs && !kvmtest.ChooseSize(false, true) {
 				return
 			}
 			t.Run("returns", func(t *testing.T) { storm(t, n, span, 200) })

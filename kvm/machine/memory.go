@@ -21,14 +21,14 @@ func (m *Machine) release() error {
 	return first
 }
 
-// space returns the guest's memory as the page tables at root map it; 0 stands
-// for those that the kernel was booted with.
-func (m *Machine) space(root guest.GPA) guest.AddressSpace {
-	b := m.booted.Load()
+// space returns the guest's memory through the page tables at root; 0 means the
+// tables that the kernel was booted with.
+func (g *guestMemory) space(root guest.GPA) guest.AddressSpace {
+	b := g.booted.Load()
 	if root == 0 {
-		return b.space.At(b.home)
+		return b.space.WithHome(b.home)
 	}
-	as := guest.NewAddressSpace(m.mem.Memory, root)
+	as := guest.NewAddressSpace(g.mem.Memory, root)
 	if b.deep {
 		as = as.Levels5()
 	}
@@ -36,8 +36,8 @@ func (m *Machine) space(root guest.GPA) guest.AddressSpace {
 }
 
 // ReadMemory implements probe.Target. It takes no lock, and so must not be
-// called after Close, nor while Close runs: that is for the engine, which Close
-// closes first. Others use Peek.
+// called after Close, nor while Close runs. That suits the engine, which Close
+// closes first. Other callers use Peek.
 func (m target) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	if root == 0 && linux.IsFile(addr) {
 		return m.readFile(addr, p)
@@ -45,8 +45,9 @@ func (m target) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Read(addr, p)
 }
 
-// ReadText reads the guest's text with all that probes have patched there, and without the stubs that some
-// hosts' breakpoints take, which stay as long as the guest. The rules of Target.ReadMemory apply.
+// ReadText reads the guest's text with all of the probes' changes, and without
+// the stubs that breakpoints use on some hosts, which stay as long as the guest.
+// The rules of Target.ReadMemory apply.
 func (m *Machine) ReadText(at guest.GVA, p []byte) error {
 	if linux.IsFile(at) {
 		return m.readFile(at, p)
@@ -85,9 +86,9 @@ func (m target) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
 	return t.PA, err == nil
 }
 
-// Peek reads guest memory as the booted kernel's page tables map it. Any
-// goroutine, any time; ErrClosed after Close. A guest that runs may be changing
-// what is read.
+// Peek reads guest memory through the booted kernel's page tables. Any goroutine
+// may call it at any time; it returns ErrClosed after Close. A running guest may
+// change the memory during the read.
 func (m *Machine) Peek(addr guest.GVA, p []byte) error {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
@@ -98,7 +99,7 @@ func (m *Machine) Peek(addr guest.GVA, p []byte) error {
 }
 
 // text returns the guest's kernel and user text, for patching.
-func (m *Machine) text() guest.Text { return guest.NewText(m.space(0)) }
+func (g *guestMemory) text() guest.Text { return guest.NewText(g.space(0)) }
 
 // readWord reads one 64-bit word.
 func readWord(as guest.AddressSpace, a guest.GVA) (uint64, error) {

@@ -11,17 +11,18 @@ import (
 // stopped or a handler waiting.
 const nestedLimit = time.Second
 
-// errElsewhere: guest code that was run from inside a hit did not come back: it
+// errElsewhere: guest code that was run from inside a hit did not return: it
 // halted, or used up its time.
 var errElsewhere = errors.New("the guest did not come back in time")
 
-// runNested runs the guest from inside a hit until done says so, which is asked
-// after every exit that is not a mere interruption; the exits that it does not
-// claim are handled as usual. Timer interrupts stay away. Whatever happens, the
-// vCPU is in a state from which it can go on.
+// runNested runs the guest from inside a hit until done returns true. It calls
+// done after every exit that is not a mere interruption. Exits that done does
+// not claim are handled as usual. Timer interrupts are held back. In every case
+// the vCPU is left in a state from which it can continue.
 func (v *vcpu) runNested(done func() bool) error { return v.runNestedFor(nestedLimit, done, nil) }
 
-// runNestedFor is runNested with another limit. It ends also when left, unless that is nil, says so after an exit was handled.
+// runNestedFor is runNested with another limit. If left is not nil, it also ends
+// when left returns true after an exit was handled.
 func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 	deadline := time.Now().Add(limit)
 	timer := time.AfterFunc(limit, func() {
@@ -30,17 +31,25 @@ func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 		v.kick()
 	})
 	defer timer.Stop()
+	kicked := false
+	defer func() {
+		// The next KVM_RUN may come without another look at the gate. With the kick it returns at once.
+		if kicked {
+			v.kick()
+		}
+	}()
 	v.kvm.RequestInterruptWindow(false)
 	for {
-		if err := v.run(); err != nil {
+		if err := v.runHoldingTurn(); err != nil {
 			v.crashRun(err)
 			return err
 		}
 		v.midIO = false
 		if v.exit.Reason == kvm.ReasonInterrupted {
-			// Those who kick because of the gate wait until this vCPU rests; it
-			// looks at the gate before that.
+			// A thread that kicks because of the gate waits until this vCPU rests. The kick may also be
+			// the timer's.
 			v.kvm.ClearKick()
+			kicked = true
 		} else if done() {
 			return nil
 		} else if v.exit.Reason == kvm.ReasonHLT {

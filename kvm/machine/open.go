@@ -10,17 +10,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// ErrSaved: the guest is that of a file (Open), where it can be looked at, and nothing else.
+// ErrSaved: the guest comes from a file (Open), and can only be inspected.
 var ErrSaved = errors.New("the guest is one of a file: it does not run, and does not change")
 
-// Open returns the guest of a snapshot as one to be looked at (Machine.Look), without KVM: it rests, and cannot be run,
-// changed or saved (ErrSaved). cfg has its image; vCPUs, memory and command line are those of the snapshot. Close it. Errors are
-// *ConfigError, those of loading the image, and ErrOtherGuest for another one.
+// Open returns the guest of a snapshot for inspection (Machine.Look), without
+// KVM. The guest cannot be run, changed or saved (ErrSaved). cfg has its image;
+// vCPUs, memory and command line come from the snapshot. Close it. Errors are
+// *ConfigError, errors of loading the image, and ErrOtherGuest for another
+// image.
 func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 	c := &s.Config
 	cfg.VCPUs, cfg.Memory, cfg.Cmdline, cfg.Tick = c.VCPUs, c.Memory, c.Cmdline, c.Tick()
 	if cfg.Tick == 0 {
-		cfg.Tick = -1 // the zero value stands for a default
+		cfg.Tick = -1 // 0 means the default
 	}
 	m, err := newEmpty(cfg)
 	if err != nil {
@@ -35,13 +37,13 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 	if _, err := m.setUpGuest(s); err != nil {
 		return nil, err
 	}
-	if err := m.fitsImage(c); err != nil {
+	if err := m.snapshots.checkImage(c); err != nil {
 		return nil, err
 	}
-	if err := m.fitsMemory(s); err != nil {
+	if err := m.checkMemory(s); err != nil {
 		return nil, err
 	}
-	if err := m.putMemory(s); err != nil {
+	if err := m.snapshots.putMemory(s); err != nil {
 		return nil, err
 	}
 	for i, v := range m.vcpus {

@@ -21,9 +21,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// optimizable returns the sites of the built-in guest that get a jump when they
+// optimizableSites returns the sites of the built-in guest that get a jump when they
 // are alone, with the number of bytes that it displaces.
-func optimizable(t *testing.T) (sites map[guest.GVA]int, user int) {
+func optimizableSites(t *testing.T) (sites map[guest.GVA]int, user int) {
 	t.Helper()
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "bench", Probe: probe.Options{OptimizeDelay: -1}})
 	if err := m.Resume(); err != nil {
@@ -74,7 +74,7 @@ func optimizable(t *testing.T) (sites map[guest.GVA]int, user int) {
 // waitMapping waits until the guest has said that its user text is mapped once.
 func waitMapping(t *testing.T, m *Machine) {
 	t.Helper()
-	for wait := patience.Of(t); m.OneMapping(true) != ""; {
+	for wait := patience.Context(t); m.OneMapping(true) != ""; {
 		if s := m.State(); s.Phase != PhaseRunning || wait.Err() != nil {
 			t.Fatalf("%s; the guest is %s: %v", m.OneMapping(true), s.Phase, s.Crash)
 		}
@@ -87,7 +87,7 @@ func waitMapping(t *testing.T, m *Machine) {
 // the guest computes what it computes unprobed.
 func TestOptimizeEverySite(t *testing.T) {
 	kvmtest.Require(t)
-	sites, _ := optimizable(t)
+	sites, _ := optimizableSites(t)
 	if len(sites) < 1000 && !testing.Short() {
 		t.Errorf("only %d sites", len(sites))
 	}
@@ -191,7 +191,7 @@ func TestOptimizeEverySite(t *testing.T) {
 // is the image's.
 func TestOptimizeStorm(t *testing.T) {
 	kvmtest.Require(t)
-	span := kvmtest.Full[time.Duration](600, 1500) * time.Millisecond
+	span := kvmtest.ChooseSize[time.Duration](600, 1500) * time.Millisecond
 	if s := os.Getenv("GUESTPROBE_STORM"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {
@@ -368,7 +368,7 @@ func TestStage(t *testing.T) {
 			}
 			// An int3 may be on its way through the guest's vector 3 when the jump is placed:
 			// it is through where its vCPU has come to the jump.
-			for wait := patience.Of(t); ; breathe() {
+			for wait := patience.Context(t); ; breathe() {
 				through := 0
 				for cpu := range m.NumCPU() {
 					if n, _, _ := p.Stage.Counts(cpu); n > 0 {
@@ -384,7 +384,7 @@ func TestStage(t *testing.T) {
 			}
 			before := m.Engine().Totals(-1)
 			start, _, _ := m.Engine().Stats(p)
-			for wait := patience.Of(t); ; {
+			for wait := patience.Context(t); ; {
 				s, _, _ := m.Engine().Stats(p)
 				if s.InGuest-start.InGuest > 5000 || name == "vfs_read" && s.InGuest-start.InGuest > 5 {
 					break

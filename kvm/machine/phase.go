@@ -11,43 +11,46 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// setPhase changes the phase and tells those who wait for a change.
+// setPhase changes the phase and wakes those that wait for a change.
 // Precondition: m.mu held.
-func (m *Machine) setPhase(p Phase) {
-	switch was := m.phase.over(); {
+func (s *vcpuSet) setPhase(p Phase) {
+	switch was := s.phase.over(); {
 	case p.over() && !was:
-		close(m.over)
+		close(s.over)
 	case was && !p.over():
-		m.over = make(chan struct{})
+		s.over = make(chan struct{})
 	}
-	m.phase = p
-	close(m.changed)
-	m.changed = make(chan struct{})
+	s.phase = p
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
-// Over returns a channel that is closed while the guest has exited or crashed, or the machine is closed. Of a guest that was reset it is another one.
-func (m *Machine) Over() <-chan struct{} {
+// Ended returns a channel that is closed while the guest has exited or crashed,
+// or the machine is closed. After a reset, Ended returns another channel.
+func (m *Machine) Ended() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.over
 }
 
-// Phase returns what State has as the phase, and takes less.
+// Phase returns the phase as in State, at less cost.
 func (m *Machine) Phase() Phase {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.phase
 }
 
-// tellChange tells those who wait for a change of what has changed beside the phase.
-func (m *Machine) tellChange() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.setPhase(m.phase)
+// tellChange wakes those that wait for a change, after a change of something
+// other than the phase.
+func (s *vcpuSet) tellChange() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setPhase(s.phase)
 }
 
-// Changed returns a channel that is closed at the next change of phase, or when the kernel of a Linux guest has panicked. Take it
-// before State: then no change is missed.
+// Changed returns a channel that is closed at the next change of phase, or when
+// the kernel of a Linux guest has panicked. Call it before State, so that no
+// change is missed.
 func (m *Machine) Changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,10 +77,10 @@ func (m *Machine) State() State {
 }
 
 // ended reports whether the guest has exited or crashed.
-func (m *Machine) ended() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.phase.over()
+func (s *vcpuSet) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase.over()
 }
 
 // Wait returns when the guest has exited or crashed, or the machine is closed,
@@ -98,8 +101,8 @@ func (m *Machine) Wait(ctx context.Context) (State, error) {
 	}
 }
 
-// endExited ends the guest with an exit code: the first one counts. Whoever
-// waits for a change of phase (Changed) may log it.
+// endExited ends the guest with an exit code; the first one counts. A goroutine
+// that waits for a change of phase (Changed) may log it.
 func (v *vcpu) endExited(code uint32) {
 	m := v.m
 	m.end(func() {
@@ -114,7 +117,7 @@ func (m *Machine) endCrashed(r *CrashReport) {
 	m.end(func() { m.crash = r; m.setPhase(PhaseCrashed) })
 }
 
-// end holds all vCPUs for good and calls set with m.mu held, unless the guest
+// end stops all vCPUs for good and calls set with m.mu held, unless the guest
 // had ended before.
 func (m *Machine) end(set func()) {
 	m.mu.Lock()
@@ -131,12 +134,12 @@ func (m *Machine) end(set func()) {
 	}
 	m.console.flush()
 	set()
-	m.endCalls(ErrNotRunnable)
+	m.calls.endAll(ErrNotRunnable)
 }
 
-// countSelfCheck counts a self-check that the guest reports as failed. The
-// guest decides how often, so not each gets into the log: the first ten, then
-// those whose number is a power of two.
+// countSelfCheck counts a self-check that the guest reports as failed. The guest
+// decides how often it does so. So only some are logged: the first ten, then
+// each whose number is a power of two.
 func (m *Machine) countSelfCheck(v *vcpu, code uint32) {
 	m.lastBad.Store(code)
 	if n := m.checks.Add(1); n <= 10 || n&(n-1) == 0 {
@@ -144,14 +147,15 @@ func (m *Machine) countSelfCheck(v *vcpu, code uint32) {
 	}
 }
 
-// Resume lets the vCPUs run. Calling it while they do has no effect. A handler
-// must not call it.
+// Resume runs the vCPUs. Calling it while they run has no effect. A handler must
+// not call it.
 func (m *Machine) Resume() error { return m.resume(func(*vcpu) bool { return true }) }
 
-// ResumeUnheld is Resume, but for vCPUs that a handler has stopped which is told as the cause (probe.Context.StopBy): they
-// stay stopped. If it has stopped all of them the guest stays paused.
+// ResumeUnheld is Resume, except for vCPUs that a handler has stopped with a
+// cause (probe.Context.StopBy): they stay stopped. If such a handler has stopped
+// all of them, the guest stays paused.
 func (m *Machine) ResumeUnheld() error {
-	for _, s := range m.Stopped() {
+	for _, s := range m.Stops() {
 		if s.By != nil && s.All {
 			return nil
 		}
@@ -159,8 +163,9 @@ func (m *Machine) ResumeUnheld() error {
 	return m.resume(func(v *vcpu) bool { return v.stop.By == nil })
 }
 
-// ResumeOnly is Resume for the vCPUs that which says. The others are stopped where they are, as by a handler that is not told
-// as the cause, if they are not already. A guest that runs is paused first.
+// ResumeOnly is Resume for the vCPUs that which accepts. The others are stopped
+// where they are, if they are not already, as by a handler that gives no cause.
+// A guest that runs is paused first.
 func (m *Machine) ResumeOnly(which func(cpu int) bool) error {
 	if err := m.Pause(); err != nil {
 		return err
@@ -182,7 +187,7 @@ func (m *Machine) ResumeOnly(which func(cpu int) bool) error {
 	return m.resume(func(v *vcpu) bool { return which(v.id) })
 }
 
-// resume lets the guest run, and of the vCPUs that are stopped those that which says.
+// resume runs the guest, and of its stopped vCPUs those that which accepts.
 func (m *Machine) resume(which func(*vcpu) bool) error {
 	if m.inHandler() {
 		return fmt.Errorf("resume: %w", probe.ErrInHandler)
@@ -210,9 +215,10 @@ func (m *Machine) resume(which func(*vcpu) bool) error {
 	return nil
 }
 
-// Pause brings all vCPUs to rest between two instructions and keeps them there; one that is being stepped (Step) is behind one
-// of its steps, and goes on with them.
-// Calling it while they rest has no effect. A handler must not call it.
+// Pause brings all vCPUs to rest between two instructions and keeps them there.
+// A vCPU that is being stepped (Step) pauses after one of its steps, and its
+// steps continue. Calling Pause while the vCPUs rest has no effect. A handler
+// must not call it.
 func (m *Machine) Pause() error {
 	if m.inHandler() {
 		return fmt.Errorf("pause: %w", probe.ErrInHandler)
@@ -244,16 +250,17 @@ func (m *Machine) pause() error {
 	return m.awaitRest(nil, m.stopTimeout, true)
 }
 
-// Reset boots the guest again, from img or, when img is nil, from the image it
-// had, and leaves it parked before the first instruction. Probes stay and are
-// armed again where the new text is what they were put on; the others are
-// gone. When img cannot be booted, the guest is reset with the image it had, and
-// the error says why. A handler must not call it.
+// Reset boots the guest again, from img or, when img is nil, from its present
+// image, and leaves it parked before the first instruction. Probes stay. They
+// are armed again where the new text is the same as when they were attached; the
+// others are gone. When img cannot be booted, the guest is reset with its
+// present image, and the error says why. A handler must not call it.
 func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	return m.reset(ctx, func() error { return nil }, func() (bool, error) { return m.rebuild(img, nil) })
 }
 
-// reset calls build to replace the guest, unless check refuses that; it reports whether there is a guest then.
+// reset calls build to replace the guest, unless check fails. It reports whether
+// there is a guest afterwards.
 func (m *Machine) reset(ctx context.Context, check func() error, build func() (bool, error)) error {
 	fail := func(err error) error { return fmt.Errorf("reset: %w", err) }
 	if m.inHandler() {
@@ -297,10 +304,10 @@ func (m *Machine) setResetting(yes bool) {
 	m.resetting = yes
 }
 
-// rebuild replaces the VM by a new one, with all memory as at the first boot.
-// What to has, unless it is nil, is put into it next, and memory may be left for that as it is.
-// It reports whether there is a guest afterwards. Precondition: life held, all
-// vCPUs rest.
+// rebuild replaces the VM by a new one, with all memory as at the first boot. If
+// to is not nil, it is restored next, and memory may be left as it is for that.
+// rebuild reports whether there is a guest afterwards. Precondition: life held,
+// all vCPUs rest.
 func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error) {
 	if err := m.endThreads(m.stopTimeout); err != nil {
 		return false, err
@@ -309,9 +316,9 @@ func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error)
 		return false, err
 	}
 	m.mu.Lock()
-	m.endCalls(errors.New("the guest was reset"))
+	m.calls.endAll(errors.New("the guest was reset"))
 	m.mu.Unlock()
-	m.forgetStub()
+	m.calls.forgetStub()
 	m.console.flush()
 
 	old := m.payload()
@@ -343,7 +350,8 @@ func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error)
 	return true, refused
 }
 
-// bootFresh boots p in memory that is all zeros, or is going to be what to has.
+// bootFresh boots p in memory that is all zeros, or into which to is restored
+// next.
 func (m *Machine) bootFresh(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
 	if to == nil || !p.keepsMemory(to) {
 		if err := m.mem.zero(); err != nil {
@@ -354,20 +362,20 @@ func (m *Machine) bootFresh(p payload, to *snapshot.Snapshot) (*guest.BootState,
 }
 
 // endThreads ends all vCPU threads. The gate's quit bit is clear afterwards.
-func (m *Machine) endThreads(timeout time.Duration) error {
-	m.mu.Lock()
-	m.gate.Or(gateQuit)
-	m.wakeAll()
-	m.stoppers.changed.Broadcast()
-	for _, v := range m.vcpus {
+func (s *vcpuSet) endThreads(timeout time.Duration) error {
+	s.mu.Lock()
+	s.gate.Or(gateQuit)
+	s.wakeAll()
+	s.stoppers.changed.Broadcast()
+	for _, v := range s.vcpus {
 		if !v.where.rests() {
 			v.kick()
 		}
 	}
-	m.mu.Unlock()
+	s.mu.Unlock()
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	for _, v := range m.vcpus {
+	for _, v := range s.vcpus {
 		if v.done == nil {
 			continue
 		}
@@ -378,21 +386,21 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 			return &StopTimeoutError{CPU: v.id, After: timeout}
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, v := range m.vcpus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.vcpus {
 		v.setState(stateOff)
 		v.forgetStop()
 	}
-	m.gate.And(^gateQuit)
+	s.gate.And(^gateQuit)
 	return nil
 }
 
-// Close takes all probes off, ends the vCPUs and frees everything. A second
-// call does nothing and returns nil. When a probe handler does not return, Close
-// gives up at ctx's deadline, or after a while; the error is then a
-// *StopTimeoutError, and what that vCPU uses is freed when the handler returns. A
-// handler must not call it.
+// Close removes all probes, ends the vCPUs and frees everything. A second call
+// does nothing and returns nil. If a probe handler does not return, Close times
+// out at ctx's deadline, or after a default time. The error is then a
+// *StopTimeoutError, and that vCPU's memory is freed when the handler returns. A
+// handler must not call Close.
 func (m *Machine) Close(ctx context.Context) error {
 	if m.inHandler() {
 		return fmt.Errorf("close: %w", probe.ErrInHandler)
@@ -415,14 +423,14 @@ func (m *Machine) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.gate.Or(gateHold)
 	m.setPhase(PhaseClosed)
-	m.endCalls(ErrClosed)
+	m.calls.endAll(ErrClosed)
 	m.mu.Unlock()
 	m.console.flush()
 	m.console.close()
 	if err := m.endThreads(m.stopTimeout); err != nil {
 		go func() {
 			if m.endThreads(1<<63-1) == nil {
-				_ = m.free() // there is nobody left to tell
+				_ = m.free() // Close has returned, so there is no caller for the error
 			}
 		}()
 		return errors.Join(fmt.Errorf("close: %w", err), errEngine)
@@ -433,7 +441,7 @@ func (m *Machine) Close(ctx context.Context) error {
 	return nil
 }
 
-// free gives everything back. The vCPUs' threads have ended.
+// free frees everything. The vCPUs' threads have ended.
 func (m *Machine) free() error {
 	m.memory.Lock()
 	defer m.memory.Unlock()

@@ -11,18 +11,22 @@ import (
 
 // How an instruction is kept from the temporary int3s
 //
-// The int3s that end a step are bytes in the guest's memory. An instruction that overwrites one runs away, one that
-// reads one computes something else, and one that changes how its address is translated goes on elsewhere. So the
-// memory that an instruction transfers is known before it is executed (reach). Where that has one of the places, the
-// host single-steps the instruction; where it cannot, a copy of the instruction runs in the engine's own memory,
-// where the guest cannot write; and where that cannot be either, a debugger's step is refused.
+// The int3s that end a step are bytes in the guest's memory. An instruction that
+// overwrites one runs away. One that reads one computes something else. One that
+// changes the translation of its address continues elsewhere. So the memory that
+// an instruction transfers is computed before it is executed (reach). If one of
+// the places is in that memory, the host single-steps the instruction. If it
+// cannot, a copy of the instruction runs in the engine's own memory, where the
+// guest cannot write. If that is not possible either, a debugger's step is
+// rejected.
 
-// ErrStepOverwrites: the instruction reads or overwrites the code that it leads to, and this host cannot execute just
-// that instruction.
+// ErrStepOverwrites: the instruction reads or overwrites the code at its
+// destination, and this host cannot execute just that instruction.
 var ErrStepOverwrites = errors.New("it reads or overwrites the code that it leads to, and this host cannot single-step there: " +
 	"'guestprobe until' an address after that code gets past it")
 
-// ErrRanAway: the instruction of a step did not end at any place where it can.
+// ErrRanAway: the instruction of a step did not end at any of its possible
+// destinations.
 var ErrRanAway = errors.New("the vCPU did not come to where the instruction leads, and is stopped where it was found")
 
 // reach is the memory that an instruction transfers.
@@ -38,21 +42,22 @@ type span struct {
 	write bool
 }
 
-// Bounds of what is taken for reached.
+// Limits of the memory that counts as reached.
 const (
-	maxImage   = 1 << 14 // of xsave and the like, whose size depends on what the guest has enabled
+	maxImage   = 1 << 14 // of xsave and similar instructions, whose size depends on the features that the guest has enabled
 	maxPages   = 1 << 18 // of one span that are looked up
 	framesEnd  = 8 * 33  // of enter: the frame pointers of 31 levels and two more words
 	frameReach = 8 * 8   // of an exception's frame: 6 words, at a multiple of 16
 )
 
-// findReach returns the memory that the instruction transfers when it is executed from the registers in v.trap, with the
-// frame that an exception of it would push on the same stack.
+// findReach returns the memory that the instruction transfers when it is
+// executed from the registers in v.trap, including the frame that an exception
+// of it would push on the same stack.
 func (s *inPlace) findReach() *reach {
 	v, inst, site := s.v, &s.inst, s.site
 	r, regs := &reach{as: s.as}, v.trap.state.Regs
 	var room [3]x86.Touch
-	touches, known := inst.Touches(room[:0], uint64(site), regs)
+	touches, known := inst.AppendTouches(room[:0], uint64(site), regs)
 	r.open = !known
 	add := func(at, n uint64, write bool) { r.spans = append(r.spans, span{at, n, write}) }
 	for _, t := range touches {
@@ -79,9 +84,9 @@ func (s *inPlace) findReach() *reach {
 		r.open = false
 		add(regs.RSP-framesEnd, framesEnd, true)
 		add(regs.RBP-framesEnd, framesEnd, false)
-	case has && !m.Vector && (m.Size != 0 || inst.Enc != x86.VEX): // those of AMX have a stride
+	case has && !m.Vector && (m.Size != 0 || inst.Enc != x86.VEX): // AMX accesses have a stride
 		_, ok := inst.Addr(uint64(site), regs)
-		r.open = r.open && !ok // else it is more than the processor may touch, but all of it
+		r.open = r.open && !ok // else the span is larger than the access, but contains all of it
 	}
 	if v.trap.state.CPL == 0 {
 		add(regs.RSP-frameReach, frameReach, true)
@@ -100,7 +105,8 @@ func (s *inPlace) base(segment x86.Segment) uint64 {
 	return 0
 }
 
-// has reports whether the byte at a is in reach, by whatever address, or an entry of the page tables that lead there.
+// has reports whether the byte at a is in reach, at any address, or an entry of
+// the page tables that lead there.
 func (r *reach) has(a guest.GVA) bool {
 	steps, m, err := r.as.Walk(a)
 	for _, s := range r.spans {
@@ -108,7 +114,7 @@ func (r *reach) has(a guest.GVA) bool {
 			return true
 		}
 		if s.n>>12 > maxPages {
-			return true // nobody has that much mapped where it matters, and it ends in an exception
+			return true // no guest has that much mapped where it matters, so it ends in an exception
 		}
 		for at, left := s.at, s.n; left > 0; {
 			n := min(left, guest.PageSize-at%guest.PageSize)
@@ -152,15 +158,17 @@ func (r *reach) mayFault(user bool) bool {
 	return false
 }
 
-// aside is a copy of an instruction in the engine's own memory, in which it is executed in the place of the original.
+// aside is a copy of an instruction in the engine's own memory, which is
+// executed instead of the original.
 type aside struct {
 	at, end    guest.GVA // end has an int3
-	site, next guest.GVA // the original, and where it goes on
-	bytes      []byte    // the host's view of the copy; nil: there is none
+	site, next guest.GVA // the original, and where it leads
+	bytes      []byte    // the host's view of the copy; nil: no copy
 }
 
-// stepAside makes the copy of the instruction, or returns false: it cannot run elsewhere, or there is no memory
-// for it. The world is stopped.
+// stepAside makes the copy of the instruction. It returns false if the
+// instruction cannot run elsewhere, or if there is no memory for it. The world
+// is stopped.
 func (s *inPlace) stepAside() (x aside, ok bool) {
 	v, inst, site, r := s.v, &s.inst, s.site, s.reach
 	m := v.m
@@ -194,11 +202,12 @@ func (s *inPlace) stepAside() (x aside, ok bool) {
 	return aside{at: area.GVA, end: area.GVA + guest.GVA(n), site: site, next: site + guest.GVA(inst.Len), bytes: b}, true
 }
 
-// undo takes the copy away.
+// undo removes the copy.
 func (x *aside) undo() { fillInt3(x.bytes) }
 
-// setFIP gives the FPU's instruction pointer the address of the original, where it has that of the copy: bytes 8 to 15 of the XSAVE area,
-// of which some hosts have the lower 32 bits (SDM Vol. 1, table 10-2).
+// setFIP sets the FPU's instruction pointer to the address of the original, if
+// it has the copy's: bytes 8 to 15 of the XSAVE area, of which some hosts have
+// only the lower 32 bits (SDM Vol. 1, table 10-2).
 func (x *aside) setFIP(v *vcpu) error {
 	const fip = 8
 	area, err := v.kvm.GetXSave()
@@ -216,7 +225,8 @@ func (x *aside) setFIP(v *vcpu) error {
 	return v.kvm.SetXSave(area)
 }
 
-// home returns what rip stands for, where it is in the copy.
+// home returns the address in the original for an address in the copy, and other
+// addresses as they are.
 func (x *aside) home(rip guest.GVA) guest.GVA {
 	switch {
 	case x.bytes == nil || rip < x.at || rip > x.end:
@@ -227,12 +237,14 @@ func (x *aside) home(rip guest.GVA) guest.GVA {
 	return x.site
 }
 
-// canSingleStep reports whether the host single-steps code at the privilege of v.trap.
+// canSingleStep reports whether the host can single-step code at the privilege
+// level of v.trap.
 func (s *inPlace) canSingleStep() bool {
 	return s.v.m.host.Traps.CPL(s.v.trap.state.CPL).Step == host.DeliveryWorks
 }
 
-// nextSpace returns the address space after the instruction where it is a mov to CR3.
+// nextSpace returns the address space after the instruction if it is a mov to
+// CR3.
 func (s *inPlace) nextSpace() (guest.AddressSpace, bool) {
 	v, inst := s.v, &s.inst
 	const movToCR, cr3 = 0x22, 3

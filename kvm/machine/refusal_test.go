@@ -19,7 +19,7 @@ func TestRefusalWhereTheHostCannot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, fn := counting(1)
+	code, fn := countingGuest(1)
 	for _, tc := range []struct {
 		name       string
 		cpl0, cpl3 host.Delivery

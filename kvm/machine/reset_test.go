@@ -17,7 +17,7 @@ import (
 // crash, and in the middle of its work, with probes that stay.
 func TestReset(t *testing.T) {
 	const n = 50
-	code, fn := counting(n)
+	code, fn := countingGuest(n)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), VCPUs: 1, Memory: 16 << 20, Tick: -1})
 	var hits atomic.Uint64
 	k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int { hits.Add(1); return 0 }}
@@ -72,7 +72,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 	want := results(t, newMachine(t, config))
 	m := newMachine(t, config)
 	hit := make(chan struct{}, 64)
-	all := everyFunction(t, m, func(*probe.Context) int {
+	all := functionProbes(t, m, func(*probe.Context) int {
 		select {
 		case hit <- struct{}{}:
 		default:
@@ -89,7 +89,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 		for range 10 * (i + 1) {
 			select {
 			case <-hit:
-			case <-patience.Of(t).Done():
+			case <-patience.Context(t).Done():
 				t.Fatalf("no hit: %+v", m.State())
 			}
 		}
@@ -108,7 +108,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 
 // TestResetToAnotherImage: probes on code that is gone are gone.
 func TestResetToAnotherImage(t *testing.T) {
-	code, fn := counting(3)
+	code, fn := countingGuest(3)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
 	k := &probe.Kprobe{Symbol: "fn"}
 	if err := m.Engine().Register(k); err != nil {

@@ -18,7 +18,7 @@ import (
 // waits for its turn to stop the world, which the reset has.
 func TestResetMeanwhile(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 3, Memory: 16 << 20, Cmdline: "busy quiet"})
-	ctx, enough := context.WithCancel(patience.Of(t))
+	ctx, enough := context.WithCancel(patience.Context(t))
 	defer enough()
 	var stepped atomic.Int64
 	done := make(chan error, 1)
@@ -61,7 +61,7 @@ func TestResetMeanwhile(t *testing.T) {
 // TestStepForLong steps a vCPU so often that it does not come to an end: others look at the guest meanwhile, and reset it.
 func TestStepForLong(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "busy quiet"})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	type result struct {
 		n   int
 		err error
@@ -74,7 +74,7 @@ func TestStepForLong(t *testing.T) {
 	rip := func() (r probe.Regs) {
 		t.Helper()
 		if err := m.Look(func(l *Look) (err error) {
-			r, _, err = l.General(1)
+			r, _, err = l.GeneralRegisters(1)
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestResetToRegisters(t *testing.T) {
 		t.Helper()
 		if err := m.Look(func(l *Look) error {
 			for cpu := range out {
-				r, _, err := l.General(cpu)
+				r, _, err := l.GeneralRegisters(cpu)
 				if err != nil {
 					return err
 				}
@@ -125,7 +125,7 @@ func TestResetToRegisters(t *testing.T) {
 		}
 		return out
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	goOn := func() {
 		t.Helper()
 		if err := m.Resume(); err != nil {
@@ -140,7 +140,11 @@ func TestResetToRegisters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 30 {
+	rounds := 30
+	if testing.Short() {
+		rounds = 6
+	}
+	for range rounds {
 		goOn()
 		s := save(t, m)
 		want := look()
@@ -177,19 +181,19 @@ func TestStepInReset(t *testing.T) {
 	asked := false
 	log := slog.New(duringReload{slog.DiscardHandler, func() {
 		asked = true
-		if n, err := m.Step(patience.Of(t), 0, 1); n != 0 || !errors.Is(err, ErrResetMeanwhile) {
+		if n, err := m.Step(patience.Context(t), 0, 1); n != 0 || !errors.Is(err, ErrResetMeanwhile) {
 			t.Errorf("%d steps, %v", n, err)
 		}
 	}})
-	code, fn := counting(1 << 30)
+	code, fn := countingGuest(1 << 30)
 	m = newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Log: log})
 	if err := m.Engine().Register(&probe.Kprobe{Addr: address(t, m, "fn"), Pre: func(*probe.Context) int { return 0 }}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Reset(patience.Of(t), tinyGuest(t, spin, nil)); err != nil || !asked {
+	if err := m.Reset(patience.Context(t), tinyGuest(t, spin, nil)); err != nil || !asked {
 		t.Fatalf("reset: %v; a probe is gone: %v", err, asked)
 	}
-	if n, err := m.Step(patience.Of(t), 0, 1); n != 1 || err != nil {
+	if n, err := m.Step(patience.Context(t), 0, 1); n != 1 || err != nil {
 		t.Errorf("after the reset: %d steps, %v", n, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestRestBetween(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "busy", Tick: slowTick})
 	var hits atomic.Int64
-	all := everyFunction(t, m, func(*probe.Context) int { hits.Add(1); return 0 }, nil)
+	all := functionProbes(t, m, func(*probe.Context) int { hits.Add(1); return 0 }, nil)
 	inside := map[guest.GVA]string{}
 	for _, k := range all {
 		text := make([]byte, 16)
@@ -45,7 +45,7 @@ func TestRestBetween(t *testing.T) {
 		}
 		if err := m.Look(func(l *Look) error {
 			for cpu := range l.NumVCPU() {
-				r, _, err := l.General(cpu)
+				r, _, err := l.GeneralRegisters(cpu)
 				if err != nil {
 					return err
 				}

@@ -12,9 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// Fits reports why the guest cannot be what the snapshot has: an error that wraps ErrOtherGuest, ErrSavedEnd or
-// ErrNoSnapshot.
-func (m *Machine) Fits(s *snapshot.Snapshot) error {
+// CheckFit returns why the guest cannot be reset to the snapshot: an error that
+// wraps ErrOtherGuest, ErrSavedEnd or ErrNoSnapshot.
+func (m *Machine) CheckFit(s *snapshot.Snapshot) error {
 	c := &s.Config
 	if c.Ended != "" {
 		return fmt.Errorf("%w: it had %s when it was saved, and can be looked at ('guestprobe --core FILE')", ErrSavedEnd, c.Ended)
@@ -22,13 +22,13 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	other := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrOtherGuest}, args...)...)
 	}
-	if err := m.fitsImage(c); err != nil {
+	if err := m.snapshots.checkImage(c); err != nil {
 		return err
 	}
 	if err := m.payload().checkFits(m, s); err != nil {
 		return err
 	}
-	switch lacks := snapshot.Lacks(s.CPUID, m.cpuid); {
+	switch lacks := snapshot.MissingFeature(s.CPUID, m.cpuid); {
 	case c.VCPUs != len(m.vcpus):
 		return other("it has %d vCPUs, this one %d", c.VCPUs, len(m.vcpus))
 	case c.Memory != m.cfg.Memory:
@@ -38,7 +38,7 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	case lacks != "":
 		return other("it may use a feature of its processor that this host does not have, %s", lacks)
 	}
-	if err := m.fitsMemory(s); err != nil {
+	if err := m.checkMemory(s); err != nil {
 		return err
 	}
 	for i := range s.CPUs {
@@ -53,29 +53,30 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// fitsImage refuses a snapshot of another image.
-func (m *Machine) fitsImage(c *snapshot.Config) error {
-	id := m.Image().ID()
+// checkImage rejects a snapshot of another image.
+func (x *snapshots) checkImage(c *snapshot.Config) error {
+	id := x.m.Image().ID()
 	if is := hex.EncodeToString(id.SHA256[:]); c.SHA256 != is {
 		return fmt.Errorf("%w: its image has SHA-256 %.16s…, this one %.16s…", ErrOtherGuest, c.SHA256, is)
 	}
 	return nil
 }
 
-// fitsMemory refuses memory that there is not, and pages of the engine's that are elsewhere.
-func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
-	if err := m.mem.fits(s); err != nil {
+// checkMemory rejects memory that this machine does not have, and pages of the
+// engine's at other addresses.
+func (g *guestMemory) checkMemory(s *snapshot.Snapshot) error {
+	if err := g.mem.checkFit(s); err != nil {
 		return err
 	}
-	if t, ok := m.booted.Load().tables.(*guest.Tables); ok && !t.Fits(s.Config.Tables) {
+	if t, ok := g.booted.Load().tables.(*guest.Tables); ok && !t.Fits(s.Config.Tables) {
 		return fmt.Errorf("%w: %d bytes of page tables", ErrOtherGuest, s.Config.Tables)
 	}
-	m.exec.mu.Lock()
-	defer m.exec.mu.Unlock()
+	g.exec.mu.Lock()
+	defer g.exec.mu.Unlock()
 	for _, x := range []struct {
 		far guest.MemoryRange
 		at  map[guest.GVA]guest.GPA
-	}{{m.exec.kernelFar.pages, s.Config.KernelFar}, {m.exec.userFar.pages, s.Config.UserFar}} {
+	}{{g.exec.kernelFar.pages, s.Config.KernelFar}, {g.exec.userFar.pages, s.Config.UserFar}} {
 		for va, pa := range x.at {
 			if off := uint64(pa - x.far.Base); off >= x.far.Size || off%guest.PageSize != 0 || va%guest.PageSize != 0 {
 				return fmt.Errorf("%w: a page of the engine's at %v", ErrOtherGuest, pa)
@@ -85,16 +86,19 @@ func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// ResetTo makes the guest what it was when s was taken, and leaves it paused there, or before its first
-// instruction when it was. Memory is written where it differs. Probes stay, as over Reset. Errors are those of
-// Fits, Reset and KVM. What KVM would refuse is found out on another VM first, so that the guest continues then. A
-// handler must not call it.
+// ResetTo restores the guest to the state in s, and leaves it paused there, or
+// before its first instruction if s was taken there. Memory is written where it
+// differs. Probes stay, as with Reset. It returns errors of CheckFit, Reset and
+// KVM. A state that KVM would reject is tried on another VM first, so that the
+// guest continues in that case. A handler must not call it.
 func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
-	return m.reset(ctx, func() error { return m.try(s) }, func() (bool, error) { return m.rebuildTo(s) })
+	return m.reset(ctx, func() error { return m.snapshots.try(s) }, func() (bool, error) { return m.snapshots.rebuildTo(s) })
 }
 
-// rebuildTo is rebuild, with what s has. Precondition: life held, all vCPUs rest.
-func (m *Machine) rebuildTo(s *snapshot.Snapshot) (bool, error) {
+// rebuildTo is rebuild with the state in s. Precondition: life held, all vCPUs
+// rest.
+func (x *snapshots) rebuildTo(s *snapshot.Snapshot) (bool, error) {
+	m := x.m
 	newVM := m.payload().needsNewVM(m)
 	if newVM {
 		if there, err := m.rebuild(nil, s); !there {
@@ -105,11 +109,11 @@ func (m *Machine) rebuildTo(s *snapshot.Snapshot) (bool, error) {
 		return false, err
 	}
 	m.mu.Lock()
-	m.endCalls(errors.New("the guest was reset"))
+	m.calls.endAll(errors.New("the guest was reset"))
 	m.mu.Unlock()
-	m.forgetStub()
+	m.calls.forgetStub()
 	m.console.flush()
-	err := m.restoreState(s, newVM)
+	err := x.restoreState(s, newVM)
 	if err == nil {
 		for _, v := range m.vcpus {
 			v.start()
@@ -133,9 +137,11 @@ func (m *Machine) rebuildTo(s *snapshot.Snapshot) (bool, error) {
 	return err == nil, err
 }
 
-// restoreState makes memory and vCPUs what s has. No vCPU has a thread, nor has any of them run if newVM.
-func (m *Machine) restoreState(s *snapshot.Snapshot, newVM bool) error {
-	if err := m.putMemory(s); err != nil {
+// restoreState restores memory and vCPUs from s. No vCPU has a thread. With
+// newVM, none of them has run.
+func (x *snapshots) restoreState(s *snapshot.Snapshot, newVM bool) error {
+	m := x.m
+	if err := x.putMemory(s); err != nil {
 		return err
 	}
 	if !newVM {
@@ -158,13 +164,14 @@ func (m *Machine) restoreState(s *snapshot.Snapshot, newVM bool) error {
 	return nil
 }
 
-// putMemory makes memory what s has.
-func (m *Machine) putMemory(s *snapshot.Snapshot) error {
+// putMemory restores memory from s.
+func (x *snapshots) putMemory(s *snapshot.Snapshot) error {
+	m := x.m
 	if err := m.mem.zeroEngine(); err != nil {
 		return err
 	}
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
-		t.SetUsed(s.Config.Tables) // that it can be is known: fitsMemory
+		t.SetUsed(s.Config.Tables) // checkMemory has found that it can be
 	}
 	m.exec.reset(m.booted.Load().state)
 	if err := errors.Join(m.restoreFar(&m.exec.kernelFar, s.Config.KernelFar), m.restoreFar(&m.exec.userFar, s.Config.UserFar)); err != nil {
@@ -180,10 +187,10 @@ func (m *Machine) putMemory(s *snapshot.Snapshot) error {
 	return err
 }
 
-// restoreFar makes the far pages those that the guest's tables map.
-func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
+// restoreFar restores the far pages that the guest's tables map.
+func (g *guestMemory) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
 	for _, pa := range at {
-		b, err := m.mem.Slice(pa, guest.PageSize)
+		b, err := g.mem.Slice(pa, guest.PageSize)
 		if err != nil {
 			return err
 		}
@@ -194,8 +201,8 @@ func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
 	return nil
 }
 
-// restore gives the vCPU, which has no thread, the state of c. What KVM refuses of its MSRs is logged: it is nothing that
-// the guest could have set on this host.
+// restore sets the vCPU, which has no thread, to the state of c. It logs MSRs
+// that KVM rejects: the guest could not have set those values on this host.
 func (v *vcpu) restore(c *snapshot.CPU) error {
 	v.asleep = c.Asleep
 	v.tick.Store(c.Tick)
@@ -204,11 +211,12 @@ func (v *vcpu) restore(c *snapshot.CPU) error {
 	})
 }
 
-// restoreCPU gives a vCPU of KVM's, which has no thread, the state of c; refused gets the errors of MSRs.
+// restoreCPU sets a vCPU of KVM's, which has no thread, to the state of c, and
+// passes errors of MSRs to refused.
 func restoreCPU(k *kvm.VCPU, c *snapshot.CPU, apic bool, refused func(error)) error {
 	k.RequestInterruptWindow(false)
 	sregs, regs, xcrs, debug, events := c.Sregs, c.Regs, c.XCRs, c.Debug, c.Events
-	// All of the events, as they were: what is on its way in, too.
+	// All of the events as they were, including those that are being delivered.
 	events.Flags |= kvm.EventNMIPending | kvm.EventSIPIVector | kvm.EventShadow
 	if err := k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}); err != nil {
 		return err
@@ -225,7 +233,7 @@ func restoreCPU(k *kvm.VCPU, c *snapshot.CPU, apic bool, refused func(error)) er
 	if err := k.SetXSave(c.XSave); err != nil {
 		return err
 	}
-	if apic { // behind the MSR that enables it, and before that of its timer's deadline
+	if apic { // after the MSR that enables it, and before the MSR of its timer's deadline
 		if err := k.SetLAPIC(&c.LAPIC); err != nil {
 			return err
 		}
@@ -242,13 +250,13 @@ func restoreCPU(k *kvm.VCPU, c *snapshot.CPU, apic bool, refused func(error)) er
 	if err := k.SetRegs(&regs); err != nil {
 		return err
 	}
-	if err := k.SetEvents(&events); err != nil { // behind the registers, which drop what is pending
+	if err := k.SetEvents(&events); err != nil { // after the registers, which drop pending events
 		return err
 	}
 	return k.TellPaused()
 }
 
-// restoreMSRs writes those MSRs that differ.
+// restoreMSRs writes the MSRs that differ.
 func restoreMSRs(k *kvm.VCPU, want []kvm.MSR, refused func(error)) error {
 	index := make([]uint32, len(want))
 	for i, w := range want {

@@ -78,11 +78,11 @@ func newStagedReturns(t testing.TB, m *Machine, name string, user bool, maxActiv
 
 // free gives the memory of s back, when nobody in the guest can come to it any more.
 func (s *stagedReturns) free() error {
-	return s.m.Engine().WhenUnused(func() { s.m.FreeShared(s.Stage.Block) }, s.Stage, s.ReturnStage)
+	return s.m.Engine().NotifyUnused(func() { s.m.FreeShared(s.Stage.Block) }, s.Stage, s.ReturnStage)
 }
 
-// mixed returns how many returns have found the data of another call.
-func (s *stagedReturns) mixed() uint64 {
+// countMixed returns how many returns have found the data of another call.
+func (s *stagedReturns) countMixed() uint64 {
 	n := s.wrong.Load()
 	for i := 0; i+64 <= len(s.host); i += 64 {
 		n += binary.LittleEndian.Uint64(s.host[i+8:])
@@ -136,7 +136,7 @@ func TestReturnStage(t *testing.T) {
 			}
 			start := s.calls()
 			before := m.Engine().Totals(-1)
-			wait := patience.Of(t)
+			wait := patience.Context(t)
 			for s.calls()-start < tc.calls && wait.Err() == nil {
 				if m.State().Phase != PhaseRunning {
 					t.Fatalf("phase %s, crash %v", m.State().Phase, m.State().Crash)
@@ -144,7 +144,7 @@ func TestReturnStage(t *testing.T) {
 				breathe()
 			}
 			after := m.Engine().Totals(-1)
-			if err := m.Stop(nothing); err != nil {
+			if err := m.Stop(doNothing); err != nil {
 				t.Fatal(err)
 			}
 			i, _ = m.Engine().Info(&s.Kprobe)
@@ -181,7 +181,7 @@ func exits(s probe.EngineStats) uint64 {
 // at least so many in all.
 func TestReturnStageStorm(t *testing.T) {
 	kvmtest.Require(t)
-	span := kvmtest.Full[time.Duration](600, 1500) * time.Millisecond
+	span := kvmtest.ChooseSize[time.Duration](600, 1500) * time.Millisecond
 	if s := os.Getenv("GUESTPROBE_STORM"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {
@@ -302,8 +302,8 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 		}
 	}
 	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled != x.Returns+x.Abandoned+x.UnderWay || x.UnderWay > uint64(s.MaxActive) ||
-		s.calls()+s.returns.Load() > x.Returns || s.mixed() != 0 {
-		return fmt.Errorf("%s: %+v, %d returns with another call's data", s.Name, x, s.mixed())
+		s.calls()+s.returns.Load() > x.Returns || s.countMixed() != 0 {
+		return fmt.Errorf("%s: %+v, %d returns with another call's data", s.Name, x, s.countMixed())
 	}
 	return nil
 }
@@ -349,7 +349,7 @@ func TestReturnStageWorkload(t *testing.T) {
 				if err := s.check(i, underWay); err != nil {
 					t.Error(err)
 				}
-				if n := s.mixed(); n != 0 {
+				if n := s.countMixed(); n != 0 {
 					t.Errorf("%s: %d returns with another call's data", s.Name, n)
 				}
 				if got := s.calls() + s.returns.Load(); got > i.Stats.Returns || got+uint64(underWay) < i.Stats.Returns {

@@ -13,9 +13,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// everyReturn returns a kretprobe for every function of the built-in guest
+// returnProbes returns a kretprobe for every function of the built-in guest
 // that can have one.
-func everyReturn(t testing.TB, m *Machine, maxActive int, ret func(*probe.Context)) []*probe.Kretprobe {
+func returnProbes(t testing.TB, m *Machine, maxActive int, ret func(*probe.Context)) []*probe.Kretprobe {
 	t.Helper()
 	var all []*probe.Kretprobe
 	for _, s := range m.Image().Symbols() {
@@ -37,7 +37,7 @@ func everyReturn(t testing.TB, m *Machine, maxActive int, ret func(*probe.Contex
 // or missed, and what became of each that was handled.
 func settleReturns(t *testing.T, m *Machine, all []*probe.Kretprobe, returned *atomic.Uint64) {
 	t.Helper()
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	var sum probe.Stats
@@ -69,7 +69,7 @@ func settleReturns(t *testing.T, m *Machine, all []*probe.Kretprobe, returned *a
 // computes the same. A copy is what a function that returns twice makes of its
 // second return: set_jump does.
 func TestWorkloadWithReturns(t *testing.T) {
-	sizes := []int{1, kvmtest.Full(4, 8)}
+	sizes := []int{1, kvmtest.ChooseSize(4, 8)}
 	if testing.Short() {
 		sizes = []int{1, 2} // emulated hosts
 	}
@@ -80,7 +80,7 @@ func TestWorkloadWithReturns(t *testing.T) {
 			t.Run(fmt.Sprintf("%d vcpus, max %d", vcpus, maxActive), func(t *testing.T) {
 				m := newMachine(t, config)
 				var returned atomic.Uint64
-				all := everyReturn(t, m, maxActive, func(*probe.Context) { returned.Add(1) })
+				all := returnProbes(t, m, maxActive, func(*probe.Context) { returned.Add(1) })
 				if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 					t.Fatal(err)
 				}
@@ -174,7 +174,7 @@ func TestStackByFrameInformation(t *testing.T) {
 		t.Fatal(err)
 	}
 	results(t, m)
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	if len(seen) < 10 {

@@ -4,8 +4,8 @@ import "fmt"
 
 // The run state of a vCPU
 //
-// A vCPU's run state is one word that says where its thread is. Everything that stops, resumes, steps, saves or resets
-// vCPUs decides by this word.
+// A vCPU's run state is one word that says where its thread is. All code that stops, resumes, steps, saves or resets
+// vCPUs depends on this word only.
 //
 //	state          the thread is                                         rests  between  mid-exit  stops
 //	off            not there                                             yes
@@ -30,28 +30,31 @@ import "fmt"
 //	cut            in an exit that lost its place in the queue,          yes
 //	               because the thread is to end
 //
-// A vCPU that rests is not in guest mode and enters it only through another state, so the world is stopped when all rest. Between
-// two exits its registers are the guest's, and it can be stepped. In mid-exit they are not, and it cannot be saved.
+// A vCPU that rests is not in guest mode and enters it only through another state, so the world is stopped when all vCPUs
+// rest. Between two exits the registers are the guest's, and the vCPU can be stepped. In mid-exit the registers are not
+// the guest's, and the vCPU cannot be saved.
 //
-// Machine.mu is held for each change. The vCPU's own thread makes them all, with three exceptions, in states in which the thread
-// sleeps or does not exist:
+// Machine.mu is held for each change. The vCPU's own thread makes all changes, with three exceptions, in states in which
+// the thread sleeps or does not exist:
 //
-//   - start makes off running before the thread exists; endThreads confirms off after its end;
-//   - Look.SetRegs makes idle and halted roused, while the world is stopped;
-//   - runTidied makes settled parked, so that the vCPU looks at its place again.
+//   - start changes off to running before the thread exists; endThreads confirms off after its end;
+//   - Look.setRegs changes idle and halted to roused, while the world is stopped;
+//   - runTidied changes settled to parked, so that the vCPU checks its place again.
 //
-// Others read the state with Machine.mu held. The own thread reads it without: no one else changes it while the thread runs.
+// Other threads read the state with Machine.mu held. The vCPU's own thread reads it without the lock: no other thread
+// changes it while this one runs.
 //
-// A thread that is cut has a kick, so that KVM does not enter the guest for it.
+// A thread that is cut has been kicked, so that KVM does not enter the guest for it.
 //
-// What is not part of the run state, because it holds in several states and changes apart from them:
+// These are not part of the run state, because they hold in several states and change independently:
 //
-//   - due, step: what the thread does next, or executes, for a handler or a debugger. They are the thread's, and change in running.
-//   - midIO, traceEnd, asleep, owesText: what the last exit has left to be done, by KVM and by the thread. They outlast rests.
-//   - haltAll: a handler's word about its stop, given before the stop is.
+//   - due, step: the thread's next task, or the step that it executes, for a handler or a debugger. They belong to the
+//     thread, and change in running.
+//   - midIO, traceEnd, asleep, owesText: work left by the last exit, for KVM and for the thread. They outlast rests.
+//   - haltAll: how a handler wants its stop to work, set before the stop.
 //   - blocked: KVM has been asked to hold interrupts back, so that it is asked once.
-//   - stop, goOn, steps: what others have found the vCPU stopped for, and want of it. They come and go while it rests, in any state,
-//     under Machine.mu.
+//   - stop, goOn, steps: why the vCPU is stopped, and what other threads want it to do. They come and go while it rests,
+//     in any state, under Machine.mu.
 //
 // runSteps lists the legal transitions. An illegal one is a bug; it is logged, and ends this package's tests.
 type runState uint8
@@ -103,7 +106,8 @@ func (s runState) between() bool { return betweenStates.has(s) }
 func (s runState) midExit() bool { return midExitStates.has(s) }
 func (s runState) stops() bool   { return stoppingStates.has(s) }
 
-// servesSteps reports whether a vCPU that rests there goes on when a debugger has it execute instructions.
+// servesSteps reports whether a vCPU that rests in this state runs again when a
+// debugger has it execute instructions.
 func (s runState) servesSteps() bool { return s.between() || s == stateComparing }
 
 func (s runState) inHalt() bool { return s == stateIdle || s == stateHalted }
@@ -115,8 +119,8 @@ const rests = 1<<stateParked | 1<<stateSettled | 1<<stateIdle | 1<<stateHalted |
 var runSteps = [numRunStates]runStates{
 	stateOff:           setOf(stateRunning, stateOff),
 	stateRunning:       rests | setOf(stateQueued, stateOff),
-	stateParked:        setOf(stateRunning, stateLeaving),
-	stateSettled:       setOf(stateRunning, stateParked, stateSettled), // after steps the thread rests before it has come to its place for that
+	stateParked:        setOf(stateRunning, stateLeaving, stateParked, stateSettled), // see settled: runTidied may have run in between
+	stateSettled:       setOf(stateRunning, stateParked, stateSettled),               // after steps the thread rests before it has come to its place for that
 	stateLeaving:       setOf(stateSettled, stateLeavingQueued),
 	stateLeavingQueued: setOf(stateLeavingStops, stateCut),
 	stateLeavingStops:  setOf(stateLeaving),
@@ -128,25 +132,26 @@ var runSteps = [numRunStates]runStates{
 	statePoking:        setOf(stateRunning),
 	stateQueued:        setOf(stateStops, stateCut),
 	stateStops:         setOf(stateRunning),
-	stateCut:           rests | setOf(stateQueued, stateOff), // it ends, and may rest on its way
+	stateCut:           rests | setOf(stateQueued, stateOff), // it ends, and may rest before
 }
 
-// queued, stopping and stopped return the state of a thread that queues to stop the world, has it stopped, and lets it run again.
-func (s runState) queued() runState {
+// toQueued, toStopping and toStopped return the state of a thread that queues to
+// stop the world, has it stopped, and lets it run again.
+func (s runState) toQueued() runState {
 	if s == stateLeaving {
 		return stateLeavingQueued
 	}
 	return stateQueued
 }
 
-func (s runState) stopping() runState {
+func (s runState) toStopping() runState {
 	if s == stateLeavingQueued {
 		return stateLeavingStops
 	}
 	return stateStops
 }
 
-func (s runState) stopped() runState {
+func (s runState) toStopped() runState {
 	if s == stateLeavingStops {
 		return stateLeaving
 	}
@@ -166,7 +171,7 @@ func (s runState) String() string {
 // onRunStep is nil, or called for each transition. Tests set it.
 var onRunStep func(from, to runState)
 
-// setState makes to the vCPU's run state. Precondition: m.mu held.
+// setState changes the vCPU's run state. Precondition: m.mu held.
 func (v *vcpu) setState(to runState) {
 	from := v.where
 	v.where = to
@@ -178,7 +183,7 @@ func (v *vcpu) setState(to runState) {
 	}
 }
 
-// activity returns what the vCPU does, as clients see it. Precondition: m.mu held.
+// activity returns the vCPU's activity for clients. Precondition: m.mu held.
 func (v *vcpu) activity() VCPUActivity {
 	switch s := v.where; {
 	case v.saved != "":

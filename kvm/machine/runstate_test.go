@@ -97,6 +97,37 @@ func TestRunStateTable(t *testing.T) {
 	}
 }
 
+// TestStepsWhileTidied: a vCPU that has executed instructions for a debugger is told to look at its place again before its thread has come to where it rests.
+func TestStepsWhileTidied(t *testing.T) {
+	code, fn := countingGuest(1 << 30)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
+	ctx := patience.Context(t)
+	ended, stopped := make(chan error, 1), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stopped:
+				ended <- nil
+				return
+			default:
+			}
+			if err := m.runTidied(func() error { return nil }); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for k := range 2000 {
+		if did, err := m.Step(ctx, 0, 1); did != 1 || err != nil {
+			t.Fatalf("step %d: %d, %v", k, did, err)
+		}
+	}
+	close(stopped)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRunStates drives vCPUs through the life of a guest, and checks which transitions that takes.
 func TestRunStates(t *testing.T) {
 	type step struct{ from, to runState }
@@ -107,7 +138,7 @@ func TestRunStates(t *testing.T) {
 		}
 		do()
 		for _, s := range steps {
-			for ctx := patience.Of(t); !runStates(taken[s.from].Load()).has(s.to); breathe() {
+			for ctx := patience.Context(t); !runStates(taken[s.from].Load()).has(s.to); breathe() {
 				if ctx.Err() != nil {
 					t.Fatalf("%s: no transition from %v to %v", what, s.from, s.to)
 				}
@@ -120,7 +151,7 @@ func TestRunStates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	code, fn := counting(1 << 30)
+	code, fn := countingGuest(1 << 30)
 	var m *Machine
 	config := Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}}
 	wants(t, "boot", func() {
@@ -133,7 +164,7 @@ func TestRunStates(t *testing.T) {
 	wants(t, "stop by a handler, and step", func() {
 		must(m.Engine().Register(stop))
 		awaitActivity(t, m, VCPUStopped)
-		did, err := m.Step(patience.Of(t), 0, 3)
+		did, err := m.Step(patience.Context(t), 0, 3)
 		if did != 3 || err != nil {
 			t.Fatalf("%d steps: %v", did, err)
 		}
@@ -143,7 +174,7 @@ func TestRunStates(t *testing.T) {
 
 	wants(t, "stop of the world by a vCPU", func() {
 		done := make(chan error, 1)
-		onVCPU(t, m, func() { done <- m.stopWorld(m.vcpus[0], func() error { return nil }) })
+		callOnVCPU(t, m, func() { done <- m.stopWorld(m.vcpus[0], func() error { return nil }) })
 		must(<-done)
 	}, step{stateRunning, stateQueued}, step{stateQueued, stateStops}, step{stateStops, stateRunning})
 	wants(t, "pause", func() {
@@ -167,10 +198,10 @@ func runStateOf(v *vcpu) runState {
 	return v.where
 }
 
-// onVCPU has f called on the thread of vCPU 0, which runs, between two exits. It does not wait for that.
-func onVCPU(t *testing.T, m *Machine, f func()) {
+// callOnVCPU has f called on the thread of vCPU 0, which runs, between two exits. It does not wait for that.
+func callOnVCPU(t *testing.T, m *Machine, f func()) {
 	t.Helper()
-	for ctx := patience.Of(t); ; breathe() {
+	for ctx := patience.Context(t); ; breathe() {
 		if asked, _ := m.Sample(func(int, probe.State) { f() }); asked == 1 {
 			return
 		}
@@ -192,8 +223,8 @@ func TestCutOff(t *testing.T) {
 	m.stoppers.join() // there is another one in the queue
 	m.mu.Unlock()
 	got := make(chan error, 1)
-	onVCPU(t, m, func() { got <- m.stopWorld(v, func() error { return nil }) })
-	for ctx := patience.Of(t); runStateOf(v) != stateQueued; breathe() {
+	callOnVCPU(t, m, func() { got <- m.stopWorld(v, func() error { return nil }) })
+	for ctx := patience.Context(t); runStateOf(v) != stateQueued; breathe() {
 		if ctx.Err() != nil {
 			t.Fatalf("the vCPU is %v", runStateOf(v))
 		}
@@ -215,6 +246,31 @@ func TestCutOff(t *testing.T) {
 	m.mu.Unlock()
 }
 
+// TestPauseWhileGuestRunsNested has a pause come while a vCPU runs the guest from inside of something else, as it does to leave the
+// engine's code before an interrupt. The kick is not lost: a guest without exits of its own would not come back.
+func TestPauseWhileGuestRunsNested(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, nil), Memory: 16 << 20, Tick: -1})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	v := m.vcpus[0]
+	paused, nested := make(chan error, 1), make(chan error, 1)
+	ctx := patience.Context(t)
+	callOnVCPU(t, m, func() { // between proceed and KVM_RUN
+		go func() { paused <- m.Pause() }()
+		for !v.kvm.Kicked() && ctx.Err() == nil {
+			breathe()
+		}
+		nested <- v.runNestedFor(time.Millisecond, func() bool { return false }, nil)
+	})
+	if err := <-nested; !errors.Is(err, errElsewhere) {
+		t.Errorf("the nested run: %v", err)
+	}
+	if err := <-paused; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPauseWaitsForLeaving has a vCPU in the queue to stop the world because it leaves the engine's code. A stop of the world
 // takes that for rest, and a pause does not: the vCPU is to run a little more.
 func TestPauseWaitsForLeaving(t *testing.T) {
@@ -234,13 +290,13 @@ func TestPauseWaitsForLeaving(t *testing.T) {
 	m.stoppers.join() // there is another one in the queue
 	m.mu.Unlock()
 	done := make(chan error, 1)
-	onVCPU(t, m, func() {
+	callOnVCPU(t, m, func() {
 		states(stateParked, stateLeaving)
 		err := m.stopWorld(v, func() error { return nil })
 		states(stateSettled, stateRunning)
 		done <- err
 	})
-	for ctx := patience.Of(t); runStateOf(v) != stateLeavingQueued; breathe() {
+	for ctx := patience.Context(t); runStateOf(v) != stateLeavingQueued; breathe() {
 		if ctx.Err() != nil {
 			t.Fatalf("the vCPU is %v", runStateOf(v))
 		}

@@ -43,7 +43,7 @@ func TestSample(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	asked := int64(0)
 	for seen[0].Load() < 5 || seen[1].Load() < 5 {
 		if ctx.Err() != nil {
@@ -72,9 +72,9 @@ func TestOnExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A slow host comes to the guest late.
-	for n, ctx := 0, patience.Of(t); n < 10 || len(m.Stats().VCPUs[0].Exits) == 0 && ctx.Err() == nil; n++ {
+	for n, ctx := 0, patience.Context(t); n < 10 || len(m.Stats().VCPUs[0].Exits) == 0 && ctx.Err() == nil; n++ {
 		breathe()
-		if err := m.Stop(nothing); err != nil {
+		if err := m.Stop(doNothing); err != nil {
 			t.Fatal(err)
 		}
 	}

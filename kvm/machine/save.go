@@ -21,47 +21,53 @@ var (
 	// ErrNoSnapshot: guests of this kind cannot be saved.
 	ErrNoSnapshot = errors.New("this guest cannot be saved")
 
-	// ErrOtherGuest: a snapshot is of a guest that this machine cannot be.
+	// ErrOtherGuest: the snapshot's guest does not fit this machine.
 	ErrOtherGuest = errors.New("the snapshot is of another guest")
 
 	// ErrSavedEnd: the guest had exited or crashed when it was saved.
 	ErrSavedEnd = errors.New("the guest of the snapshot does not go on")
 )
 
-// How long it is waited for that what is inside a probe's code comes out, and how often it is looked: such code ends in
-// microseconds, unless its task is preempted there.
+// How long to wait until a probe's code is left, and how often to check. Such
+// code ends in microseconds, unless its task is preempted there.
 const (
 	insideTime = 2 * time.Second
 	insideWait = 100 * time.Microsecond
 )
 
-// kept is what of a payload is about snapshots.
+// kept is the part of a payload that is about snapshots.
 type kept interface {
-	// unsavedReason says what of the guest cannot be saved, or "". It is called with the world stopped.
+	// unsavedReason returns why the guest cannot be saved, or "". It is called
+	// with the world stopped.
 	unsavedReason(m *Machine) string
 
-	// save adds what the machine has beside vCPUs and memory. Until release is called nothing writes to memory.
+	// save adds the machine's state other than vCPUs and memory. Until release is
+	// called nothing writes to memory.
 	save(m *Machine, s *snapshot.Snapshot) (release func(), err error)
 
-	// removeStubs takes out of what was saved of memory what is there for this host alone.
+	// removeStubs removes changes from saved memory that are there only because of
+	// this host.
 	removeStubs(runs []snapshot.Run)
 
-	// hasAPIC reports whether there are interrupt controllers.
+	// hasAPIC reports whether the machine has interrupt controllers.
 	hasAPIC() bool
 
-	// createControllers makes what a VM has beside memory, and setFeatures gives a new vCPU the features of the guest's; the
-	// guest itself is not changed.
+	// createControllers creates the parts of a VM other than memory, and
+	// setFeatures sets a new vCPU to the features of the guest's. The guest itself
+	// is not changed.
 	createControllers(vm *kvm.VM) error
 	setFeatures(m *Machine, k *kvm.VCPU, id int) error
 
-	// checkFits is Machine.Fits.
+	// checkFits is Machine.CheckFit.
 	checkFits(m *Machine, s *snapshot.Snapshot) error
 
-	// needsNewVM reports whether a snapshot takes another VM, and a load for it.
+	// needsNewVM reports whether restoring a snapshot needs another VM, and load
+	// for it.
 	needsNewVM(m *Machine) bool
 
-	// prepareRestore prepares for memory that comes back what setUp has in the engine's; finishRestore follows, with memory as it was, before
-	// the vCPUs.
+	// prepareRestore sets up the engine's memory as setUp does, before the guest's
+	// memory is restored. finishRestore follows, once memory is restored and
+	// before the vCPUs are.
 	prepareRestore(m *Machine) error
 	finishRestore(m *Machine, s *snapshot.Snapshot) error
 }
@@ -92,11 +98,14 @@ func (p bare) prepareRestore(m *Machine) error {
 	return err
 }
 
-// Save takes the state of the guest, with the world stopped, which goes on then. The snapshot has nothing of the
-// engine's: see probe.Engine.Apart and probe.Clean. What a handler, or the host's own call, is in the middle of is waited
-// for, if the guest runs; a guest that has ended is saved as it is, for Open. With, if it is not nil, is called with the world
-// stopped for what is to be of the same moment; it must not call the engine. Errors are ErrNoSnapshot, *probe.InsideError, ErrCallBusy,
-// ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
+// Save saves the state of the guest with the world stopped, and the guest
+// resumes afterwards. The snapshot has nothing of the engine's: see
+// probe.Engine.RunUnpatched and probe.Clean. If the guest runs, Save waits for
+// handlers and the host's own calls that are in progress. A guest that has ended
+// is saved as it is, for Open. If with is not nil, it is called with the world
+// stopped, for data of the same moment; it must not call the engine. Errors are
+// ErrNoSnapshot, *probe.InsideError, ErrCallBusy, ErrClosed, *StopTimeoutError
+// and KVM's errors. A handler must not call Save.
 func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -112,8 +121,8 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		}
 		ended := phase == PhaseExited || phase == PhaseCrashed
 		try := func() error {
-			return m.engine.Apart(ended, func(c *probe.Clean) (err error) {
-				if s, err = m.save(c, ended); err == nil && with != nil {
+			return m.engine.RunUnpatched(ended, func(c *probe.Clean) (err error) {
+				if s, err = m.snapshots.take(c, ended); err == nil && with != nil {
 					with()
 				}
 				return err
@@ -127,22 +136,25 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		}
 		switch {
 		case err == nil:
-			m.noteSound(s)
+			m.snapshots.noteSound(s)
 			return s, nil
-		case errors.Is(err, errOver): // it is saved as one that has ended
+		case errors.Is(err, errOver): // it is saved as a guest that has ended
 			continue
 		case !errors.Is(err, probe.ErrInside) || n > 0 && (phase != PhaseRunning || time.Since(begin) > insideTime):
 			return fail(err)
 		}
-		time.Sleep(time.Duration(n) * insideWait) // the guest is to go on for a little
+		time.Sleep(time.Duration(n) * insideWait) // lets the guest run for a moment
 	}
 }
 
-// errOver: the guest has ended before the world was stopped. Saved as a running guest it would never end when restored.
+// errOver: the guest ended before the world was stopped. If it were saved as a
+// running guest, it would never end when restored.
 var errOver = errors.New("the guest has ended meanwhile")
 
-// save is Save with the world stopped, and with nothing of the engine's in the guest's text.
-func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, error) {
+// take is Machine.Save with the world stopped, and without the engine's bytes in
+// the guest's text.
+func (x *snapshots) take(clean *probe.Clean, ended bool) (*snapshot.Snapshot, error) {
+	m := x.m
 	k := m.payload()
 	if why := k.unsavedReason(m); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
@@ -178,12 +190,12 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		}
 	}
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
-		s.Config.Tables = t.Used()
+		s.Config.Tables = t.UsedBytes()
 	}
 	m.exec.mu.Lock()
 	s.Config.KernelFar, s.Config.UserFar = m.exec.kernelFar.mappedPages(), m.exec.userFar.mappedPages()
 	m.exec.mu.Unlock()
-	msrs, err := m.stateMSRs()
+	msrs, err := x.stateMSRs()
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +213,8 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 			return nil, fmt.Errorf("%w: it runs virtual machines of its own (vcpu %d), whose state snapshots do not have; end them, and unload its hypervisor", ErrNoSnapshot, i)
 		}
 		if !ended && v.given != 0 && guest.GVA(v.regs.RIP)-v.given <= 1 {
-			// The guest's own int3, whose exception KVM has and does not show: it is executed again.
+			// The guest's own int3, whose exception KVM holds but does not show. It is
+			// executed again.
 			hidden, err := v.kvm.HidesBreakpoint()
 			if err != nil {
 				return nil, fmt.Errorf("vcpu %d: %w", i, err)
@@ -215,11 +228,28 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 			return nil, fmt.Errorf("vcpu %d: %w", i, err)
 		}
 		if !ended && clean.Touches(guest.GVA(v.regs.RIP)) {
-			// An exception on its way in is of the stage's access, not of the probed instruction where the vCPU is in the snapshot.
+			// A pending exception belongs to the stage's access, not to the probed
+			// instruction at which the vCPU is in the snapshot.
 			c.Events.E.Inject, c.Events.E.Pending = 0, 0
 		}
-		eachHeld(c, m.cpuid, clean.Register)
+		if e := &c.Events.E; !ended && clean.Untraced[i] && e.Nr == x86.VectorDB {
+			e.Inject, e.Pending = 0, 0
+		}
+		if !ended && clean.Traced[i] && c.Events.E.Inject|c.Events.E.Pending == 0 {
+			switch in := &c.Events; { // one event is delivered at a time, and the trap comes first
+			case in.N.Inject != 0, in.I.Inject != 0 && k.hasAPIC():
+				return nil, &probe.InsideError{CPU: i}
+			case in.I.Inject != 0:
+				in.I.Inject, c.Tick = 0, true
+			}
+			c.Events.E.Inject, c.Events.E.Nr, c.Events.E.HadErrorCode = 1, x86.VectorDB, 0
+			c.Debug.DR6 |= probe.TrapOfTF.DR6
+		}
+		forEachHeld(c, m.cpuid, clean.Register)
 		s.CPUs = append(s.CPUs, *c)
+	}
+	if g, ok := k.(*linuxGuest); ok && !ended && g.inCall(m) {
+		return nil, errInCall
 	}
 	release, err := k.save(m, s)
 	if err != nil {
@@ -235,48 +265,67 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 	return s, nil
 }
 
-// stateMSRs returns the numbers of the MSRs that a snapshot has.
-func (m *Machine) stateMSRs() (all []uint32, err error) {
-	if m.msrs == nil {
-		m.msrs, err = m.sys.StateMSRs(m.vcpus[0].kvm)
+// stateMSRs returns the numbers of the MSRs in a snapshot.
+func (x *snapshots) stateMSRs() (all []uint32, err error) {
+	m := x.m
+	if x.msrs == nil {
+		x.msrs, err = m.sys.StateMSRs(m.vcpus[0].kvm)
 	}
-	return m.msrs, err
+	return x.msrs, err
 }
 
-// trapping reports whether a vCPU is on its way to the host, in a handler of the guest's that begins with handing a trap over: the
-// frame on its stack says where our int3 stands, or our code, which the guest does not have without us.
-func (v *vcpu) trapping() bool {
+// trapping reports whether a vCPU is in a handler of the guest's that begins
+// with forwarding a trap to the host. The frame on its stack holds the address
+// of an int3 or code of ours, which the guest does not have without us.
+func (v *trapFrame) trapping() bool {
 	_, ok := v.handsTrap()
 	return ok
 }
 
-// handsTrap is trapping, and returns by which port.
-func (v *vcpu) handsTrap() (port uint8, ok bool) {
+// handsTrap is trapping, and also returns the port.
+func (v *trapFrame) handsTrap() (port uint8, ok bool) {
 	if v.cpl() != 0 {
 		return 0, false
 	}
-	code := make([]byte, x86.MaxLen)
-	for v.m.space(v.state().Root).Read(guest.GVA(v.regs.RIP), code) != nil { // what follows it may be unmapped
+	code := make([]byte, entryReach)
+	for v.m.space(v.state().Root).Read(guest.GVA(v.regs.RIP), code) != nil { // memory after the instruction may be unmapped
 		if code = code[:len(code)-1]; len(code) < 2 {
 			return 0, false
 		}
 	}
-	// Linux's begin with ENDBR64 and CLAC, which it patches: see plantStubs.
-	for _, first := range [][]byte{{0xf3, 0x0f, 0x1e, 0xfa}, {0x0f, 0x01, 0xca}, {0x0f, 0x1f, 0x00}} {
-		code = bytes.TrimPrefix(code, first)
-	}
-	for _, port := range trapPorts {
-		if bytes.HasPrefix(code, guest.TrapStub(port)[:2]) {
-			return port, true
+	for {
+		for _, port := range trapPorts {
+			if bytes.HasPrefix(code, guest.TrapStub(port)[:2]) {
+				return port, true
+			}
 		}
+		in, err := x86.Decode(code)
+		if err != nil || !isEntry(&in) {
+			return 0, false
+		}
+		code = code[in.Len:]
 	}
-	return 0, false
 }
 
-// trapPorts are the ports by which stubs of the guest's hand exceptions over.
+// entryReach is how many bytes of a handler are searched for its stub.
+const entryReach = 32
+
+// isEntry reports whether handlers may have an instruction before their stub. It
+// must have no effect that their return does not undo: ENDBR64, clac, cld and
+// the no-ops that Linux puts in their place (arch/x86/kernel/alternative.c).
+func isEntry(in *x86.Inst) bool {
+	const (
+		cld  = 0xfc
+		clac = 0xca // of 0F 01
+	)
+	return in.IsNop() || in.Enc == x86.Legacy && (in.Map == x86.Map0 && in.Opcode == cld || in.Map == x86.Map0F && in.Opcode == 0x01 && in.ModRM == clac)
+}
+
+// trapPorts are the ports through which the guest's stubs forward exceptions.
 var trapPorts = [...]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFault}
 
-// save returns the state of the vCPU, which rests, with these general registers.
+// save returns the state of the vCPU, which rests, with the given general
+// registers.
 func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error) {
 	c = &snapshot.CPU{
 		Regs: kvm.Regs(*regs), Sregs: *v.sregs, Tick: v.tick.Load(),
@@ -304,19 +353,19 @@ func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error
 	return c, err
 }
 
-// saveMemory returns what is not zero of the guest's memory, with its own addresses in the place of those of the
-// engine's code in saved contexts.
-func (m *Machine) saveMemory(clean *probe.Clean) (runs []snapshot.Run, err error) {
-	for i, r := range m.mem.ranges {
+// saveMemory returns the parts of the guest's memory that are not zero. In saved
+// contexts, addresses of the engine's code are replaced by the guest's own.
+func (g *guestMemory) saveMemory(clean *probe.Clean) (runs []snapshot.Run, err error) {
+	for i, r := range g.mem.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue
 		}
-		base := m.mem.regions[i]
-		m.mem.eachTouched(i, func(b []byte) {
+		base := g.mem.regions[i]
+		g.mem.forEachTouched(i, func(b []byte) {
 			runs = snapshot.AppendRuns(runs, r.Base+guest.GPA(cap(base)-cap(b)), b)
 		})
 	}
-	m.payload().removeStubs(runs)
+	g.payload().removeStubs(runs)
 	more := func(pa guest.GPA) []byte { return snapshot.Find(runs, pa) }
 	for _, r := range runs {
 		if err := clean.Memory(r.At, r.Bytes, more); err != nil {

@@ -59,7 +59,7 @@ func TestSaveInTheMiddle(t *testing.T) {
 	first := save(t, m)
 	var hits, next atomic.Int64
 	stopped := make(chan error)
-	all := everyFunction(t, m, func(*probe.Context) int {
+	all := functionProbes(t, m, func(*probe.Context) int {
 		if hits.Add(1) == next.Load() {
 			changed := m.Changed()
 			go func() { stopped <- m.Pause() }()
@@ -87,7 +87,7 @@ func TestSaveInTheMiddle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-patience.Of(t).Done():
+		case <-patience.Context(t).Done():
 			t.Fatalf("not stopped: %+v", m.State())
 		}
 		s := reread(t, save(t, m))
@@ -131,7 +131,7 @@ func TestSaveInTheMiddle(t *testing.T) {
 // other probes each time: each run hits what the first has hit.
 func TestResetToAgain(t *testing.T) {
 	const n = 50
-	code, fn := counting(n)
+	code, fn := countingGuest(n)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
 	var hits atomic.Uint64
 	var trace []uint64
@@ -173,7 +173,7 @@ func TestResetToAgain(t *testing.T) {
 
 // TestResetToAnother refuses what is of another guest, and leaves the one there is alone.
 func TestResetToAnother(t *testing.T) {
-	code, fn := counting(5)
+	code, fn := countingGuest(5)
 	image := tinyGuest(t, code, nil, fn)
 	s := save(t, newMachine(t, Config{Image: image, Memory: 16 << 20, Tick: -1}))
 	for name, c := range map[string]Config{
@@ -194,7 +194,7 @@ func TestResetToAnother(t *testing.T) {
 // TestResetToWhatTheHostWrote has the host alone write to the guest's memory, as devices, debuggers and probes do, where the snapshot
 // has bytes and where it has none: all of it is gone when the guest comes back, and again the next time.
 func TestResetToWhatTheHostWrote(t *testing.T) {
-	code, fn := counting(5)
+	code, fn := countingGuest(5)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}}) // no page for a board comes in between
 	s := save(t, m)
 	for round := range 3 {

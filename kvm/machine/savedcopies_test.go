@@ -36,13 +36,13 @@ func TestSavedCopies(t *testing.T) {
 		0xc3)
 	config := Config{Image: tinyGuest(t, asm(code, stub3), nil, tinySym{"main", tinyText, f}, tinySym{"f", tinyText + f, uint64(len(code) - f)}),
 		Memory: 16 << 20, VCPUs: 1, Tick: -1}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	k := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f"}, Return: func(*probe.Context) {}}
 	// copies returns what the copies are in a guest.
 	copies := func(m *Machine, live bool) (out []uint64) {
 		t.Helper()
 		err := m.Look(func(l *Look) error {
-			r, _, err := l.General(0)
+			r, _, err := l.GeneralRegisters(0)
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func TestSavedCopies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			out = append([]uint64{r.RCX}, held(t, m.vcpus[0], &x, nil)...)
+			out = append([]uint64{r.RCX}, swapHeld(t, m.vcpus[0], &x, nil)...)
 			for _, at := range []guest.GVA{buf, odd} {
 				var b [8]byte
 				if _, err := l.Read(0, at, b[:], live); err != nil {
@@ -76,9 +76,9 @@ func TestSavedCopies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			held(t, m.vcpus[0], &x, word)
+			swapHeld(t, m.vcpus[0], &x, word)
 			err = l.Change(0, r, &x)
-			held(t, m.vcpus[0], &x, word) // it gives back the others
+			swapHeld(t, m.vcpus[0], &x, word) // it gives back the others
 			return err
 		})
 		if err != nil {
@@ -182,9 +182,9 @@ func heldNames(width int) []string {
 	return names
 }
 
-// held returns the words that a vCPU, which rests, has in the places of heldNames, and gives it those of word, if that is not nil: in x those of
+// swapHeld returns the words that a vCPU, which rests, has in the places of heldNames, and gives it those of word, if that is not nil: in x those of
 // vectors.
-func held(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out []uint64) {
+func swapHeld(t *testing.T, v *vcpu, x *Vectors, word func(what string) uint64) (out []uint64) {
 	t.Helper()
 	var debug kvm.DebugRegs
 	if err := v.kvm.GetDebugRegs(&debug); err != nil {
@@ -241,7 +241,7 @@ func TestHeldMSRs(t *testing.T) {
 	for _, index := range []uint32{0x10, 0x6e0, 0xc0000082, 0x309, 0xc0000102, 0x4b564d01} {
 		c.MSRs = append(c.MSRs, kvm.MSR{Index: index, Data: number})
 	}
-	eachHeld(c, nil, func(reg []byte, _ bool) {
+	forEachHeld(c, nil, func(reg []byte, _ bool) {
 		if littleEndian(reg[:8]) == number {
 			binary.LittleEndian.PutUint64(reg, 1)
 		}

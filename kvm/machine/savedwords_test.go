@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -178,4 +179,137 @@ func engineWords(t *testing.T, m, other *Machine, s *snapshot.Snapshot) (live []
 		}
 	}
 	return live, dead
+}
+
+// TestSavedTrap: a vCPU that is saved after the copy of an instruction in a slot, and before the step of that has ended, gets the trap of its
+// TF where it goes on.
+func TestSavedTrap(t *testing.T) {
+	code, fn := countingGuest(1)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
+	p := &probe.Kprobe{Symbol: fn.name, Pre: func(*probe.Context) int { return 0 }, Post: func(*probe.Context) {}}
+	if err := m.Engine().Register(p); err != nil {
+		t.Fatal(err)
+	}
+	slot, ok := m.Engine().SlotOf(p)
+	if !ok {
+		t.Fatal("the instruction has no slot")
+	}
+	v := m.vcpus[0]
+	for _, c := range []struct {
+		what   string
+		flags  uint64
+		done   bool // the copy has been executed
+		trap   bool
+		offset uint64
+	}{
+		{"before the copy", x86.Flag1 | x86.FlagTF, false, false, 0},
+		{"after it", x86.Flag1 | x86.FlagTF, true, true, 4},
+		{"after it, without TF", x86.Flag1, true, false, 4},
+	} {
+		v.regs.RIP, v.regs.RFLAGS = fn.addr, c.flags
+		if d := m.Engine().Hit(0, v.state(), probe.Trap{Kind: probe.TrapBreakpoint}); d.Action != probe.Resume || guest.GVA(v.regs.RIP) != slot || v.regs.RFLAGS != x86.Flag1 {
+			t.Fatalf("%s: verdict %+v, RIP %#x, RFLAGS %#x", c.what, d, v.regs.RIP, v.regs.RFLAGS)
+		}
+		if c.done {
+			v.regs.RIP += 4
+		}
+		cpu := reread(t, save(t, m)).CPUs[0]
+		if got := cpu.Events.E.Inject == 1 && cpu.Events.E.Nr == x86.VectorDB && cpu.Debug.DR6>>14&1 == 1; got != c.trap ||
+			cpu.Regs.RIP != fn.addr+c.offset || cpu.Regs.RFLAGS != c.flags {
+			t.Errorf("%s: trap %v, want %v; RIP %#x, RFLAGS %#x", c.what, got, c.trap, cpu.Regs.RIP, cpu.Regs.RFLAGS)
+		}
+		v.regs.RIP = uint64(slot) + 4
+		if d := m.Engine().Hit(0, v.state(), probe.Trap{Kind: probe.TrapBreakpoint}); (d.Action == probe.Inject) != (c.flags&x86.FlagTF != 0) {
+			t.Fatalf("%s: the end of the step: verdict %+v", c.what, d)
+		}
+	}
+}
+
+// TestSavedReturnTrap: in the code of a return in the guest the traps of TF are swallowed, that of the return itself, too, which comes where the
+// call goes on: so it does from a snapshot.
+func TestSavedReturnTrap(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Tick: -1, EmulatedStages: true, Probe: probe.Options{OptimizeDelay: -1}})
+	s := newStagedReturns(t, m, "vfs_read", false, 4)
+	if err := m.Engine().Register(&s.Kretprobe); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := m.Engine().Info(&s.Kprobe); i.NoStage != "" {
+		t.Fatal(i.NoStage)
+	}
+	back, err := m.Image().Lookup("do_fork")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := m.vcpus[0]
+	place := v.regs.RSP - 256
+	if err := m.WriteMemory(0, guest.GVA(place), binary.LittleEndian.AppendUint64(nil, uint64(back.Addr))); err != nil {
+		t.Fatal(err)
+	}
+	v.regs.RIP, v.regs.RSP, v.regs.RFLAGS = uint64(s.Addr), place, x86.Flag1
+	if d := m.Engine().Hit(0, v.state(), probe.Trap{Kind: probe.TrapBreakpoint}); d.Action != probe.Resume {
+		t.Fatalf("at the entry: %+v", d)
+	}
+	var b [8]byte
+	if err := m.Peek(guest.GVA(place), b[:]); err != nil {
+		t.Fatal(err)
+	}
+	tramp := binary.LittleEndian.Uint64(b[:])
+	if !m.Engine().InCode(guest.GVA(tramp)) || m.Peek(guest.GVA(tramp), b[:]) != nil || b[0] == x86.Int3 {
+		t.Fatalf("the trampoline at %#x has no code: % x", tramp, b)
+	}
+	for _, c := range []struct {
+		flags  uint64
+		inject uint8 // a #DB that is on its way in already
+		want   bool
+	}{
+		{x86.Flag1 | x86.FlagTF, 0, true},
+		{x86.Flag1 | x86.FlagTF, 1, true}, // and no second one
+		{x86.Flag1, 0, false},
+	} {
+		v.regs.RIP, v.regs.RSP, v.regs.RFLAGS = tramp, place+8, c.flags
+		if c.inject != 0 {
+			if err := v.kvm.InjectException(x86.VectorDB, false, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cpu := reread(t, save(t, m)).CPUs[0]
+		if got := cpu.Events.E.Inject == 1 && cpu.Events.E.Nr == x86.VectorDB; got != c.want || cpu.Regs.RIP != uint64(back.Addr) || cpu.Regs.RFLAGS != c.flags {
+			t.Errorf("RFLAGS %#x, inject %d: trap %v, want %v; RIP %#x, RFLAGS %#x", c.flags, c.inject, got, c.want, cpu.Regs.RIP, cpu.Regs.RFLAGS)
+		}
+		e, err := v.kvm.Events()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.E.Inject = 0
+		if err := v.kvm.SetEvents(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// In the code of a jump a trap on its way in is that of an instruction of the engine's, but where a copy has ended.
+	k := &probe.Kprobe{Symbol: "vfs_read", Offset: 4, Pre: func(*probe.Context) int { return 0 }}
+	if err := m.Engine().Register(k); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Engine().Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := m.Engine().Info(k); !i.Optimized {
+		t.Fatalf("no jump: %+v", i.Unoptimized)
+	}
+	var code [5]byte
+	follow := func(at uint64) uint64 {
+		if err := m.Peek(guest.GVA(at), code[:]); err != nil || code[0] != 0xe9 {
+			t.Fatalf("no jump at %#x: % x, %v", at, code, err)
+		}
+		return at + 5 + uint64(int64(int32(binary.LittleEndian.Uint32(code[1:]))))
+	}
+	board := follow(uint64(k.Addr))
+	v.regs.RIP, v.regs.RSP, v.regs.RFLAGS = board, place, x86.Flag1|x86.FlagTF
+	if err := v.kvm.InjectException(x86.VectorDB, false, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if cpu := reread(t, save(t, m)).CPUs[0]; cpu.Events.E.Inject != 0 || cpu.Regs.RIP != uint64(k.Addr) || cpu.Regs.RFLAGS&x86.FlagTF == 0 {
+		t.Errorf("at the board: events %+v, RIP %#x, want %#x", cpu.Events.E, cpu.Regs.RIP, uint64(k.Addr))
+	}
 }

@@ -2,12 +2,16 @@ package machine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // savedMSRs are values that a guest may give MSRs, first those that it has when it is saved, and then others. KVM has no list in which most
@@ -96,4 +100,92 @@ func TestSavedMSRs(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare("reset", reset, m)
+}
+
+// TestSavedCR8: KVM_RUN gives a vCPU the CR8 of the shared page, beside that of its registers.
+func TestSavedCR8(t *testing.T) {
+	const is, next = uint64(tinyData) + 8, uint64(tinyData) + 16 // what CR8 is, and what it is to be
+	abs := func(at uint64) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(at)) }
+	code := asm(
+		[]byte{0x48, 0x8b, 0x04, 0x25}, abs(next), // 1: mov next, %rax
+		[]byte{0x48, 0x85, 0xc0},                // test %rax, %rax
+		[]byte{0x74, 0x07},                      // jz 2f
+		[]byte{0x48, 0xff, 0xc8},                // dec %rax
+		[]byte{0x44, 0x0f, 0x22, 0xc0},          // mov %rax, %cr8
+		[]byte{0x44, 0x0f, 0x20, 0xc0},          // 2: mov %cr8, %rax
+		[]byte{0x48, 0xff, 0xc0},                // inc %rax
+		[]byte{0x48, 0x89, 0x04, 0x25}, abs(is), // mov %rax, is
+		[]byte{0xf3, 0x90}, // pause
+		[]byte{0xeb, 0xd9}, // jmp 1b
+	)
+	config := Config{Image: tinyGuest(t, code, nil), Memory: 16 << 20, Tick: -1}
+	m := newMachine(t, config)
+	word := func(m *Machine, at uint64) uint64 {
+		var b [8]byte
+		if err := m.Peek(guest.GVA(at), b[:]); err != nil {
+			t.Fatal(err)
+		}
+		return binary.LittleEndian.Uint64(b[:])
+	}
+	put := func(m *Machine, at, v uint64) {
+		if err := m.WriteMemory(0, guest.GVA(at), binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := patience.Context(t)
+	// cr8 returns what the guest finds there from now on.
+	cr8 := func(m *Machine) uint64 {
+		t.Helper()
+		if err := m.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		put(m, is, 0)
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		for word(m, is) == 0 {
+			if s := m.State(); wait.Err() != nil || s.Phase != PhaseRunning {
+				t.Fatalf("the guest says nothing: %+v, %v", s, wait.Err())
+			}
+		}
+		if err := m.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		return word(m, is) - 1
+	}
+	set := func(m *Machine, v uint64) {
+		t.Helper()
+		put(m, next, v+1)
+		for cr8(m) != v {
+			if wait.Err() != nil {
+				t.Fatalf("CR8 does not become %d", v)
+			}
+		}
+		put(m, next, 0)
+	}
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	set(m, 5)
+	five := reread(t, save(t, m))
+	set(m, 0)
+	zero := reread(t, save(t, m))
+	for _, c := range []struct {
+		s    *snapshot.Snapshot
+		want uint64
+	}{{five, 5}, {zero, 0}, {five, 5}} {
+		if err := m.ResetTo(context.Background(), c.s); err != nil {
+			t.Fatal(err)
+		}
+		if got := cr8(m); got != c.want {
+			t.Errorf("reset to a snapshot with CR8 %d: the guest finds %d", c.want, got)
+		}
+	}
+	n := newMachine(t, config)
+	if err := n.ResetTo(context.Background(), five); err != nil {
+		t.Fatal(err)
+	}
+	if got := cr8(n); got != 5 {
+		t.Errorf("in another machine: the guest finds CR8 %d, want 5", got)
+	}
 }

@@ -102,7 +102,7 @@ func slowStage(t *testing.T, m *Machine, user, strings bool, loops int) (*probe.
 		a.Push(r)
 	}
 	a.Mov(4, rbx, x86.Imm(loops))
-	again := a.Here()
+	again := a.LabelHere()
 	a.Mov(8, r12, x86.At(rdi, x86.PtSP))
 	a.Call(sub)
 	a.Dec(4, rbx)
@@ -199,13 +199,13 @@ func (l *savedLoad) attach() {
 		k := &probe.Kprobe{Symbol: sym.Name, Pre: nothing}
 		s, free := slowStage(l.t, l.m, user, l.rng.IntN(3) == 0, 1+l.rng.IntN(12))
 		k.Stage = s
-		add(k, k, func() { _ = e.WhenUnused(free, s) })
+		add(k, k, func() { _ = e.NotifyUnused(free, s) })
 	case 6, 7:
 		s := newStagedReturns(l.t, l.m, sym.Name, user, 1+l.rng.IntN(8))
 		if l.rng.IntN(2) == 0 {
 			slow, free := slowStage(l.t, l.m, user, l.rng.IntN(3) == 0, 1+l.rng.IntN(12))
 			s.ReturnStage = slow
-			add(&s.Kretprobe, &s.Kprobe, func() { _ = s.free(); _ = e.WhenUnused(free, slow) })
+			add(&s.Kretprobe, &s.Kprobe, func() { _ = s.free(); _ = e.NotifyUnused(free, slow) })
 			return
 		}
 		add(&s.Kretprobe, &s.Kprobe, func() { _ = s.free() })
@@ -276,7 +276,7 @@ func TestSaves(t *testing.T) {
 	m, other := newMachine(t, config), newMachine(t, config)
 	l := newSavedLoad(t, m, rng)
 	start, boots, dead, slowest, saving := time.Now(), 0, 0, time.Duration(0), time.Duration(0)
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	for i := 0; i < n; i++ {
 		if wait.Err() != nil {
 			t.Fatalf("%d of %d saves: no time left", i, n)
@@ -341,7 +341,7 @@ func TestSaves(t *testing.T) {
 // TestSavedWords: words in memory that are addresses of the engine's code are the guest's own in a snapshot, in frames of interrupts, among what
 // stacks have, and by themselves; numbers that are no such address stay.
 func TestSavedWords(t *testing.T) {
-	code, fn := counting(5)
+	code, fn := countingGuest(5)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
 	k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int { return 0 }, Post: func(*probe.Context) {}}
 	if err := m.Engine().Register(k); err != nil {
@@ -430,7 +430,7 @@ func TestSaveAsItEnds(t *testing.T) {
 			defer m.mu.Unlock()
 			return m.stoppers.next > m.stoppers.serving+1
 		}
-		for wait := patience.Of(t); !queued(); time.Sleep(time.Millisecond) {
+		for wait := patience.Context(t); !queued(); time.Sleep(time.Millisecond) {
 			if wait.Err() != nil {
 				return wait.Err()
 			}

@@ -18,11 +18,16 @@ import (
 // sessionOn returns a Session on a running built-in guest with these words on its command line.
 func sessionOn(t *testing.T, cmdline string) (*Machine, *session.Session) {
 	t.Helper()
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: cmdline})
-	s := session.New(m, session.Options{
-		Clock: func(now func() int64) (session.Clock, error) { c, err := m.Clock(now); return session.Clock(c), err },
-		Hold:  func() (func() error, error) { return m.Resume, m.Pause() },
-	})
+	return sessionOf(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: cmdline}, session.Options{})
+}
+
+// sessionOf returns a Session with these options, and what it needs of the machine, on a running guest.
+func sessionOf(t *testing.T, c Config, o session.Options) (*Machine, *session.Session) {
+	t.Helper()
+	m := newMachine(t, c)
+	o.Clock = func(now func() int64) (session.Clock, error) { c, err := m.Clock(now); return session.Clock(c), err }
+	o.Hold = func() (func() error, error) { return m.Resume, m.Pause() }
+	s := session.New(m, o)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -37,7 +42,7 @@ func sessionOn(t *testing.T, cmdline string) (*Machine, *session.Session) {
 // awaitProbe waits until a probe is as it is wanted.
 func awaitProbe(t *testing.T, m *Machine, s *session.Session, name, what string, is func(session.Info) bool) session.Info {
 	t.Helper()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for {
 		i, err := s.Get(name)
 		if err != nil {
@@ -51,6 +56,16 @@ func awaitProbe(t *testing.T, m *Machine, s *session.Session, name, what string,
 		}
 		breathe()
 	}
+}
+
+// objectFile returns an object file of the tests of probe/bpf.
+func objectFile(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("../../probe/bpf/testdata/obj/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // TestSession attaches definitions of all kinds, a program and a script to a guest under KVM, changes them, resets the guest under them,
@@ -68,7 +83,7 @@ func TestSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		ev, err := events.Next(patience.Of(t))
+		ev, err := events.Next(patience.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,11 +95,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("the filter has let fd=%s pass", text)
 		}
 	}
-	file, err := os.ReadFile("../../probe/bpf/testdata/obj/count.o")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.AttachObject(session.ObjectSpec{File: file}); err != nil {
+	if _, err := s.AttachObject(session.ObjectSpec{File: objectFile(t, "count.o")}); err != nil {
 		t.Fatal(err)
 	}
 	sc, err := s.CompileScript("kprobe:vfs_read { @[arg0 > 3] = count(); }", session.ScriptOptions{})
@@ -109,7 +120,7 @@ func TestSession(t *testing.T) {
 	}
 	counted := uint64(0)
 	if err := s.ReadMap(s.Maps()[0].Name, func(_ session.MapInfo, m *bpf.Map) error {
-		m.Each(func(_ []byte, vals [][]byte) bool {
+		m.Walk(func(_ []byte, vals [][]byte) bool {
 			for _, v := range vals {
 				counted += binary.LittleEndian.Uint64(v)
 			}
@@ -126,20 +137,34 @@ func TestSession(t *testing.T) {
 	if err := s.Reset(m.Pause, func() error { return m.Reset(context.Background(), nil) }); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range names { // which counts go on from
+		i, err := s.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = i.Stats.Hits
+	}
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
 		awaitProbe(t, m, s, name, "hit after the reset", func(i session.Info) bool { return i.Stats.Hits > before[name]+2 })
 	}
+	// The script's map has begun anew in the guest's memory.
+	printed := func() string {
+		var out strings.Builder
+		script.NewPrinter(false, func(text string) { out.WriteString(text) }, func(text string) { t.Error(text) }).PrintMaps()
+		return out.String()
+	}
+	for ctx := patience.Context(t); ctx.Err() == nil && !strings.Contains(printed(), "@[true]: "); breathe() {
+		s.Poll()
+	}
 	if err := script.Disable(); err != nil {
 		t.Error(err)
 	}
 	s.Poll()
-	var out strings.Builder
-	script.NewPrinter(false, func(text string) { out.WriteString(text) }, func(text string) { t.Error(text) }).PrintMaps()
-	if !strings.Contains(out.String(), "@[true]: ") {
-		t.Errorf("the script's map: %q", out.String())
+	if out := printed(); !strings.Contains(out, "@[true]: ") {
+		t.Errorf("the script's map: %q", out)
 	}
 	if _, err := script.Close(); err != nil {
 		t.Error(err)
@@ -175,7 +200,7 @@ func TestSessionOverride(t *testing.T) {
 	}
 	call := func() bool {
 		t.Helper()
-		r, err := m.Call(patience.Of(t), fn.Addr, 7, 1)
+		r, err := m.Call(patience.Context(t), fn.Addr, 7, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +316,11 @@ func TestSessionFilters(t *testing.T) {
 		}
 	}()
 	before := map[uint64]probe.Stats{}
-	for i := range 40 {
+	changes := 40
+	if testing.Short() {
+		changes = 10
+	}
+	for i := range changes {
 		filter := []string{"b == 7", "0", "b & 1", "", "b < 0x10 && cpu == 1"}[i%5]
 		is, err := s.SetFilter(filter, names...)
 		if err != nil || len(is) != len(names) {

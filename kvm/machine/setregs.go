@@ -11,11 +11,12 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// ErrBadRegister: a processor cannot have such a value in a register.
+// ErrBadRegister: no processor can have such a value in the register.
 var ErrBadRegister = errors.New("no processor has that in the register")
 
-// Bits of registers that a processor has fixed, and whose values in what is written do not count: POPF and MOV to a debug
-// register leave them as they are. SDM Vol. 1, 3.4.3; Vol. 3, 19.2.3 and 19.2.4; APM Vol. 2, 13.1.1.
+// Bits of registers whose values the processor fixes. Their values in a write do
+// not count: POPF and MOV to a debug register leave them as they are. SDM Vol.
+// 1, 3.4.3; Vol. 3, 19.2.3 and 19.2.4; APM Vol. 2, 13.1.1.
 const (
 	flagsOne, flagsZero = 1 << 1, 1<<3 | 1<<5 | 1<<15
 	flagVM              = uint64(1 << 17)
@@ -25,13 +26,15 @@ const (
 	dr7One, dr7Zero     = 1 << 10, 1<<12 | 1<<14 | 1<<15
 )
 
-// withFixedBits is a register's value with its fixed bits.
+// withFixedBits returns a register's value with its fixed bits.
 func withFixedBits(v, one, zero uint64) uint64 { return v&^zero | one }
 
-// Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
-// control and debug registers, and EFER. All else of r stays as it is. x are floating point and vector registers as
-// Vectors has them, or nil. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for one in the
-// middle of a probe's handlers, and ErrBadRegister; then nothing has changed.
+// Change sets registers of a vCPU to r: the general ones, as setRegs does, the
+// bases of FS and GS and the other GS's, control and debug registers, and EFER.
+// It ignores the rest of r. x are floating point and vector registers as in
+// Vectors, or nil. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for a vCPU in the
+// middle of a probe's handlers, and ErrBadRegister. On an error nothing has
+// changed.
 func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	v, err := l.vcpu(cpu)
 	switch {
@@ -86,18 +89,20 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 			return err
 		}
 	}
-	return l.SetRegs(cpu, r.Regs)
+	return l.setRegs(cpu, r.Regs)
 }
 
-// impossibleRegister returns the name of a register with a value that no processor with these features has in it, or "". KVM takes
-// such values, and the guest cannot be entered with some of them.
+// impossibleRegister returns the name of a register whose value no processor
+// with these features can have, or "". KVM accepts such values, but cannot enter
+// the guest with some of them.
 func impossibleRegister(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.CPUIDEntry) string {
 	bad := flagsBad
 	if s.EFER&eferLMA == 0 { // virtual-8086 mode exists outside long mode
 		bad &^= flagVM
 	}
-	// A base has as many bits as the processor knows; an address that is fetched from has those of the page tables in use
-	// (SDM Vol. 1, 3.3.7.1; Vol. 3, 5.5.4).
+	// A base has as many bits as the processor supports. An address of code has as
+	// many as the page tables in use translate (SDM Vol. 1, 3.3.7.1; Vol. 3,
+	// 5.5.4).
 	base := func(v uint64) bool { return canonical(v, cpuidLA57(cpuid)) }
 	for _, c := range []struct {
 		name string
@@ -105,7 +110,8 @@ func impossibleRegister(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid
 	}{
 		{"fs_base", !base(s.FS.Base)},
 		{"gs_base", !base(s.GS.Base)},
-		// Each ends the guest at its next entry (SDM Vol. 3, 28.3.1.2 and 28.3.1.3; APM Vol. 2, 15.5.1).
+		// Each of these values ends the guest at its next entry (SDM Vol. 3, 28.3.1.2 and
+		// 28.3.1.3; APM Vol. 2, 15.5.1).
 		{"gdt_base", !base(s.GDT.Base)},
 		{"idt_base", !base(s.IDT.Base)},
 		{"tr_base", !base(s.TR.Base)},
@@ -125,13 +131,15 @@ func impossibleRegister(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid
 	return ""
 }
 
-// canonical reports whether an address is one of 48 bits, or of 57 with five levels of page tables.
+// canonical reports whether an address has 48 significant bits, or 57 with five
+// levels of page tables.
 func canonical(v uint64, la57 bool) bool {
 	return guest.GVA(v).Canonical() || la57 && int64(v)<<7>>7 == int64(v)
 }
 
-// eferBits reports whether a processor with these features has all bits that are set in EFER; KVM_SET_SREGS takes any.
-// SDM Vol. 4, table 2-2 (IA32_EFER); APM Vol. 2, 3.1.7.
+// eferBits reports whether a processor with these features has all bits that are
+// set in EFER; KVM_SET_SREGS accepts any. SDM Vol. 4, table 2-2 (IA32_EFER); APM
+// Vol. 2, 3.1.7.
 func eferBits(efer uint64, cpuid []kvm.CPUIDEntry) bool {
 	has := uint64(1<<0 | 1<<8 | 1<<10) // SCE, LME, LMA
 	for _, e := range cpuid {
@@ -159,7 +167,8 @@ func eferBits(efer uint64, cpuid []kvm.CPUIDEntry) bool {
 	return efer&^has == 0
 }
 
-// setVectors gives a vCPU its floating point and vector registers, and returns what takes that back.
+// setVectors sets a vCPU's floating point and vector registers, and returns a
+// function that undoes that.
 func (l *Look) setVectors(v *vcpu, x *Vectors) (undo func() error, err error) {
 	old, err := v.others.GetXSave()
 	if err != nil {

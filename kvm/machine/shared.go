@@ -9,18 +9,19 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// sharedMemory is what host and guest share, for code of CPL0 and of CPL3: not
-// executable, and writable by either. What is handed out stays so over a reset.
+// sharedMemory is the memory that host and guest share, for code of CPL0 and of
+// CPL3. It is not executable, and both may write to it. Allocations survive a
+// reset.
 type sharedMemory struct {
 	mu    sync.Mutex
 	areas [2]guest.Area // by guest.Level
 	free  [2]guest.FreeSpace
-	top   [2]guest.GVA         // behind it is what was never handed out, and so is all zeros
+	top   [2]guest.GVA         // everything from here on was never allocated, and so is all zeros
 	held  map[guest.GVA]uint64 // bytes, by address
 }
 
-// reset is for the areas of a booted guest. Where an area has moved, because the guest
-// has another image, what was handed out of it is nobody's any more.
+// reset takes over the areas of a booted guest. If an area has moved, because
+// the guest has another image, its allocations end.
 func (s *sharedMemory) reset(b *guest.BootState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,17 +42,17 @@ func (s *sharedMemory) reset(b *guest.BootState) {
 	}
 }
 
-// AllocShared implements probe.Detours: it returns size bytes of memory that host and
-// guest share, zeros, aligned to 64 bytes, writable, and never executable. With user they
-// are for code of CPL3, otherwise only code of CPL0 reaches them: what that relies on must
-// not be within reach of CPL3, and what is of CPL3 it must not touch where the
-// guest has set CR4.SMAP. The host's view stays valid until Close. A reset zeroes the
-// memory, and nothing else; but with an image that leaves other addresses free than the
-// one before, what was allocated must not be used after. There are 64 MiB of each. Any
-// goroutine.
+// AllocShared implements probe.Detours: it returns size bytes of memory that
+// host and guest share, zeroed, aligned to 64 bytes, writable, and never
+// executable. With user they are for code of CPL3. Otherwise only code of CPL0
+// reaches them. Code of CPL0 must not rely on memory that CPL3 can reach, and
+// must not touch memory of CPL3 where the guest has set CR4.SMAP. The host's
+// view stays valid until Close. A reset only zeroes the memory. But with an
+// image that leaves other addresses free than the one before, earlier
+// allocations must not be used. There are 64 MiB of each. Any goroutine.
 //
-// The guest can write there at any time: what the host reads is not to be
-// trusted. Errors: ErrClosed, and *outOfDataError.
+// The guest can write there at any time, so the host must not trust what it
+// reads. Errors: ErrClosed, and *outOfDataError.
 func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
@@ -65,7 +66,7 @@ func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
 	a, ok := s.free[k].Find(n, allocAlign, nil)
 	if size <= 0 || !ok {
-		return 0, nil, &outOfDataError{Size: size, Left: s.free[k].Largest()}
+		return 0, nil, &outOfDataError{Size: size, Left: s.free[k].LargestRun()}
 	}
 	at := guest.GVA(a)
 	b, err := m.mem.Slice(s.areas[k].GPA+guest.GPA(at-s.areas[k].GVA), int(n))
@@ -81,8 +82,9 @@ func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	return at, b[:size:n], nil
 }
 
-// FreeShared gives back what AllocShared returned at addr. Nobody uses it any more, in
-// the guest or on the host. What is not held there is left alone. Any goroutine.
+// FreeShared frees the memory that AllocShared returned at addr. Neither guest
+// nor host may use it any more. If there is no such allocation, FreeShared does
+// nothing. Any goroutine.
 func (m *Machine) FreeShared(addr guest.GVA) {
 	s := &m.shared
 	s.mu.Lock()
@@ -96,37 +98,37 @@ func (m *Machine) FreeShared(addr guest.GVA) {
 	}
 }
 
-// SharedAt returns where the shared memory of code of CPL3, or of CPL0, begins, which only
-// a reset with another image changes: what was allocated before is then gone. Any
-// goroutine.
-func (m *Machine) SharedAt(user bool) guest.GVA {
+// SharedBase returns where the shared memory of code of CPL3, or of CPL0,
+// begins. Only a reset with another image changes it; earlier allocations are
+// gone then. Any goroutine.
+func (m *Machine) SharedBase(user bool) guest.GVA {
 	m.shared.mu.Lock()
 	defer m.shared.mu.Unlock()
 	return m.shared.areas[guest.Level(user)].GVA
 }
 
-// sharedHeld reports whether something of AllocShared's has not been given back.
-func (m *Machine) sharedHeld() bool {
-	m.shared.mu.Lock()
-	defer m.shared.mu.Unlock()
-	return len(m.shared.held) > 0
+// sharedHeld reports whether an allocation of AllocShared has not been freed.
+func (g *guestMemory) sharedHeld() bool {
+	g.shared.mu.Lock()
+	defer g.shared.mu.Unlock()
+	return len(g.shared.held) > 0
 }
 
-// SharedLeft returns how many bytes AllocShared has left for code of CPL3, or of CPL0. Any
+// SharedFree returns how many bytes AllocShared has left for code of CPL3, or of CPL0. Any
 // goroutine.
-func (m *Machine) SharedLeft(user bool) uint64 {
+func (m *Machine) SharedFree(user bool) uint64 {
 	m.shared.mu.Lock()
 	defer m.shared.mu.Unlock()
-	return m.shared.free[guest.Level(user)].Left()
+	return m.shared.free[guest.Level(user)].FreeBytes()
 }
 
-// outOfDataError says that there is no room for what host and guest share.
+// outOfDataError says that there is no room in the shared memory.
 type outOfDataError struct {
 	Size int    // bytes asked for
-	Left uint64 // the most bytes that there are in one piece
+	Left uint64 // the size of the largest free piece
 }
 
-// Error says how much is left, and what to do.
+// Error returns how much is left, and what to do.
 func (e *outOfDataError) Error() string {
 	return fmt.Sprintf("%d bytes of memory shared with the guest: %d are left in one piece (make maps and rings smaller): ENOMEM", e.Size, e.Left)
 }

@@ -16,9 +16,9 @@ import (
 // the user program again.
 const aliasOffset = 1 << 39
 
-// everyInstruction returns a probe on each instruction of a function that can
+// instructionProbes returns a probe on each instruction of a function that can
 // have one.
-func everyInstruction(t *testing.T, m *Machine, name string, pre func(*probe.Context) int, post func(*probe.Context)) []*probe.Kprobe {
+func instructionProbes(t *testing.T, m *Machine, name string, pre func(*probe.Context) int, post func(*probe.Context)) []*probe.Kprobe {
 	t.Helper()
 	s, err := m.Image().Lookup(name)
 	if err != nil {
@@ -54,7 +54,7 @@ func checkProfileFlags(t *testing.T, m *Machine, want guest.ProfileFlags) {
 // computes the same with a probe on each of its instructions, and arrivals at
 // either address are hits.
 func TestAliases(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 alias", Tick: slowTick}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2 alias", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	for _, post := range []bool{false, true} {
 		m := newMachine(t, config)
@@ -75,7 +75,7 @@ func TestAliases(t *testing.T) {
 		if post {
 			after = func(*probe.Context) {}
 		}
-		all := everyInstruction(t, m, "user_hot", pre, after)
+		all := instructionProbes(t, m, "user_hot", pre, after)
 		if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,8 @@ func secondSpace(t *testing.T, m *Machine) guest.GPA {
 // TestSpace: a probe for one address space is not hit in the other, at whatever
 // address the code is there, and the arrivals add up.
 func TestSpace(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias", Tick: slowTick}
+	// The task of the second space calls the function at its own pace: it has several ticks.
+	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=8 alias", Tick: slowTick}
 	plain := newMachine(t, config)
 	want := results(t, plain)
 	second := secondSpace(t, plain)
@@ -151,7 +152,7 @@ func TestSpace(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-unprobed +probed):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	s := map[*probe.Kprobe]probe.Stats{}
@@ -163,6 +164,7 @@ func TestSpace(t *testing.T) {
 		s[k] = st
 	}
 	total := s[any].Hits
+	t.Logf("%d hits in %v, %d in %v, %d in all", s[one].Hits, first, s[two].Hits, second, total)
 	if s[one].Hits == 0 || s[two].Hits == 0 || s[one].Hits+s[two].Hits != total {
 		t.Errorf("hits %d in %v, %d in %v, %d in all", s[one].Hits, first, s[two].Hits, second, total)
 	}

@@ -35,7 +35,7 @@ func TestStepFaultUndelivered(t *testing.T) {
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, d[:]) }); err != nil {
 		t.Fatal(err)
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for _, next := range []guest.GVA{0x0a, 0x14, 0x17} {
 		stepTo(ctx, t, m, next)
 	}
@@ -67,7 +67,7 @@ func TestStepPortText(t *testing.T) {
 	if err := m.Engine().Register(k); err != nil {
 		t.Fatal(err)
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for _, next := range []guest.GVA{0x0e, 0x16, 0x18, f, 0x07} {
 		stepTo(ctx, t, m, next)
 	}

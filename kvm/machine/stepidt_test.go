@@ -58,7 +58,7 @@ func TestStepUntilTablesAreLoaded(t *testing.T) {
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData+descriptors, d[:]) }); err != nil {
 		t.Fatal(err)
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for _, next := range []guest.GVA{0x0a, 0x0d, 0x11, 0x14, 0x15, 0x17, 0x18, 0x1d, 0x20, 0x21, 0x23, 0x24, 0x24} {
 		stepTo(ctx, t, m, next)
 	}
@@ -66,12 +66,12 @@ func TestStepUntilTablesAreLoaded(t *testing.T) {
 	want := bytes.Repeat([]byte("frame...")[:8], 5)
 	top := guest.GVA(tinyData + stack)
 	if err := m.Look(func(l *Look) error {
-		r, _, err := l.General(0)
+		r, _, err := l.GeneralRegisters(0)
 		if err != nil {
 			return err
 		}
 		r.RIP, r.RSP = tinyText+0x20, uint64(top)-64
-		return errors.Join(l.SetRegs(0, r), l.Write(0, top-40, want))
+		return errors.Join(l.setRegs(0, r), l.Write(0, top-40, want))
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestStepOwnInt3(t *testing.T) {
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
 		t.Fatal(err)
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for _, next := range []guest.GVA{0x0a, 0x0d} {
 		stepTo(ctx, t, m, next)
 	}

@@ -33,54 +33,54 @@ const nop2 = 0x9090
 
 var rewriteForms = []rewriteForm{
 	// 01 movw $0x9090, 0a(%rip); 0a inc %eax
-	{name: "store", code: asm(0x90, []byte{0x66, 0xc7, 0x05, 0, 0, 0, 0, 0x90, 0x90}, []byte{0xff, 0xc0, 0x90}), steps: at(1, 0xa, 0xb, 0xc, 0xd), level: -1},
+	{name: "store", code: asm(0x90, []byte{0x66, 0xc7, 0x05, 0, 0, 0, 0, 0x90, 0x90}, []byte{0xff, 0xc0, 0x90}), steps: offsetList(1, 0xa, 0xb, 0xc, 0xd), level: -1},
 	// The guest's own int3 over the next instruction, and inc %eax over that again, by a probe's step.
 	{name: "int3 and back", code: asm(0x90, []byte{0xc6, 0x07, 0xcc}, []byte{0xc6, 0x07, 0x90}, []byte{0x90, 0x90}),
-		steps: at(1, 4, 7, 8, 9), self: map[x86.Reg64]uint64{x86.RDI: 7}, level: -1},
+		steps: offsetList(1, 4, 7, 8, 9), self: map[x86.Reg64]uint64{x86.RDI: 7}, level: -1},
 	// 01 rep stosb; 03 inc %edx
-	{name: "rep stosb", code: asm(0x90, []byte{0xf3, 0xaa}, []byte{0xff, 0xc2, 0x90}), steps: at(1, 3, 4, 5, 6),
+	{name: "rep stosb", code: asm(0x90, []byte{0xf3, 0xaa}, []byte{0xff, 0xc2, 0x90}), steps: offsetList(1, 3, 4, 5, 6),
 		regs: map[x86.Reg64]uint64{x86.RAX: 0x90, x86.RCX: 2}, self: map[x86.Reg64]uint64{x86.RDI: 3}, level: -1},
 	// 01 rep movsw from 05 to 03; 03 inc %edx
-	{name: "rep movsw", code: asm(0x90, []byte{0xf3, 0x66, 0xa5}, []byte{0xff, 0xc2, 0x90, 0x90}), steps: at(1, 4, 5, 6, 7, 8),
+	{name: "rep movsw", code: asm(0x90, []byte{0xf3, 0x66, 0xa5}, []byte{0xff, 0xc2, 0x90, 0x90}), steps: offsetList(1, 4, 5, 6, 7, 8),
 		regs: map[x86.Reg64]uint64{x86.RCX: 1}, self: map[x86.Reg64]uint64{x86.RSI: 6, x86.RDI: 4}, level: -1},
 	// Backwards: std; rep stosb; cld
-	{name: "rep stosb down", code: asm(0x90, 0xfd, []byte{0xf3, 0xaa}, []byte{0xff, 0xc2, 0x90, 0xfc}), steps: at(1, 2, 4, 5, 6, 7, 8),
+	{name: "rep stosb down", code: asm(0x90, 0xfd, []byte{0xf3, 0xaa}, []byte{0xff, 0xc2, 0x90, 0xfc}), steps: offsetList(1, 2, 4, 5, 6, 7, 8),
 		regs: map[x86.Reg64]uint64{x86.RAX: 0x90, x86.RCX: 3}, self: map[x86.Reg64]uint64{x86.RDI: 6}, level: -1},
 	// 01 mov 08(%rip),%ax; 08 inc %ecx: reads what a step has an int3 in.
-	{name: "load", code: asm(0x90, []byte{0x66, 0x8b, 0x05, 0, 0, 0, 0}, []byte{0xff, 0xc1}), steps: at(1, 8, 0xa), level: -1},
+	{name: "load", code: asm(0x90, []byte{0x66, 0x8b, 0x05, 0, 0, 0, 0}, []byte{0xff, 0xc1}), steps: offsetList(1, 8, 0xa), level: -1},
 	// 01 mov (%rdi),%al reads its own first byte, 03 cmpb $0xcc,(%rdi) that of the next
-	{name: "load of itself", code: asm(0x90, []byte{0x8a, 0x07}, []byte{0x80, 0x7f, 0x05, 0xcc}, 0x90), steps: at(1, 3, 7, 8),
+	{name: "load of itself", code: asm(0x90, []byte{0x8a, 0x07}, []byte{0x80, 0x7f, 0x05, 0xcc}, 0x90), steps: offsetList(1, 3, 7, 8),
 		self: map[x86.Reg64]uint64{x86.RDI: 1}, level: -1},
 	// xchg, xadd, lock add, cmpxchg
-	{name: "xchg", code: asm(0x90, []byte{0x66, 0x87, 0x07}, []byte{0xff, 0xc2, 0x90}), steps: at(1, 4, 5, 6, 7),
+	{name: "xchg", code: asm(0x90, []byte{0x66, 0x87, 0x07}, []byte{0xff, 0xc2, 0x90}), steps: offsetList(1, 4, 5, 6, 7),
 		regs: map[x86.Reg64]uint64{x86.RAX: nop2}, self: map[x86.Reg64]uint64{x86.RDI: 4}, level: -1},
-	{name: "lock add", code: asm(0x90, []byte{0xf0, 0x00, 0x07}, []byte{0x8f, 0x90}), steps: at(1, 4, 5, 6),
+	{name: "lock add", code: asm(0x90, []byte{0xf0, 0x00, 0x07}, []byte{0x8f, 0x90}), steps: offsetList(1, 4, 5, 6),
 		regs: map[x86.Reg64]uint64{x86.RAX: 1}, self: map[x86.Reg64]uint64{x86.RDI: 4}, level: -1},
-	{name: "cmpxchg", code: asm(0x90, []byte{0x66, 0x0f, 0xb1, 0x0f}, []byte{0xff, 0xc2, 0x90}), steps: at(1, 5, 6, 7, 8),
+	{name: "cmpxchg", code: asm(0x90, []byte{0x66, 0x0f, 0xb1, 0x0f}, []byte{0xff, 0xc2, 0x90}), steps: offsetList(1, 5, 6, 7, 8),
 		regs: map[x86.Reg64]uint64{x86.RAX: 0xc2ff, x86.RCX: nop2}, self: map[x86.Reg64]uint64{x86.RDI: 5}, level: -1},
-	{name: "setcc", code: asm(0x90, []byte{0x0f, 0x94, 0x47, 0x01}, []byte{0x3c, 0x05}), steps: at(1, 5, 7), self: map[x86.Reg64]uint64{x86.RDI: 5}, level: -1},
+	{name: "setcc", code: asm(0x90, []byte{0x0f, 0x94, 0x47, 0x01}, []byte{0x3c, 0x05}), steps: offsetList(1, 5, 7), self: map[x86.Reg64]uint64{x86.RDI: 5}, level: -1},
 	// A stack in the text: pop to it, push there.
-	{name: "pop", code: asm(0x90, []byte{0x66, 0x8f, 0x07}, []byte{0xff, 0xc2, 0x90}), steps: at(1, 4, 5, 6, 7),
+	{name: "pop", code: asm(0x90, []byte{0x66, 0x8f, 0x07}, []byte{0xff, 0xc2, 0x90}), steps: offsetList(1, 4, 5, 6, 7),
 		self: map[x86.Reg64]uint64{x86.RDI: 4, x86.RSP: 0x20}, level: -1},
 	// Moves around the caches, and of vectors.
-	{name: "movnti", code: asm(0x90, []byte{0x0f, 0xc3, 0x07}, []byte{0xff, 0xc2, 0xff, 0xc2}), steps: at(1, 4, 5, 6, 7, 8),
+	{name: "movnti", code: asm(0x90, []byte{0x0f, 0xc3, 0x07}, []byte{0xff, 0xc2, 0xff, 0xc2}), steps: offsetList(1, 4, 5, 6, 7, 8),
 		regs: map[x86.Reg64]uint64{x86.RAX: 0x90909090}, self: map[x86.Reg64]uint64{x86.RDI: 4}, level: -1},
 	{name: "movups", code: asm(0x90, []byte{0x0f, 0x10, 0x06}, []byte{0x0f, 0x11, 0x07}, bytes.Repeat([]byte{0xff, 0xc2}, 8)),
-		steps: at(1, 4, 7, 8, 9), self: map[x86.Reg64]uint64{x86.RSI: formPad + 5, x86.RDI: 7}, level: 3},
+		steps: offsetList(1, 4, 7, 8, 9), self: map[x86.Reg64]uint64{x86.RSI: formPad + 5, x86.RDI: 7}, level: 3},
 	// An x87 instruction leaves its address in the FPU: fistps over a nop, fnstenv (%rsi), pop of the address.
 	{name: "fistps", code: asm(0x90, []byte{0xd9, 0xee}, []byte{0xdf, 0x1f}, []byte{0x90, 0x90, 0x90}, []byte{0xd9, 0x36}, []byte{0x48, 0x8b, 0x56, 0x08}, 0x90),
-		steps: at(1, 3, 5, 7, 8, 0xa, 0xe), self: map[x86.Reg64]uint64{x86.RDI: 5}, level: 3},
+		steps: offsetList(1, 3, 5, 7, 8, 0xa, 0xe), self: map[x86.Reg64]uint64{x86.RDI: 5}, level: 3},
 	// A far jump to the selector in its own operand, 23 00 or 08 00, which is an instruction that uses (%rax): it reads
 	// the byte that it leads to, and runs only in its place. AMD's processors have none to 64 bits.
 	{name: "ljmpq", code: asm(0x90, []byte{0x48, 0x8d, 0x05, 0x18, 0, 0, 0}, []byte{0x48, 0x89, 0x07}, []byte{0x8c, 0x4f, 0x08}, []byte{0x48, 0x89, 0xf0}, []byte{0x48, 0xff, 0x2f}),
-		steps: at(1, 8, 0xb, 0xe, 0x11, 0x20, 0x22), self: map[x86.Reg64]uint64{x86.RDI: 0x18}, level: -1, refused: 0x11},
+		steps: offsetList(1, 8, 0xb, 0xe, 0x11, 0x20, 0x22), self: map[x86.Reg64]uint64{x86.RDI: 0x18}, level: -1, refused: 0x11},
 }
 
-// at makes a list of offsets.
-func at(to ...guest.GVA) []guest.GVA { return to }
+// offsetList makes a list of offsets.
+func offsetList(to ...guest.GVA) []guest.GVA { return to }
 
-// rewrites are rewriteForms as forms.
-func rewrites(cpl int) (forms []*form, of []rewriteForm) {
+// buildRewriteForms are rewriteForms as forms.
+func buildRewriteForms(cpl int) (forms []*form, of []rewriteForm) {
 	base := uint64(formsKernelCode)
 	if cpl == 3 {
 		base = formsUserCode
@@ -117,14 +117,14 @@ func TestStepRewrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cpl := range []int{0, 3} {
-		forms, of := rewrites(cpl)
+		forms, of := buildRewriteForms(cpl)
 		v := vectorNone
 		if cpl == 3 {
 			v = vectorSSE
 		}
 		r := bootFormsOf(t, cpl, v, forms, elf.PF_R|elf.PF_W|elf.PF_X)
 		defer r.close()
-		if r.m.Host().CannotBreak(cpl == 3, true) != "" {
+		if r.m.Host().NoBreakReason(cpl == 3, true) != "" {
 			continue
 		}
 		steps := rep.Traps.CPL(uint8(cpl)).Step == host.DeliveryWorks

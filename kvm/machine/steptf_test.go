@@ -32,7 +32,7 @@ var traced = append(append([]byte{0x48, 0xb8}, binary.LittleEndian.AppendUint64(
 // which the vCPU stands at the first one of the guest's handler, as behind any exception.
 func TestStepTraced(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, traced, nil, tinySym{"traced", tinyText, uint64(len(traced))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	// No jump fits there, which a host that serves no int3s could have.
 	k := &probe.Kprobe{Name: "can", Addr: tinyText + 0x1a, Pre: func(*probe.Context) int { return 0 }}
 	if cannotStop(t, m, m.Engine().Register(k)) {
@@ -56,14 +56,14 @@ func TestStepTraced(t *testing.T) {
 	setTF := func(on bool) {
 		t.Helper()
 		change(func(l *Look) error {
-			r, _, err := l.General(0)
+			r, _, err := l.GeneralRegisters(0)
 			if err != nil {
 				return err
 			}
 			if r.RFLAGS &^= x86.FlagTF; on {
 				r.RFLAGS |= x86.FlagTF
 			}
-			return l.SetRegs(0, r)
+			return l.setRegs(0, r)
 		})
 	}
 	change(func(l *Look) error { return l.Write(0, tinyData, idt[:]) })

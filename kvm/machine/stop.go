@@ -13,33 +13,36 @@ import (
 
 // How vCPUs are stopped, and stepped
 //
-// A handler asks for a stop (probe.Context.Stop). When its hit has been dealt with as far as it is to be, the vCPU
-// rests: at the probed instruction, with the guest's own registers, in none of the engine's code. All else goes on as
-// with a vCPU that rests for another reason: the world can be stopped, probes come and go, a reset ends it.
+// A handler asks for a stop (probe.Context.Stop). When its hit has been handled
+// as far as necessary, the vCPU rests at the probed instruction, with the
+// guest's own registers, outside of the engine's code. Otherwise it behaves like
+// a vCPU that rests for another reason: the world can be stopped, probes come
+// and go, a reset ends it.
 //
-// A step is done on the vCPU's own thread, which leaves its rest for it (debugstep.go): the engine emulates the
-// instruction, or has it stepped in its place with the world stopped (inplace.go), so that all
-// hosts can do it that serve probes, and no interrupt comes in between.
+// A step runs on the vCPU's own thread, which leaves its rest for it
+// (debugstep.go). The engine emulates the instruction, or steps it in its place
+// with the world stopped (inplace.go). So every host that supports probes can do
+// it, and no interrupt comes in between.
 
-// Stop is what a vCPU is stopped for.
+// Stop is why a vCPU is stopped.
 type Stop struct {
 	CPU int
 	RIP guest.GVA
-	By  any       // as probe.Context.StopBy has it; nil behind a step
+	By  any       // the cause, as in probe.Context.StopBy; nil after a step
 	All bool      // the others were stopped with it
 	At  time.Time // when
 	Seq uint64    // one for each
 }
 
-// newStop is the stop of a vCPU now. Precondition: m.mu held.
+// newStop returns a new stop of the vCPU. Precondition: m.mu held.
 func (v *vcpu) newStop(by any) *Stop {
 	v.m.stops++
 	return &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP), By: by, All: v.haltAll, At: time.Now(), Seq: v.m.stops}
 }
 
-// noteStop notes that the vCPU stops. Precondition: m.mu held.
+// noteStop records that the vCPU stops. Precondition: m.mu held.
 func (m *Machine) noteStop(v *vcpu) {
-	v.stop = v.newStop(m.engine.StoppedBy(v.id))
+	v.stop = v.newStop(m.engine.TakeStopper(v.id))
 	if v.haltAll && m.phase == PhaseRunning {
 		m.gate.Or(gateHold)
 		for _, o := range m.vcpus {
@@ -55,11 +58,12 @@ func (m *Machine) noteStop(v *vcpu) {
 	m.setPhase(m.phase)
 }
 
-// StopAll has the vCPU whose handler calls it take all others along when it stops.
+// StopAll makes all other vCPUs stop when the vCPU whose handler calls it stops.
 func (m *Machine) StopAll(c *probe.Context) { m.vcpus[c.CPU].haltAll = true }
 
-// Stopped returns the stops that there are, by vCPU. Changed is closed when there is another one.
-func (m *Machine) Stopped() (out []Stop) {
+// Stops returns the present stops, by vCPU. Changed is closed when there is
+// another one.
+func (m *Machine) Stops() (out []Stop) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, v := range m.vcpus {
@@ -70,22 +74,24 @@ func (m *Machine) Stopped() (out []Stop) {
 	return out
 }
 
-// releaseStopped lets those vCPUs go on that are stopped, and for which which is true. Precondition: m.mu held.
-func (m *Machine) releaseStopped(which func(*vcpu) bool) {
-	for _, v := range m.vcpus {
+// releaseStopped resumes the stopped vCPUs for which which is true.
+// Precondition: m.mu held.
+func (s *vcpuSet) releaseStopped(which func(*vcpu) bool) {
+	for _, v := range s.vcpus {
 		if v.stop != nil && which(v) {
 			v.stop = nil
-			v.goOn = v.goOn || v.where.between() // else it was stopped in a hlt, which it goes on with
+			v.goOn = v.goOn || v.where.between() // else it was stopped in a hlt, which continues
 		}
 		if v.stop != nil {
-			v.stop.All = false // others go on
+			v.stop.All = false // others run again
 		}
 	}
-	m.wakeAll()
+	s.wakeAll()
 }
 
-// Continue lets one vCPU go on that is stopped. Of a guest that is paused it goes on alone, and the others are
-// stopped (ResumeOnly). Errors are ErrNoVCPU, ErrNotStopped, and those of Resume.
+// Continue resumes one stopped vCPU. If the guest is paused, only that vCPU
+// runs, and the others are stopped (ResumeOnly). Errors are ErrNoVCPU,
+// ErrNotStopped, and the errors of Resume.
 func (m *Machine) Continue(cpu int) error {
 	if cpu < 0 || cpu >= len(m.vcpus) {
 		return fmt.Errorf("vcpu %d of %d: %w", cpu, len(m.vcpus), ErrNoVCPU)
@@ -109,19 +115,23 @@ func (m *Machine) Continue(cpu int) error {
 // ErrNotStopped: the vCPU runs.
 var ErrNotStopped = errors.New("it is not stopped: 'guestprobe guest pause', or a probe with --stop, stops it")
 
-// ErrCannotStep: this host cannot execute just the one instruction.
+// ErrCannotStep: this host cannot execute only the one instruction.
 var ErrCannotStep = errors.New("the instruction cannot be stepped")
 
 // ErrHalted: the vCPU waits for an interrupt.
 var ErrHalted = errors.New("it waits in hlt, and has no next instruction until an interrupt comes")
 
-// ErrInEngine: the vCPU was stopped in the engine's code, which has no steps of the guest's.
+// ErrInEngine: the vCPU was stopped in the engine's code, where the guest's
+// instructions cannot be stepped.
 var ErrInEngine = errors.New("it stands in the code of a probe: resume the guest, and stop it by a probe with --stop")
 
-// Step has a vCPU that is stopped, or of a guest that is paused, execute n instructions, and returns how many it
-// has: fewer with an error, which is ctx's, ErrNoVCPU, ErrNotStopped, ErrInEngine, ErrNotRunnable, or says why an
-// instruction cannot be stepped. Probes on them are hit as ever. Where the exception of an
-// instruction leads to the guest's handler the vCPU stops there; so it does where one was on its way already. A hlt does not wait. Interrupts are not taken.
+// Step has a vCPU execute n instructions, and returns how many it has executed.
+// The vCPU must be stopped, or its guest paused. Fewer instructions come with an
+// error: ctx's, ErrNoVCPU, ErrNotStopped, ErrInEngine, ErrNotRunnable, or the
+// reason why an instruction cannot be stepped. Probes on them are hit as usual.
+// If an instruction raises an exception, the vCPU stops at the guest's handler.
+// It also stops there if an exception was being delivered already. A hlt does
+// not wait. Interrupts are not taken.
 func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 	if m.inHandler() {
 		return 0, fmt.Errorf("step: %w", probe.ErrInHandler)
@@ -135,7 +145,11 @@ func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 	}
 	r := &steps{n: n, ctx: ctx, done: make(chan struct{})}
 	m.mu.Lock()
-	err := v.steppable()
+	err := v.unsteppableError()
+	for errors.Is(err, ErrNotStopped) && v.comesToRest() && ctx.Err() == nil {
+		m.rested.Wait() // not for long, because leaving the engine's code has a time limit
+		err = v.unsteppableError()
+	}
 	if err == nil {
 		v.steps = r
 		m.wakeAll()
@@ -148,8 +162,8 @@ func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 	return r.did, r.err
 }
 
-// steppable returns why a vCPU cannot be stepped, or nil. Precondition: m.mu held.
-func (v *vcpu) steppable() error {
+// unsteppableError returns why a vCPU cannot be stepped, or nil. Precondition: m.mu held.
+func (v *vcpu) unsteppableError() error {
 	err := error(nil)
 	switch m := v.m; {
 	case m.phase == PhaseClosed:
@@ -174,14 +188,22 @@ func (v *vcpu) steppable() error {
 	return fmt.Errorf("vcpu %d: %w", v.id, err)
 }
 
-// stepHere executes the instruction at which a vCPU rests on the caller's thread, and reports whether it has: where that
-// takes neither the vCPU nor a handler. The vCPU's thread would have to be woken, and to wake the caller, which takes
-// several times as long as all else.
+// comesToRest reports whether the vCPU is stopped and is only leaving the
+// engine's code, as another thread has asked: it will rest in a moment.
+// Precondition: m.mu held.
+func (v *vcpu) comesToRest() bool {
+	return (v.m.phase != PhaseRunning || v.stop != nil) && (v.where == stateLeaving || v.where == stateLeavingStops)
+}
+
+// stepHere executes a resting vCPU's instruction on the caller's thread, if that
+// needs neither the vCPU nor a handler, and reports whether it has. The
+// alternative is to wake the vCPU's thread, and to be woken by it, which takes
+// several times as long as everything else.
 func (m *Machine) stepHere(v *vcpu) (done bool) {
-	// An error is for who has the vCPU's thread do it.
+	// The vCPU's thread will find the same error.
 	_ = m.stopWorld(nil, func() error {
 		m.mu.Lock()
-		err := v.steppable()
+		err := v.unsteppableError()
 		m.mu.Unlock()
 		if err != nil {
 			return err
@@ -191,7 +213,7 @@ func (m *Machine) stepHere(v *vcpu) (done bool) {
 		}
 		s := v.state()
 		code := make([]byte, x86.MaxLen)
-		n := m.ownCode(s.Root, guest.GVA(s.Regs.RIP), code)
+		n := m.readOwnCode(s.Root, guest.GVA(s.Regs.RIP), code)
 		if done = m.engine.Emulate(v.id, s, code[:n]); !done {
 			return nil
 		}
@@ -204,17 +226,18 @@ func (m *Machine) stepHere(v *vcpu) (done bool) {
 	return done
 }
 
-// noteStep notes that a vCPU has been stepped. Precondition: m.mu held.
+// noteStep records that a vCPU has been stepped. Precondition: m.mu held.
 func (v *vcpu) noteStep() {
 	if v.m.phase == PhaseRunning || v.stop != nil {
 		v.stop = v.newStop(nil)
 	}
 }
 
-// ErrBusyStepping: somebody else has the vCPU step.
+// ErrBusyStepping: another caller has the vCPU step.
 var ErrBusyStepping = errors.New("it is being stepped already")
 
-// forgetStop ends what the vCPU was stopped for. Precondition: m.mu held, the vCPU's thread has ended.
+// forgetStop clears the reason for which the vCPU was stopped. Precondition:
+// m.mu held, the vCPU's thread has ended.
 func (v *vcpu) forgetStop() {
 	v.stop, v.goOn = nil, false
 	if v.steps != nil {
@@ -224,9 +247,10 @@ func (v *vcpu) forgetStop() {
 	}
 }
 
-// cutOffError is why what a vCPU was doing for somebody has come to no end of its own. Precondition: m.mu held.
-func (m *Machine) cutOffError() error {
-	switch m.phase {
+// cutOffError returns the reason why an operation of a vCPU was ended from
+// outside. Precondition: m.mu held.
+func (s *vcpuSet) cutOffError() error {
+	switch s.phase {
 	case PhaseExited, PhaseCrashed:
 		return ErrNotRunnable
 	case PhaseClosed:
@@ -235,12 +259,13 @@ func (m *Machine) cutOffError() error {
 	return ErrResetMeanwhile
 }
 
-// ownCode reads what the guest itself has at addr, as far as there is anything, and returns how much.
-func (m *Machine) ownCode(root guest.GPA, addr guest.GVA, code []byte) int {
+// readOwnCode reads the guest's own code at addr, as far as memory is mapped,
+// and returns how much it has read.
+func (m *Machine) readOwnCode(root guest.GPA, addr guest.GVA, code []byte) int {
 	n := len(code)
 	for n > 0 && m.space(root).Read(addr, code[:n]) != nil {
 		n--
 	}
-	m.engine.Own(root, addr, code[:n])
+	m.engine.UnpatchBytes(root, addr, code[:n])
 	return n
 }

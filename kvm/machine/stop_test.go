@@ -127,7 +127,7 @@ func TestPauseResume(t *testing.T) {
 // TestHandlerThatDoesNotReturn: everything that waits for the vCPU gives up in
 // time and says which it was, and what it held is freed when it comes back.
 func TestHandlerThatDoesNotReturn(t *testing.T) {
-	code, fn := counting(1000)
+	code, fn := countingGuest(1000)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), VCPUs: 1, Memory: 16 << 20, Tick: -1})
 	m.mu.Lock()
 	m.stopTimeout = 50 * time.Millisecond
@@ -146,7 +146,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	}
 	<-entered
 	var timeout *StopTimeoutError
-	if err := m.Stop(nothing); !errors.As(err, &timeout) || timeout.CPU != 0 {
+	if err := m.Stop(doNothing); !errors.As(err, &timeout) || timeout.CPU != 0 {
 		t.Errorf("stop: %v, want a timeout of vcpu 0", err)
 	}
 	if err := m.Engine().Unregister(k); !errors.As(err, &timeout) {
@@ -177,13 +177,13 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 
 // TestCallsFromAHandler: what would wait for the handler's own vCPU is refused.
 func TestCallsFromAHandler(t *testing.T) {
-	code, fn := counting(1)
+	code, fn := countingGuest(1)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
 	ctx := context.Background()
 	refused := make(map[string]error)
 	k := &probe.Kprobe{Symbol: "fn"}
 	k.Pre = func(*probe.Context) int {
-		refused["stop"] = m.Stop(nothing)
+		refused["stop"] = m.Stop(doNothing)
 		refused["pause"] = m.Pause()
 		refused["resume"] = m.Resume()
 		refused["reset"] = m.Reset(ctx, nil)
@@ -215,7 +215,7 @@ func TestAfterClose(t *testing.T) {
 	<-changed
 	ctx := context.Background()
 	for what, err := range map[string]error{
-		"resume": m.Resume(), "pause": m.Pause(), "reset": m.Reset(ctx, nil), "stop": m.Stop(nothing), "peek": m.Peek(tinyText, make([]byte, 1)),
+		"resume": m.Resume(), "pause": m.Pause(), "reset": m.Reset(ctx, nil), "stop": m.Stop(doNothing), "peek": m.Peek(tinyText, make([]byte, 1)),
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s after close: %v", what, err)

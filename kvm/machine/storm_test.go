@@ -28,7 +28,7 @@ type followed struct {
 func follow(t *testing.T, m *Machine, maxActive int) []*followed {
 	t.Helper()
 	var all []*followed
-	for _, r := range everyReturn(t, m, maxActive, nil) {
+	for _, r := range returnProbes(t, m, maxActive, nil) {
 		f := &followed{ret: r}
 		f.entry = &probe.Kprobe{Name: r.Name, Addr: r.Addr, Pre: func(*probe.Context) int { f.calls.Add(1); return 0 }}
 		r.Entry = func(*probe.Context) int { f.entries.Add(1); return 0 }
@@ -47,7 +47,7 @@ func drain(t *testing.T, m *Machine, all []*followed) {
 			t.Fatal(err)
 		}
 	}
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	for i := 0; i < len(all); {
 		if in, _ := m.Engine().Info(&all[i].ret.Kprobe); in.InUse == 0 {
 			i++
@@ -141,7 +141,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 			breathe()
 		}
 		if rounds%2 == 0 {
-			if vcpus > kvmtest.Full(4, 8) { // the rounds under way would take up to a minute with each function probed
+			if vcpus > kvmtest.ChooseSize(4, 8) { // the rounds under way would take up to a minute with each function probed
 				var ps []*probe.Kprobe
 				for _, f := range all {
 					ps = append(ps, &f.ret.Kprobe, f.entry)
@@ -191,7 +191,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 // recursive and preempted ones, that come and go. It is short by default;
 // GUESTPROBE_STORM=60s makes it longer at 8 vCPUs.
 func TestReturnStorm(t *testing.T) {
-	sizes, length, returns := []int{2, 4, 8}, kvmtest.Full(400*time.Millisecond, time.Second), kvmtest.Full(uint64(1500), 4000)
+	sizes, length, returns := []int{2, 4, 8}, kvmtest.ChooseSize(400*time.Millisecond, time.Second), kvmtest.ChooseSize(uint64(1500), 4000)
 	if testing.Short() { // emulated hosts
 		sizes, length, returns = []int{2, 4}, 200*time.Millisecond, 500
 	}

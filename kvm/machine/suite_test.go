@@ -28,7 +28,7 @@ func bootHarness(t testing.TB, o probetest.Options) probetest.Harness {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	return harness{m, patience.Of(t)}
+	return harness{m, patience.Context(t)}
 }
 
 // Engine implements probetest.Harness.
@@ -36,7 +36,7 @@ func (h harness) Engine() *probe.Engine { return h.m.Engine() }
 
 // Call implements probetest.Harness.
 func (h harness) Call(cpu int, fn guest.GVA, args ...uint64) (uint64, error) {
-	r, err := h.m.callSafePoint(h.patience, cpu, fn, args)
+	r, err := h.m.calls.runAtSafePoint(h.patience, cpu, fn, args)
 	if s := h.m.State(); err != nil && s.Crash != nil {
 		err = errors.Join(err, errors.New(s.Crash.String()))
 	}

@@ -11,11 +11,12 @@ import (
 
 // How a kernel that patches itself is followed
 //
-// Its text is a read-only memory slot once it runs (protectText): what it writes there, a
-// text poke of the kernel's, comes as KVM_EXIT_MMIO with address and bytes, in order (KVM API
-// document, section 5). Where no probe is near the host does it. Otherwise the engine does,
-// below its own bytes, while the vCPU that writes waits. A write of somebody who is not that
-// kernel gives the memory up (linuxGuest.abandonIfReplaced).
+// Once the kernel runs, its text is a read-only memory slot (protectText). The
+// kernel's text pokes write there, and arrive as KVM_EXIT_MMIO with address and
+// bytes, in order (KVM API document, section 5). Where no probe is near, the
+// host does the write. Otherwise the engine does it, underneath its own bytes,
+// while the writing vCPU waits. If the writer is not that kernel, the memory is
+// abandoned (linuxGuest.abandonIfReplaced).
 
 // handleTextWrite does the access of the last exit if it is a write to protected text.
 func (v *vcpu) handleTextWrite() bool {
@@ -28,13 +29,13 @@ func (v *vcpu) handleTextWrite() bool {
 	if err != nil {
 		return false
 	}
-	v.m.turns.give(v) // others run, or come to rest, meanwhile: see turns
+	v.m.turns.unlock(v) // lets others run or come to rest: see turns
 	v.n.pokes.inc()
 	home := m.booted.Load().home
 	at := home.Start + guest.GVA(guest.GPA(x.GPA)-home.PA)
 	g, ok := m.payload().(*linuxGuest)
 	if ok {
-		defer g.seen.Load().Poked()
+		defer g.seen.Load().NotePoke()
 	}
 	if a := v.timeAlone(); a != nil && a.write(at, b, x.Data[:n]) {
 		return true
@@ -57,18 +58,19 @@ func (v *vcpu) handleTextWrite() bool {
 	return true
 }
 
-// How long the host waits before it tries again to write what the guest has written to its
-// text; where it would be more than the last it gives up.
+// How long the host waits before it retries a guest's write to its text. It
+// gives up when the wait would be longer than the last one.
 const (
 	firstPokeWait = 10 * time.Millisecond
 	lastPokeWait  = time.Second
 )
 
-// pokeText has the engine write b to the guest's text at at, where the memory is, for the vCPU, which waits for it.
-// The guest believes that it has written, so nothing else may become of that: while the world
-// cannot be stopped, because a handler does not return, it is tried again, as long as it
-// takes, and other errors some times. Then the guest is ended: with text that is not what it
-// takes it for it would go wrong anywhere, some time.
+// pokeText has the engine write b to the guest's text at address at, in memory,
+// while the vCPU waits. The guest assumes that the write succeeds, so it must.
+// While the world cannot be stopped, because a handler does not return, the
+// write is retried without a limit; after other errors it is retried some times.
+// Then the guest is ended: with other text than it expects, it would fail
+// anywhere later.
 func (v *vcpu) pokeText(at guest.GVA, memory, b []byte, waits func() bool) {
 	m := v.m
 	for wait := firstPokeWait; ; {
@@ -80,7 +82,7 @@ func (v *vcpu) pokeText(at guest.GVA, memory, b []byte, waits func() bool) {
 			return
 		case err == nil, !waits(), errors.Is(err, ErrClosed):
 			return
-		case errors.Is(err, probe.ErrClosed): // there are no probes any more
+		case errors.Is(err, probe.ErrClosed): // the engine is closed
 			copy(memory, b)
 			return
 		case errors.As(err, &late):

@@ -13,9 +13,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// poking is a guest whose vCPU 0 writes 0xf8 over the nop at fn, calls it and ends. The others, which it
+// pokingGuest is a guest whose vCPU 0 writes 0xf8 over the nop at fn, calls it and ends. The others, which it
 // waits for, spin.
-func poking(vcpus int) (code []byte, fn tinySym) {
+func pokingGuest(vcpus int) (code []byte, fn tinySym) {
 	code = asm(
 		0xb8, 1, 0, 0, 0, // mov $1,%eax
 		0x0f, 0xa2, // cpuid
@@ -45,7 +45,7 @@ func poking(vcpus int) (code []byte, fn tinySym) {
 // pokingMachine makes a machine of it whose text is followed, with a probe on fn.
 func pokingMachine(t *testing.T, vcpus int) (*Machine, *probe.Kprobe) {
 	t.Helper()
-	code, fn := poking(vcpus)
+	code, fn := pokingGuest(vcpus)
 	return followedMachine(t, vcpus, code, fn)
 }
 

@@ -13,7 +13,7 @@ import (
 func TestTicksAtRest(t *testing.T) {
 	const vcpus = 2
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Memory: 16 << 20, Cmdline: "busy quiet", Tick: 100 * time.Microsecond})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	taken := func() (n uint64) {
 		for _, c := range m.Stats().VCPUs {
 			n += c.Ticks

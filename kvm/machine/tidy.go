@@ -11,16 +11,25 @@ import (
 
 // How vCPUs leave the engine's code
 //
-// A vCPU can come to rest anywhere, also in the code of a probe's handlers, whose registers are not the guest's. Where that matters it
-// is moved on first, to where they are: before the guest is given an interrupt, so that no task of it is ever switched out
-// there (interrupts of a Linux guest are KVM's: the code for its kernel keeps them off); when the guest is paused; and when it is
-// saved. What has no effect yet is begun again, and what has had all of it is ended, by the engine alone. In between the vCPU
-// runs on, with the world stopped and an int3 where the handlers have ended.
+// A vCPU can come to rest anywhere, including in the code of a probe's handlers,
+// where the registers are not the guest's. Where that matters, the vCPU is first
+// moved to a place where they are:
+//
+//   - before the guest is given an interrupt, so that its tasks are never
+//     switched out there (KVM provides the interrupts of a Linux guest, so the
+//     code for its kernel keeps them off instead);
+//   - when the guest is paused;
+//   - when it is saved.
+//
+// Code that has had no effect yet is undone and begins again. Code that has had
+// its whole effect is ended by the engine alone. In between, the vCPU runs on,
+// with the world stopped and an int3 at the end of the handlers.
 
-// untidied reports whether vCPUs that rest in the engine's code are to leave it. Precondition: mu held.
-func (m *Machine) untidied() bool {
-	g := m.gate.Load()
-	return g&gateTidy != 0 || g&gateHold != 0 && m.phase == PhasePaused
+// untidied reports whether vCPUs that rest in the engine's code have to leave
+// it. Precondition: mu held.
+func (s *vcpuSet) untidied() bool {
+	g := s.gate.Load()
+	return g&gateTidy != 0 || g&gateHold != 0 && s.phase == PhasePaused
 }
 
 // restsTidy reports whether the vCPU rests, and has left the engine's code if it could. Precondition: m.mu held.
@@ -35,22 +44,22 @@ func (v *vcpu) restsTidy() bool {
 }
 
 // runTidied runs f while all vCPUs rest outside of the engine's code, as far as they can be brought there.
-func (m *Machine) runTidied(f func() error) error {
-	m.mu.Lock()
-	m.gate.Or(gateTidy)
-	for _, v := range m.vcpus {
+func (s *vcpuSet) runTidied(f func() error) error {
+	s.mu.Lock()
+	s.gate.Or(gateTidy)
+	for _, v := range s.vcpus {
 		if v.where == stateSettled && v.stop == nil {
 			v.setState(stateParked)
 		}
 	}
-	m.wakeAll()
-	err := m.awaitRest(nil, m.stopTimeout, true)
-	m.mu.Unlock()
+	s.wakeAll()
+	err := s.awaitRest(nil, s.stopTimeout, true)
+	s.mu.Unlock()
 	defer func() {
-		m.mu.Lock()
-		m.gate.And(^gateTidy)
-		m.wakeAll()
-		m.mu.Unlock()
+		s.mu.Lock()
+		s.gate.And(^gateTidy)
+		s.wakeAll()
+		s.mu.Unlock()
 	}()
 	if err != nil {
 		return err
@@ -58,11 +67,12 @@ func (m *Machine) runTidied(f func() error) error {
 	return f()
 }
 
-// leaveEngineCode moves the vCPU out of the engine's code, as far as that can be done, and reports whether it has. It runs on its
-// own thread, between two exits.
+// leaveEngineCode moves the vCPU out of the engine's code, as far as possible,
+// and reports whether it has. It runs on the vCPU's own thread, between two
+// exits.
 func (v *vcpu) leaveEngineCode() bool {
-	// An exception on its way in is lost when registers are set, and the trap of a guest that steps itself comes after
-	// the very instruction.
+	// Setting registers loses a pending exception, and the trap of a guest that
+	// single-steps itself follows this very instruction.
 	if on, err := v.kvm.Delivering(); on || err != nil || v.regs.RFLAGS&x86.FlagTF != 0 {
 		return false
 	}
@@ -85,8 +95,9 @@ func (v *vcpu) leaveEngineCode() bool {
 	return false
 }
 
-// undoHandlerEntry has a vCPU that stands at the beginning of the guest's own handler of breakpoints, to hand one of the engine's over,
-// stand at that int3 again, as if it had not been executed.
+// undoHandlerEntry moves a vCPU back to an int3 of the engine's, as if the int3
+// had not been executed. The vCPU is at the beginning of the guest's own
+// breakpoint handler, which was about to forward that int3 to the host.
 func (v *vcpu) undoHandlerEntry() {
 	if port, ok := v.handsTrap(); !ok || port != guest.PortBreakpoint {
 		return
@@ -102,11 +113,12 @@ func (v *vcpu) undoHandlerEntry() {
 	}
 }
 
-// runToEnd lets the vCPU run until the engine's code that it is in has ended, and settles it there. The world is stopped. A vCPU
-// may also leave that code by an exception; the run ends there.
+// runToEnd runs the vCPU until the present piece of the engine's code has ended,
+// and settles it there. The world is stopped. The run also ends if the vCPU
+// leaves that code through an exception.
 func (v *vcpu) runToEnd() (err error) {
 	s := v.state()
-	ends, ok := v.m.engine.Settle(v.id, s) // others had their turn: it may be in other code now
+	ends, ok := v.m.engine.Settle(v.id, s) // others had their turn, so it may be in other code now
 	if ok {
 		v.kvm.SetRegsDirty()
 		return nil
@@ -132,7 +144,7 @@ func (v *vcpu) runToEnd() (err error) {
 	v.n.traps.inc()
 	_, ok = v.m.engine.Settle(v.id, v.trap.state)
 	if v.trap.via == viaStub {
-		v.writeFrame() // what is left of it on the stub's stack is the guest's own, too
+		v.writeFrame() // the rest of the stub's stack is the guest's own, too
 		v.leaveStub()
 	} else {
 		v.resume()

@@ -6,12 +6,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// ticker is what runs beside the guest: payload.runBeside.
+// ticker is the goroutine that runs while the guest does: payload.runBeside.
 type ticker struct {
 	stop, done chan struct{}
 }
 
-// startTicker starts what runs beside the guest. Precondition: life held.
+// startTicker starts payload.runBeside. Precondition: life held.
 func (m *Machine) startTicker() {
 	if m.ticker != nil {
 		return
@@ -41,7 +41,7 @@ func (p bare) runBeside(m *Machine, stop <-chan struct{}) {
 	}
 }
 
-// stopTicker ends what runs beside the guest. Precondition: life held.
+// stopTicker ends payload.runBeside. Precondition: life held.
 func (m *Machine) stopTicker() {
 	if m.ticker != nil {
 		close(m.ticker.stop)
@@ -50,15 +50,15 @@ func (m *Machine) stopTicker() {
 	}
 }
 
-// markTickDue marks a tick as due everywhere, and gets those vCPUs to notice that
-// don't know of one yet.
-func (m *Machine) markTickDue() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.gate.Load() != 0 {
-		return // no time passes for a guest that is held
+// markTickDue marks a tick as due on all vCPUs, and wakes those that do not have
+// one due yet.
+func (s *vcpuSet) markTickDue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate.Load() != 0 {
+		return // time does not pass for a paused guest
 	}
-	for _, v := range m.vcpus {
+	for _, v := range s.vcpus {
 		switch {
 		case v.tick.Swap(true):
 			v.n.merged.inc()
@@ -70,12 +70,11 @@ func (m *Machine) markTickDue() {
 	}
 }
 
-// deliverTick injects the timer interrupt that is due, or asks KVM to come
-// back when the guest can take it. It runs on the vCPU's thread before every
-// KVM_RUN.
+// deliverTick injects the timer interrupt that is due, or asks KVM to return
+// when the guest can take it. It runs on the vCPU's thread before every KVM_RUN.
 //
-// While a displaced instruction is being stepped, nothing may come between: the
-// engine has cleared IF, and it is not asked for a window, because the
+// While a displaced instruction is being stepped, no interrupt may come: the
+// engine has cleared IF, and no interrupt window is requested, because the
 // instruction itself may change the flags.
 func (v *vcpu) deliverTick() {
 	want := false
@@ -98,7 +97,7 @@ func (v *vcpu) deliverTick() {
 	v.kvm.RequestInterruptWindow(want)
 }
 
-// stepping reports whether the vCPU stands in a slot that must end first.
+// stepping reports whether the vCPU is in a slot that must end first.
 func (v *vcpu) stepping() bool {
 	e := v.m.engine
 	return e.Stepping(v.id) && e.InSlot(guest.GVA(v.regs.RIP))

@@ -54,7 +54,7 @@ var tracedWrites = asm(
 // TestWatchTraced: code that single-steps itself has a debug exception behind each instruction whose access to a watched page
 // the host does, too.
 func TestWatchTraced(t *testing.T) {
-	if kvmtest.ThisHost() == kvmtest.HostBochs {
+	if kvmtest.DetectHost() == kvmtest.HostBochs {
 		return // it tells some steps twice, without a watch as well
 	}
 	const db = 0x46
@@ -108,7 +108,7 @@ func TestStepDelivers(t *testing.T) {
 	const ud = 0x1c
 	code := append([]byte{}, traced...)
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"traced", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	k := &probe.Kprobe{Name: "can", Addr: tinyText + 0x1a, Pre: func(*probe.Context) int { return 0 }}
 	if cannotStop(t, m, m.Engine().Register(k)) {
 		return
@@ -181,7 +181,7 @@ func TestStepBackToSlot(t *testing.T) {
 	binary.LittleEndian.PutUint16(idt[0x200:], 16*16-1)
 	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 	write(tinyData, idt[:])
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	// It may pause in the engine's memory, too, which is not in the handler.
 	// A slow host does nothing in a short time.
 	wait := 20 * time.Microsecond
@@ -219,7 +219,7 @@ func TestStepBackToSlot(t *testing.T) {
 func TestSaveGivenBreakpoint(t *testing.T) {
 	const bp, at = 0x21, 0x18
 	m := newMachine(t, Config{Image: tinyGuest(t, traced, nil, tinySym{"traced", tinyText, uint64(len(traced))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	k := &probe.Kprobe{Name: "can", Addr: tinyText + 0x1a, Pre: func(*probe.Context) int { return 0 }}
 	if cannotStop(t, m, m.Engine().Register(k)) {
 		return

@@ -58,7 +58,7 @@ func bootFormsOf(t *testing.T, cpl int, v vectors, forms []*form, access elf.Pro
 	for _, f := range forms {
 		code, names = append(code, f.code), append(names, f.name)
 	}
-	r := &formRun{t: t, ctx: patience.Of(t), cpl: cpl, base: formsKernelCode, vectors: v}
+	r := &formRun{t: t, ctx: patience.Context(t), cpl: cpl, base: formsKernelCode, vectors: v}
 	if cpl == 3 {
 		r.base = formsUserCode
 	}
@@ -246,7 +246,7 @@ func TestTransparency(t *testing.T) {
 	if testing.Short() {
 		max = 60
 	} else if max == formsUsual {
-		max = kvmtest.Full(100, max)
+		max = kvmtest.ChooseSize(100, max)
 	}
 	ran := 0
 	for _, part := range []struct {
@@ -265,7 +265,7 @@ func TestTransparency(t *testing.T) {
 		}
 		rnd := rand.New(rand.NewPCG(*formsSeed, uint64(part.cpl)))
 		forms := loadForms(t, rnd, part.cpl, max, part.want)
-		n, plans, dead := transparent(t, part.cpl, part.v, forms)
+		n, plans, dead := runForms(t, part.cpl, part.v, forms)
 		t.Logf("%s (int3: %s): %d of %d forms are transparent, by plan %v; this host cannot execute %d: %v",
 			part.what, rep.Traps.CPL(uint8(part.cpl)).Int3, n, len(forms), plans, len(dead), dead)
 		ran += n
@@ -275,7 +275,7 @@ func TestTransparency(t *testing.T) {
 	}
 }
 
-func transparent(t *testing.T, cpl int, v vectors, forms []*form) (n int, plans map[string]int, dead []string) {
+func runForms(t *testing.T, cpl int, v vectors, forms []*form) (n int, plans map[string]int, dead []string) {
 	plans = map[string]int{}
 	r := bootForms(t, cpl, v, forms)
 	defer func() { r.close() }()

@@ -7,15 +7,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// via says by which way a trap reached the host: the registers of the
+// via is the way in which a trap reached the host. The registers of the
 // interrupted code are in different places.
 type via uint8
 
 const (
 	viaExit    via = iota + 1 // an exit of KVM: they are the vCPU's
 	viaStub                   // ports 0xf3, 0xf1: RIP, CS, RFLAGS, RSP and SS are in a frame at the stub's RSP
-	viaFault                  // port 0xf6: the same, behind vector and error code
-	viaHandler                // the guest stands at its own handler; the frame is not rewritten but left
+	viaFault                  // port 0xf6: the same, after vector and error code
+	viaHandler                // the guest is at its own handler; the frame is not rewritten but left
 )
 
 // arrival is a trap on its way from KVM to the engine. There is one per vCPU,
@@ -31,7 +31,7 @@ type arrival struct {
 
 // readTrap reports whether the last exit is a trap that may be the engine's,
 // and if so fills v.trap in, with RIP at the int3 in all three deliveries.
-func (v *vcpu) readTrap() bool {
+func (v *trapFrame) readTrap() bool {
 	switch v.exit.Reason {
 	case kvm.ReasonDebug:
 		return v.readDebugTrap()
@@ -45,7 +45,7 @@ func (v *vcpu) readTrap() bool {
 
 // readDebugTrap reads KVM_EXIT_DEBUG, with RIP at the instruction for an int3 (KVM API
 // document, section 5).
-func (v *vcpu) readDebugTrap() bool {
+func (v *trapFrame) readDebugTrap() bool {
 	d := &v.exit.Debug
 	t := &v.trap
 	t.via = viaExit
@@ -61,9 +61,9 @@ func (v *vcpu) readDebugTrap() bool {
 	return true
 }
 
-// readEmulationTrap reads how a host that emulates kernel code reports an int3 there:
-// KVM's emulator has no int3, and gives up with RIP at it.
-func (v *vcpu) readEmulationTrap() bool {
+// readEmulationTrap recognizes an int3 on a host that emulates kernel code:
+// KVM's emulator has no int3, and fails with RIP at it.
+func (v *trapFrame) readEmulationTrap() bool {
 	if v.exit.Internal.Suberror != kvm.SuberrorEmulation {
 		return false
 	}
@@ -72,7 +72,7 @@ func (v *vcpu) readEmulationTrap() bool {
 			return false
 		}
 	} else if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RIP), v.raw[:1]) != nil || v.raw[0] != x86.Int3 {
-		return false // before Linux 5.15 KVM does not give the bytes
+		return false // KVM returns the bytes since Linux 5.15
 	}
 	v.trap.via = viaExit
 	v.trap.state = v.state()
@@ -80,10 +80,10 @@ func (v *vcpu) readEmulationTrap() bool {
 	return true
 }
 
-// readForwarded reads an exception that the guest's own vector got and its stub hands
-// to the host. Only kernel code may do so: user code with access to the ports
-// must not make the host write to an address of its choice.
-func (v *vcpu) readForwarded() bool {
+// readForwarded reads an exception that the guest's own vector received and its
+// stub forwards to the host. Only kernel code may do so: user code with access
+// to the ports must not make the host write to an address of its choice.
+func (v *trapFrame) readForwarded() bool {
 	io := &v.exit.IO
 	if io.In || io.Size != 1 || io.Count != 1 || v.cpl() != 0 || io.Port != guest.PortDetour && !v.m.payload().isStub(guest.GVA(v.regs.RIP)) {
 		return false
@@ -100,7 +100,7 @@ func (v *vcpu) readForwarded() bool {
 			t.trap.Kind = probe.TrapWatch
 		}
 	case guest.PortDetour:
-		// The registers are those of the probed code already.
+		// The registers already belong to the probed code.
 		if !v.m.engine.InSlot(guest.GVA(v.regs.RIP)) {
 			return false
 		}
@@ -122,13 +122,13 @@ func (v *vcpu) readForwarded() bool {
 		return false
 	}
 	if io.Port == guest.PortBreakpoint {
-		v.frame.RIP-- // the processor saved the address behind it
+		v.frame.RIP-- // the processor saved the address after the int3
 	}
 	return true
 }
 
-// dr6 returns the guest's DR6, which says what a #DB was for.
-func (v *vcpu) dr6() uint64 {
+// dr6 returns the guest's DR6, which holds the reason for a #DB.
+func (v *trapFrame) dr6() uint64 {
 	var d kvm.DebugRegs
 	if v.kvm.GetDebugRegs(&d) != nil {
 		return 0

@@ -9,40 +9,50 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// try is Fits, and whether KVM takes the state of all vCPUs and controllers, which it is asked on a VM without memory:
-// a file may have anything, and the guest must not end for it. The error wraps ErrOtherGuest then. A snapshot that was
-// found to be sound, or was saved by this machine, is not tried again. Precondition: life held.
-func (m *Machine) try(s *snapshot.Snapshot) error {
-	if err := m.Fits(s); err != nil {
+// snapshots takes snapshots of the guest and restores them. take and stateMSRs are called with the world stopped, checkImage by any goroutine, the others with life held and no vCPU in the guest.
+type snapshots struct {
+	m *Machine
+
+	tried map[weak.Pointer[snapshot.Snapshot]]struct{} // snapshots whose state KVM accepts: see try
+	msrs  []uint32                                     // that hold a vCPU's state; nil: not read yet
+}
+
+// try checks that s fits (CheckFit), and that KVM accepts the state of all vCPUs
+// and controllers, which it tests on a VM without memory: a file may contain
+// anything, and must not end the guest. The error wraps ErrOtherGuest then.
+// Snapshots that were found valid, or were saved by this machine, are not tried
+// again. Precondition: life held.
+func (x *snapshots) try(s *snapshot.Snapshot) error {
+	if err := x.m.CheckFit(s); err != nil {
 		return err
 	}
-	if _, ok := m.tried[weak.Make(s)]; ok {
+	if _, ok := x.tried[weak.Make(s)]; ok {
 		return nil
 	}
-	if err := m.tryState(s); err != nil {
+	if err := x.tryState(s); err != nil {
 		return fmt.Errorf("%w: KVM does not take its state: %w", ErrOtherGuest, err)
 	}
-	m.noteSound(s)
+	x.noteSound(s)
 	return nil
 }
 
-// noteSound remembers that KVM takes the state of s. Precondition: life held.
-func (m *Machine) noteSound(s *snapshot.Snapshot) {
-	for p := range m.tried {
+// noteSound records that KVM accepts the state of s. Precondition: life held.
+func (x *snapshots) noteSound(s *snapshot.Snapshot) {
+	for p := range x.tried {
 		if p.Value() == nil {
-			delete(m.tried, p)
+			delete(x.tried, p)
 		}
 	}
-	if m.tried == nil {
-		m.tried = map[weak.Pointer[snapshot.Snapshot]]struct{}{}
+	if x.tried == nil {
+		x.tried = map[weak.Pointer[snapshot.Snapshot]]struct{}{}
 	}
-	m.tried[weak.Make(s)] = struct{}{}
+	x.tried[weak.Make(s)] = struct{}{}
 }
 
-// tryState makes a VM without memory and gives it the state of s.
-func (m *Machine) tryState(s *snapshot.Snapshot) (err error) {
-	p := m.payload()
-	vm, err := m.sys.CreateVM()
+// tryState creates a VM without memory and sets it to the state of s.
+func (x *snapshots) tryState(s *snapshot.Snapshot) (err error) {
+	p := x.m.payload()
+	vm, err := x.m.sys.CreateVM()
 	if err != nil {
 		return err
 	}
@@ -59,22 +69,22 @@ func (m *Machine) tryState(s *snapshot.Snapshot) (err error) {
 		}
 	}
 	for i := range s.CPUs {
-		if err := m.tryCPU(vm, i, &s.CPUs[i]); err != nil {
+		if err := x.tryCPU(vm, i, &s.CPUs[i]); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// tryCPU makes a vCPU and gives it a state.
-func (m *Machine) tryCPU(vm *kvm.VM, id int, c *snapshot.CPU) (err error) {
+// tryCPU creates a vCPU and sets it to a state.
+func (x *snapshots) tryCPU(vm *kvm.VM, id int, c *snapshot.CPU) (err error) {
 	k, err := vm.CreateVCPU(id)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
-	p := m.payload()
-	if err := p.setFeatures(m, k, id); err != nil {
+	p := x.m.payload()
+	if err := p.setFeatures(x.m, k, id); err != nil {
 		return err
 	}
 	return restoreCPU(k, c, p.hasAPIC(), func(error) {})

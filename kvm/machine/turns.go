@@ -12,23 +12,25 @@ import (
 const turnTime = 500 * time.Microsecond
 
 // turns lets one vCPU run at a time, while on is set. A vCPU has the turn from
-// before KVM_RUN until it has returned; where the exit is a read from a watched
-// page, until its instruction is done.
+// before KVM_RUN until it has returned. If the exit is a read from a watched
+// page, it has the turn until its instruction is done.
 //
-// A stop of the world cannot hang here: it kicks all vCPUs, so the one that runs
-// comes back and gives its turn away, and the next ones are turned back by
-// KVM_RUN at once.
+// A stop of the world cannot hang here. It kicks all vCPUs, so the one that runs
+// returns and passes its turn on, and KVM_RUN turns the next ones back at once.
 type turns struct {
 	on     bool // changes only while the world is stopped
 	mu     sync.Mutex
 	holder atomic.Pointer[vcpu] // has mu; its thread changes it
 }
 
-// run is KVM_RUN in turn.
-func (v *vcpu) run() error {
+// runHoldingTurn is KVM_RUN in turn. It returns with the turn held, and so with
+// the lock of turns, if the exit is an access to a page that is not mapped. The
+// instruction is not done yet then, and turns.unlock follows at the vCPU's next
+// exit or rest.
+func (v *vcpu) runHoldingTurn() error {
 	t := &v.m.turns
 	if t.on {
-		t.take(v)
+		t.lock(v)
 	}
 	v.blockInterrupts()
 	run := v.kvm.Run
@@ -40,13 +42,13 @@ func (v *vcpu) run() error {
 		v.endTrace()
 	}
 	if !(err == nil && v.exit.Reason == kvm.ReasonMMIO) {
-		t.give(v)
+		t.unlock(v)
 	}
 	return err
 }
 
-// take waits until v has the turn. It runs on the thread of v.
-func (t *turns) take(v *vcpu) {
+// lock waits until v has the turn. It runs on the thread of v.
+func (t *turns) lock(v *vcpu) {
 	if t.holder.Load() == v {
 		return
 	}
@@ -77,8 +79,8 @@ func (t *turns) take(v *vcpu) {
 	t.holder.Store(v)
 }
 
-// give gives the turn away, if v has it. It runs on the thread of v.
-func (t *turns) give(v *vcpu) {
+// unlock passes the turn on, if v has it. It runs on the thread of v.
+func (t *turns) unlock(v *vcpu) {
 	if t.holder.Load() != v {
 		return
 	}

@@ -14,57 +14,64 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// vcpu is one virtual processor. It lives as long as the machine; the kvm
-// object behind it and the thread that runs it are replaced by a reset.
+// vcpu is one virtual processor. It lives as long as the machine. A reset
+// replaces its kvm object and the thread that runs it.
 //
 // Its thread owns everything in the first group. Another thread may touch that
 // only while the vCPU rests, which it learns under Machine.mu.
 type vcpu struct {
-	m  *Machine
-	id int
+	trapFrame
 
-	kvm      *kvm.VCPU
-	exit     kvm.Exit
-	regs     *probe.Regs // shared with the kernel where it can
-	sregs    *kvm.Sregs
-	others   otherRegs                 // nil: there is no vCPU at the moment
-	trap     arrival                   // the trap being handled
-	frame    probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
-	midIO    bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
+	others   otherRegs                 // nil: no vCPU at the moment
 	traceEnd bool                      // the guest single-steps, and this write ends the step: see endTrace
 	call     *call                     // the host's call that runs on this vCPU
-	raw      [64]byte                  // for reading and writing guest memory without allocation
-	asleep   bool                      // a hlt in code that was run from inside a hit is still to be served
-	passes   [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
+	asleep   bool                      // a hlt in code that was run from inside a hit has still to be handled
+	passes   [probe.NumMilestones]bool // milestones that it has reached and that are not handled yet
 	poke     [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
 	owesText bool                      // the guest has reported changed text, which the engine has not compared yet
 	blocked  bool                      // KVM holds its interrupts back: see alone
-	given    guest.GVA                 // of an int3 that was just given back to the guest; 0: none
-	gs       guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
+	given    guest.GVA                 // an int3 that was just returned to the guest; 0: none
 
 	guard guard
 
 	due     due
-	haltAll bool       // its next stop takes all others along
-	step    *debugStep // what it executes for a debugger, or nil
+	haltAll bool       // its next stop also stops all others
+	step    *debugStep // the step that it executes for a debugger, or nil
 
-	tid     atomic.Int32 // of its thread, 0 when there is none
+	tid     atomic.Int32 // of its thread, 0 without one
 	tick    atomic.Bool  // a timer interrupt is due
 	samples atomic.Pointer[sample]
-	n       counters
 
 	// Guarded by Machine.mu.
 	where runState
-	saved VCPUActivity // what a vCPU of a file (Open) did
+	saved VCPUActivity // the activity of a saved vCPU (Open)
 	stop  *Stop        // it is stopped; see there
-	goOn  bool         // it was, and goes on
+	goOn  bool         // it was stopped, and is to run again
 	steps *steps
 	wake  *sync.Cond
 	done  chan struct{} // closed when its thread has ended
 }
 
+// trapFrame is the registers of a vCPU, both as KVM has them, and as they were
+// where the trap in progress interrupted the guest.
+type trapFrame struct {
+	m  *Machine
+	id int
+
+	kvm   *kvm.VCPU
+	exit  kvm.Exit
+	regs  *probe.Regs // shared with the kernel where it can
+	sregs *kvm.Sregs
+	trap  arrival    // the trap being handled
+	frame probe.Regs // registers of the interrupted code, when a guest stub forwarded the trap
+	midIO bool       // the I/O instruction of the last exit is completed by the next KVM_RUN
+	raw   [64]byte   // for reading and writing guest memory without allocation
+	gs    guest.GVA  // last known GS base of the guest's kernel; 0: not known yet
+	n     counters
+}
+
 func newVCPU(m *Machine, id int) *vcpu {
-	v := &vcpu{m: m, id: id}
+	v := &vcpu{trapFrame: trapFrame{m: m, id: id}}
 	v.guard.v = v
 	v.wake = sync.NewCond(&m.mu)
 	return v
@@ -72,21 +79,21 @@ func newVCPU(m *Machine, id int) *vcpu {
 
 // state returns the registers for the engine. Thread: the vCPU's, or while it
 // rests.
-func (v *vcpu) state() probe.State {
+func (v *trapFrame) state() probe.State {
 	return probe.State{Regs: v.regs, Root: v.space(), CPL: v.cpl()}
 }
 
-// space returns the address of the top-level page table (SDM Vol. 3, table 4-12),
-// 0 before the first run. The other bits of CR3 are not the same all the time in
-// one address space: Linux gives it another PCID when it comes back.
-func (v *vcpu) space() guest.GPA { return guest.GPA(v.sregs.CR3 & pteAddr) }
+// space returns the address of the top-level page table (SDM Vol. 3, table
+// 4-12), or 0 before the first run. The other bits of CR3 vary within one
+// address space: Linux uses another PCID when it returns to it.
+func (v *trapFrame) space() guest.GPA { return guest.GPA(v.sregs.CR3 & pteAddr) }
 
 // cpl returns the current privilege level (SDM Vol. 3, 5.5).
-func (v *vcpu) cpl() uint8 { return uint8(v.sregs.CS.Selector & 3) }
+func (v *trapFrame) cpl() uint8 { return uint8(v.sregs.CS.Selector & 3) }
 
-// kick brings the vCPU out of guest mode, soon. Any thread, with m.mu held: a
+// kick brings the vCPU out of guest mode soon. Thread: the vCPU's own thread, or any with m.mu held: a
 // reset replaces v.kvm.
-func (v *vcpu) kick() {
+func (v *trapFrame) kick() {
 	if v.kvm == nil {
 		return
 	}
@@ -107,8 +114,8 @@ func (v *vcpu) start() {
 	<-started
 }
 
-// thread is the life of a vCPU's thread. It stays locked, so that the OS
-// thread ends with it and takes its signal state along.
+// thread is the main function of a vCPU's thread. It stays locked, so that the
+// OS thread ends with it and takes its signal state along.
 func (v *vcpu) thread(started chan<- struct{}) {
 	runtime.LockOSThread()
 	v.kvm.Bind()
@@ -123,7 +130,7 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.m.mu.Unlock()
 		close(v.done)
 	}()
-	if v.asleep { // it is of a snapshot
+	if v.asleep { // restored from a snapshot
 		v.asleep = false
 		v.handleHalt()
 	}
@@ -135,14 +142,14 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		if rested && v.serveDebugger() {
 			continue
 		}
-		if v.asleep { // code that was run for a debugger has come to a hlt
+		if v.asleep { // code that was run for a debugger has reached a hlt
 			v.asleep = false
 			v.handleHalt()
 			continue
 		}
 		v.guard.check()
 		if v.midIO && v.tick.Load() && !v.stepping() {
-			v.completeExit() // what comes with the interrupt may set registers
+			v.completeExit() // the exit's completion may set registers
 			continue
 		}
 		v.deliverTick()
@@ -150,7 +157,7 @@ func (v *vcpu) thread(started chan<- struct{}) {
 			v.reconcileText()
 			continue
 		}
-		if err := v.run(); err != nil {
+		if err := v.runHoldingTurn(); err != nil {
 			v.crashRun(err)
 			continue
 		}
@@ -162,7 +169,8 @@ func (v *vcpu) thread(started chan<- struct{}) {
 	}
 }
 
-// confine has the thread give up what Config.Confine says. Without that it does not enter the guest: false ends it.
+// confine calls Config.Confine. If that fails, the thread must not enter the
+// guest: false ends it.
 func (v *vcpu) confine() bool {
 	if v.m.cfg.Confine == nil {
 		return true
@@ -175,12 +183,14 @@ func (v *vcpu) confine() bool {
 	return true
 }
 
-// proceed is the point between two hits: it lets the vCPU go on at once when
-// the gate is open, else rests until it is. It reports whether the vCPU has rested, so that others may have asked it for something, and
-// whether its thread goes on.
+// proceed is the point between two hits. It returns at once when the gate is
+// open; otherwise the vCPU rests until it is. rested reports whether it has
+// rested, so that others may have requested something of it, and ok whether its
+// thread continues.
 //
-// Whoever closes the gate kicks afterwards. So either the gate is seen here, or
-// the kick comes after ClearKick and keeps the vCPU from staying in KVM_RUN.
+// Closing the gate is followed by a kick. So either the closed gate is seen
+// here, or the kick comes after ClearKick and keeps the vCPU from staying in
+// KVM_RUN.
 func (v *vcpu) proceed() (rested, ok bool) {
 	if v.kvm.Kicked() {
 		v.kvm.ClearKick()
@@ -190,7 +200,7 @@ func (v *vcpu) proceed() (rested, ok bool) {
 		return false, true
 	}
 	v.completeExit()
-	v.m.turns.give(v)
+	v.m.turns.unlock(v)
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	if v.due == dueStop {
@@ -210,16 +220,19 @@ func (v *vcpu) proceed() (rested, ok bool) {
 		v.setState(stateLeaving)
 		v.m.mu.Unlock()
 		v.leaveEngineCode()
-		v.m.turns.give(v)
+		v.m.turns.unlock(v)
 		v.m.mu.Lock()
 		at = stateSettled
 	}
 }
 
-// due is what a vCPU's thread does before it enters the guest again (proceed), instead of looking only at the gate.
+// due is what a vCPU's thread does before it enters the guest again (proceed),
+// in addition to looking at the gate.
 //
-// Its own thread changes it without a lock. Others raise it to duePark with Machine.mu held, while the vCPU rests. It rises until
-// proceed has done what is due; steps for a debugger end at duePark, also if a handler has asked for a stop on the way.
+// Its own thread changes it without a lock. Others raise it to duePark with
+// Machine.mu held, while the vCPU rests. It rises until proceed has acted on it.
+// Steps for a debugger end at duePark, even if a handler has asked for a stop on
+// the way.
 type due uint8
 
 const (
@@ -231,14 +244,16 @@ const (
 // raise makes d at least to.
 func (d *due) raise(to due) { *d = max(*d, to) }
 
-// settleLimit is how many parts of a string instruction completeExit sees through. A
-// rep outs can have any number; the registers between two parts are those that
-// an interrupt would find, too.
+// settleLimit is how many parts of a string instruction completeExit completes.
+// A rep outs can have any number. The registers between two parts are the same
+// that an interrupt would find.
 const settleLimit = 64
 
-// completeExit has KVM complete the I/O instruction of the last exit, and takes back an int3 and a tick that the guest has not
-// been told of, so that the registers of a resting vCPU are those between two instructions, and the next one is what it
-// does next: a debugger may step it, or set registers with which the guest takes no interrupt.
+// completeExit has KVM complete the I/O instruction of the last exit, and takes
+// back an int3 and a tick that were not delivered to the guest yet. After that,
+// a resting vCPU's registers are those between two instructions, and the vCPU
+// executes the next instruction first. A debugger may step it, or set registers
+// with which the guest takes no interrupt.
 func (v *vcpu) completeExit() {
 	for n := 0; v.midIO && n < settleLimit; n++ {
 		v.midIO = false
@@ -256,7 +271,7 @@ func (v *vcpu) completeExit() {
 	case err != nil:
 		v.crashRun(err)
 	case back:
-		v.n.ticks.add(^uint64(0)) // it is counted when it comes again
+		v.n.ticks.add(^uint64(0)) // it is counted when it is delivered again
 		if v.tick.Swap(true) {
 			v.n.merged.inc()
 		}
@@ -268,8 +283,10 @@ func (v *vcpu) completeExit() {
 	}
 }
 
-// rest keeps the vCPU in state at, one of those that rest, until the gate is open and ready returns true, or the thread shall end. It
-// returns the state at the end of that, which another thread may have changed. Precondition: m.mu held; ready is called with it.
+// rest keeps the vCPU in state at, a resting state, until the gate is open and
+// ready returns true, or the thread has to end. It returns the state at that
+// time, which another thread may have changed. Precondition: m.mu held; ready is
+// called with it.
 func (v *vcpu) rest(at runState, ready func() bool) (last runState) {
 	last = v.sleep(at, ready)
 	v.setState(stateRunning)
@@ -291,10 +308,12 @@ func (v *vcpu) sleep(at runState, ready func() bool) (last runState) {
 	}
 }
 
-// runAside runs f on another thread, and keeps the vCPU in state at (stateWaiting, statePoking) until it has returned,
-// or the thread shall end. The function waits, which takes m.mu, reports whether it still waits.
+// runAside runs f on another thread, and keeps the vCPU in state at
+// (stateWaiting, statePoking) until f has returned, or until the thread has to
+// end. The function waits, which takes m.mu, reports whether the vCPU still
+// waits.
 func (v *vcpu) runAside(at runState, f func(waits func() bool)) {
-	v.m.turns.give(v) // others run, or come to rest, meanwhile: see turns
+	v.m.turns.unlock(v) // lets others run or come to rest: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	done := false

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -10,9 +11,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// dispatch takes the trap in v.trap to the engine and does what it says. The guest's own
-// int3 that was given back by an exception comes here again where the guest's vector
-// forwards it: the engine has seen it, and the probe at the same address its hit.
+// dispatch passes the trap in v.trap to the engine and carries out its decision.
+// The guest's own int3 that was returned by an exception arrives here again if
+// the guest's vector forwards it: by then the engine has seen it, and the probe
+// at the same address has had its hit.
 func (v *vcpu) dispatch() {
 	given := v.given
 	v.given = 0
@@ -52,19 +54,19 @@ func (v *vcpu) obey(d probe.Verdict) {
 	}
 }
 
-// resume lets the interrupted code go on at the registers in v.trap.state.
+// resume continues the interrupted code with the registers in v.trap.state.
 func (v *vcpu) resume() {
 	switch v.trap.via {
 	case viaExit:
 		v.kvm.SetRegsDirty()
-		v.midIO = false // where it was an out, RIP has moved away from it
+		v.midIO = false // after an out, RIP has moved away from it
 	case viaStub:
-		// Back to kernel code there is nothing that iretq does and the host
-		// cannot: that saves an instruction, and it does not matter whether the
-		// frame has survived what the host wrote to the interrupted stack, where
-		// it stands if the guest's vector has no stack of its own. A Linux kernel's stub has
-		// no iretq at all; at CPL3 the gs base and the page tables are still those of user code.
-		// Behind a step the vCPU stands in the interrupted code, wherever that is.
+		// The host can do everything that an iretq back to kernel code does. That saves an
+		// instruction. It also does not depend on the frame, which the host's writes to the
+		// interrupted stack may have overwritten: the frame is there if the guest's vector
+		// has no stack of its own. A Linux kernel's stub has no iretq at all; at CPL3 the
+		// gs base and the page tables still belong to user code. After a step the vCPU is
+		// in the interrupted code, wherever that is.
 		if v.step != nil || v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() || !v.m.payload().stubReturns() {
 			v.leaveStub()
 		} else if !v.writeFrame() {
@@ -79,17 +81,17 @@ func (v *vcpu) resume() {
 	}
 }
 
-// crashFrame ends a guest whose exception frame cannot be written any more.
+// crashFrame ends a guest whose exception frame is no longer writable.
 func (v *vcpu) crashFrame() {
 	v.crash(CrashBreakpoint, fmt.Sprintf("the frame at %v of a forwarded exception is no longer writable", v.trap.frame))
 }
 
-// passToGuest gives the trap to the guest.
+// passToGuest passes the trap to the guest.
 func (v *vcpu) passToGuest() {
 	t := &v.trap
 	switch {
 	case t.trap.Kind == probe.TrapDetour:
-		// An out in the engine's memory that is not the engine's: nobody's port.
+		// An out in the engine's memory that is not the engine's: an unused port.
 	case t.via == viaFault:
 		// The guest's handler proceeds, with the registers as they are now.
 		if !v.writeFrame() {
@@ -101,7 +103,7 @@ func (v *vcpu) passToGuest() {
 		v.n.foreign.inc()
 		v.passBreakpoint()
 	case t.via == viaStub:
-		// RIP is that of the guest's own code now, where the step ended in the engine's.
+		// RIP is now in the guest's own code, if the step ended in the engine's.
 		if !v.writeFrame() {
 			v.crashFrame()
 			return
@@ -113,11 +115,11 @@ func (v *vcpu) passToGuest() {
 	}
 }
 
-// passBreakpoint gives an int3 that is nobody's to the guest's #BP handler,
-// which must see RIP behind it.
+// passBreakpoint passes an int3 that is not the engine's to the guest's #BP
+// handler, which must see RIP after it.
 func (v *vcpu) passBreakpoint() {
 	if v.trap.via == viaStub {
-		v.continueAt(x86.VectorBP, "int3") // the frame has RIP behind it
+		v.continueAt(x86.VectorBP, "int3") // the frame has RIP after it
 		return
 	}
 	// Where RIP must be for that depends on the host: VMX adds the length of
@@ -131,8 +133,8 @@ func (v *vcpu) passBreakpoint() {
 	v.deliver(probe.Trap{Vector: x86.VectorBP})
 }
 
-// continueAt leaves a stub for the guest's own handler of the same exception,
-// which finds the frame where the processor left it.
+// continueAt leaves a stub and continues with the guest's own handler of the
+// same exception, which finds the frame where the processor left it.
 func (v *vcpu) continueAt(vector uint8, what string) {
 	if err := v.m.payload().passToGuest(v, vector); err != nil {
 		v.crash(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and %v", what, v.frame.RIP, err))
@@ -144,7 +146,8 @@ func (v *vcpu) continueAt(vector uint8, what string) {
 // inject delivers an exception to the interrupted code, at the registers in
 // v.trap.state.
 func (v *vcpu) inject(f probe.Trap) {
-	// The image of RFLAGS that a fault pushes has RF (SDM Vol. 3, 19.3.1.1). What KVM is given as on its way in goes in with RFLAGS as they are.
+	// The image of RFLAGS that a fault pushes has RF (SDM Vol. 3, 19.3.1.1). KVM
+	// delivers a pending exception with RFLAGS as they are.
 	flags := uint64(x86.FlagRF)
 	if f.Vector == x86.VectorDB {
 		flags = 0
@@ -170,22 +173,67 @@ func (v *vcpu) inject(f probe.Trap) {
 	}
 }
 
-// leaveStub does what the iretq of the stub or handler would do (SDM Vol. 2,
-// IRET): the vCPU stands in the interrupted code, at the registers in v.frame.
-func (v *vcpu) leaveStub() {
+// leaveStub does the work of the iretq of the stub or handler (SDM Vol. 2,
+// IRET): afterwards the vCPU is in the interrupted code, with the registers in
+// v.frame.
+func (v *trapFrame) leaveStub() {
 	t := &v.trap
 	*v.regs = v.frame
 	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | x86.Flag1
 	v.kvm.SetRegsDirty()
 	if uint16(t.cs) != v.sregs.CS.Selector {
-		v.sregs.CS, v.sregs.SS = kvm.CodeSegment(uint16(t.cs)), kvm.DataSegment(uint16(t.ss))
+		v.sregs.CS, v.sregs.SS = v.segments(uint16(t.cs), uint16(t.ss))
 		v.kvm.SetSregsDirty()
 	}
 	v.midIO = false // RIP has moved, so KVM has nothing to step over
 }
 
-// rflagsIret are the flags that iretq loads at CPL0 in 64-bit mode: all that
-// exist but VM. The frame is the guest's, and may hold anything.
+// segments returns the code and stack segments that an iretq would load for two
+// selectors. 32-bit code has the segments that the guest's tables describe.
+// 64-bit code has flat ones whatever these say (SDM Vol. 3, 3.4.5.1), and so has
+// code whose selectors no iretq could load, because the guest has changed its
+// tables since.
+func (v *trapFrame) segments(cs, ss uint16) (code, stack kvm.Segment) {
+	const (
+		typeCode       = 1 << 3
+		typeConforming = 1 << 2
+		typeWritable   = 1 << 1
+		typeAccessed   = 1
+	)
+	code, stack = kvm.CodeSegment(cs), kvm.DataSegment(ss)
+	c, ok := v.readSegment(cs)
+	switch {
+	case !ok, c.Typ&typeCode == 0, c.L != 0, c.DPL > code.DPL, c.DPL != code.DPL && c.Typ&typeConforming == 0:
+		return code, stack
+	}
+	c.Typ |= typeAccessed
+	if d, ok := v.readSegment(ss); ok && d.Typ&typeCode == 0 && d.Typ&typeWritable != 0 && d.DPL == stack.DPL {
+		d.Typ |= typeAccessed
+		stack = d
+	}
+	return c, stack
+}
+
+// readSegment returns the segment of a selector from the guest's table, if it is
+// a present code or data segment.
+func (v *trapFrame) readSegment(sel uint16) (s kvm.Segment, ok bool) {
+	base, limit := v.sregs.GDT.Base, uint32(v.sregs.GDT.Limit)
+	if sel&selectorLocal != 0 {
+		base, limit = v.sregs.LDT.Base, v.sregs.LDT.Limit
+	}
+	off, b := uint32(sel&^7), v.raw[:8]
+	if off == 0 && sel&selectorLocal == 0 || off+7 > limit || v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(base+uint64(off)), b) != nil {
+		return s, false
+	}
+	s = kvm.DescribedSegment(sel, binary.LittleEndian.Uint64(b))
+	return s, s.Present != 0 && s.S != 0
+}
+
+// selectorLocal is TI of a selector: it refers to the LDT (SDM Vol. 3, 3.4.2).
+const selectorLocal = 1 << 2
+
+// rflagsIret are the flags that iretq loads at CPL0 in 64-bit mode: all except
+// VM. The frame is the guest's, and may hold anything.
 const rflagsIret = x86.FlagsStatus | x86.FlagTF | x86.FlagIF | x86.FlagDF | x86.FlagIOPL | x86.FlagNT | x86.FlagRF |
 	x86.FlagAC | x86.FlagVIF | x86.FlagVIP | x86.FlagID
 
@@ -218,7 +266,7 @@ func hasErrorCode(vector uint8) bool {
 }
 
 // shadowInterrupts holds off interrupts until the next instruction has run, as sti does.
-func (v *vcpu) shadowInterrupts() {
+func (v *trapFrame) shadowInterrupts() {
 	e, err := v.kvm.Events()
 	if err == nil {
 		e.I.Shadow = shadowSTI

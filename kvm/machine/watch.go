@@ -13,12 +13,13 @@ import (
 
 // How memory is watched
 //
-// By the debug registers of all vCPUs (KVM_SET_GUEST_DEBUG, KVM API document,
-// section 4.87), where calibration has seen them work. Or by protecting pages:
-// RAM is cut into memory slots so that a page whose writes are watched has a
-// read-only slot of its own, and one whose reads are watched, too, has none. KVM
-// then emulates the instructions that access it, and reports each access as
-// KVM_EXIT_MMIO with its data (section 5); the host does it and tells the engine.
+// One way is the debug registers of all vCPUs (KVM_SET_GUEST_DEBUG, KVM API
+// document, section 4.87), if calibration has found them to work. The other is
+// to protect pages. RAM is cut into memory slots, so that a page whose writes
+// are watched has a read-only slot of its own, and a page whose reads are
+// watched, too, has no slot. KVM then emulates the instructions that access it,
+// and reports each access as KVM_EXIT_MMIO with its data (section 5). The host
+// does the access and reports it to the engine.
 //
 // The emulator's read and the host's write of an atomic instruction are two
 // steps. So while pages are protected one vCPU runs at a time: see turns.
@@ -27,20 +28,19 @@ import (
 // first piece keeps slot 0.
 const watchSlots = 16
 
-// watches is what the machine watches. It changes only while the world is
-// stopped.
+// watches is the watched memory. It changes only while the world is stopped.
 type watches struct {
 	debug  kvm.GuestDebug // of all vCPUs
 	pages  []probe.WatchedPage
-	pieces int               // memory slots that RAM takes beside slot 0
+	pieces int               // memory slots of RAM in addition to slot 0
 	text   guest.MemoryRange // of RAM, read-only, so that writes there are reported; see protectText
 }
 
-// reset is for a new VM, whose RAM is one slot and which has no debug registers
-// set.
+// reset prepares for a new VM, whose RAM is one slot and whose debug registers
+// are not set.
 func (w *watches) reset() { *w = watches{debug: kvm.GuestDebug{Control: guestDebug}} }
 
-// find returns the watched page that pa is in.
+// find returns the watched page that contains pa.
 func (w *watches) find(pa guest.GPA) *probe.WatchedPage {
 	for i := range w.pages {
 		if w.pages[i].PA == pa&^(guest.PageSize-1) {
@@ -50,9 +50,9 @@ func (w *watches) find(pa guest.GPA) *probe.WatchedPage {
 	return nil
 }
 
-// CannotWatch implements probe.Watcher.
-func (m target) CannotWatch(a probe.Access, user, emulate bool) string {
-	return m.host.CannotWatch(a, user, emulate)
+// NoWatchReason implements probe.Watcher.
+func (m target) NoWatchReason(a probe.Access, user, emulate bool) string {
+	return m.host.NoWatchReason(a, user, emulate)
 }
 
 // GuestDebugs implements probe.Watcher: the enable bits of the guest's own DR7
@@ -94,10 +94,10 @@ func (m target) SetWatches(d probe.DebugRegisters, pages []probe.WatchedPage) er
 	return err
 }
 
-// applyWatches makes w what is watched.
+// applyWatches sets the watched addresses to w.
 func (m *Machine) applyWatches(w *watches) error {
 	if m.vm == nil {
-		return nil // a guest that could not be built has nothing to watch
+		return nil // a guest that could not be built has no memory to watch
 	}
 	if w.debug != m.watch.debug {
 		for _, v := range m.vcpus {
@@ -121,28 +121,28 @@ func (m *Machine) applyWatches(w *watches) error {
 	return err
 }
 
-// protectText makes a range of RAM, whole pages, read-only to the guest: its writes
-// there come to handleTextWrite. The world is stopped.
-func (m *Machine) protectText(r guest.MemoryRange) error { return m.cutRAM(m.watch.pages, r) }
+// protectText makes a range of RAM, whole pages, read-only to the guest. Writes
+// there reach handleTextWrite. The world is stopped.
+func (g *guestMemory) protectText(r guest.MemoryRange) error { return g.cutRAM(g.watch.pages, r) }
 
-// cutRAM maps RAM into the VM so that accesses to pages, which are ascending,
-// and writes to text are reported.
-func (m *Machine) cutRAM(pages []probe.WatchedPage, text guest.MemoryRange) error {
-	ram := m.mem.Regions()[0]
-	for i := range m.watch.pieces + 1 {
-		if err := m.vm.UnmapMemory(pieceSlot(i)); err != nil {
+// cutRAM maps RAM into the VM so that accesses to pages, which are sorted, and
+// writes to text are reported.
+func (g *guestMemory) cutRAM(pages []probe.WatchedPage, text guest.MemoryRange) error {
+	ram := g.mem.Regions()[0]
+	for i := range g.watch.pieces + 1 {
+		if err := g.vm.UnmapMemory(pieceSlot(i)); err != nil {
 			return err
 		}
 	}
-	m.watch.pages, m.watch.pieces, m.watch.text = nil, 0, guest.MemoryRange{}
+	g.watch.pages, g.watch.pieces, g.watch.text = nil, 0, guest.MemoryRange{}
 	n := 0
 	slot := func(from, to guest.GPA, flags kvm.MemoryFlags) error {
 		if from >= to {
 			return nil
 		}
-		err := m.vm.MapMemory(pieceSlot(n), uint64(from), ram.Bytes[from-ram.Base:to-ram.Base], flags)
+		err := g.vm.MapMemory(pieceSlot(n), uint64(from), ram.Bytes[from-ram.Base:to-ram.Base], flags)
 		if err == nil {
-			m.watch.pieces = n
+			g.watch.pieces = n
 			n++
 		}
 		return err
@@ -170,7 +170,7 @@ func (m *Machine) cutRAM(pages []probe.WatchedPage, text guest.MemoryRange) erro
 	if err := piece(at, ram.Base+guest.GPA(len(ram.Bytes)), 0); err != nil {
 		return err
 	}
-	m.watch.pages, m.watch.text = pages, text
+	g.watch.pages, g.watch.text = pages, text
 	return nil
 }
 
@@ -182,8 +182,8 @@ func pieceSlot(i int) int {
 	return watchSlots + i
 }
 
-// handleWatchedAccess does the access of the last exit if it is to a watched page, and
-// tells the engine.
+// handleWatchedAccess does the access of the last exit if it is to a watched
+// page, and reports it to the engine.
 func (v *vcpu) handleWatchedAccess() bool {
 	x := &v.exit.MMIO
 	pa, n := guest.GPA(x.GPA), int(x.Len)
@@ -201,13 +201,13 @@ func (v *vcpu) handleWatchedAccess() bool {
 		copy(a.New[:n], x.Data[:n])
 		copy(b, x.Data[:n])
 		v.traceEnd = v.regs.RFLAGS&x86.FlagTF != 0
-		v.m.turns.give(v)
+		v.m.turns.unlock(v)
 	} else {
 		// The turn is kept: the write of the same instruction may follow.
 		v.kvm.SetMMIO(a.Old)
 	}
 	s := v.state()
-	regs := *s.Regs // the instruction is under way: its registers are not the handler's
+	regs := *s.Regs // the instruction is in progress, so a handler must not change its registers
 	s.Regs = &regs
 	if v.m.engine.Accessed(v.id, s, a) {
 		v.due.raise(dueStop)
@@ -215,14 +215,16 @@ func (v *vcpu) handleWatchedAccess() bool {
 	return true
 }
 
-// endTrace raises the debug exception behind an instruction of code that single-steps itself, whose write to a watched page is
-// done: behind one that it has reported KVM raises none (x86_emulate_instruction, arch/x86/kvm/x86.c).
+// endTrace raises the debug exception for an instruction that has written to a
+// watched page, in code that single-steps itself. KVM raises none after an
+// instruction that it has reported as an exit (x86_emulate_instruction,
+// arch/x86/kvm/x86.c).
 func (v *vcpu) endTrace() {
 	if !v.traceEnd {
 		return
 	}
 	v.traceEnd = false
-	if on, err := v.kvm.Delivering(); !on && err == nil { // another KVM may
+	if on, err := v.kvm.Delivering(); !on && err == nil { // another KVM may have raised it
 		v.deliver(probe.TrapOfTF)
 	}
 }

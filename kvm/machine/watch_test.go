@@ -23,8 +23,8 @@ type seenAccess struct {
 	exact    bool
 }
 
-// watching makes a watch that notes what its handler sees.
-func watching(m *Machine, w probe.Watch, mu *sync.Mutex, seen *[]seenAccess) *probe.Watch {
+// watchSeen makes a watch that notes what its handler sees.
+func watchSeen(m *Machine, w probe.Watch, mu *sync.Mutex, seen *[]seenAccess) *probe.Watch {
 	w.Handler = func(c *probe.Context) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -51,7 +51,7 @@ func runWatched(t *testing.T, config Config, access probe.Access, emulate bool) 
 	seen := make([][]seenAccess, len(watchedVariables))
 	var ws []*probe.Watch
 	for i, v := range watchedVariables {
-		ws = append(ws, watching(m, probe.Watch{Name: v.name, Symbol: v.name, Access: access, Emulate: emulate}, &mu, &seen[i]))
+		ws = append(ws, watchSeen(m, probe.Watch{Name: v.name, Symbol: v.name, Access: access, Emulate: emulate}, &mu, &seen[i]))
 	}
 	calls := &probe.Kprobe{Symbol: "work_variables"}
 	if err := m.Engine().Register(calls); err != nil {
@@ -63,7 +63,7 @@ func runWatched(t *testing.T, config Config, access probe.Access, emulate bool) 
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-unwatched +watched):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	s, _, _ := m.Engine().Stats(calls)
@@ -99,7 +99,7 @@ func runWatched(t *testing.T, config Config, access probe.Access, emulate bool) 
 
 // TestWatchEmulated: watches that are served by protecting the page.
 func TestWatchEmulated(t *testing.T) {
-	sizes := []int{1, 2, kvmtest.Full(4, 8)}
+	sizes := []int{1, 2, kvmtest.ChooseSize(4, 8)}
 	if testing.Short() {
 		sizes = sizes[:2] // emulated hosts: eight vCPUs that take turns take minutes there
 	}
@@ -149,7 +149,7 @@ func TestWatchExecute(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := watching(m, probe.Watch{Addr: i.Addr, Access: probe.AccessExec, Emulate: emulate}, &mu, &seen)
+		w := watchSeen(m, probe.Watch{Addr: i.Addr, Access: probe.AccessExec, Emulate: emulate}, &mu, &seen)
 		if err := m.Engine().Register(calls); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestWatchExecute(t *testing.T) {
 		if diff := cmp.Diff(want, results(t, m)); diff != "" {
 			t.Errorf("results (-unwatched +watched):\n%s", diff)
 		}
-		if err := m.Stop(nothing); err != nil {
+		if err := m.Stop(doNothing); err != nil {
 			t.Fatal(err)
 		}
 		s, _, _ := m.Engine().Stats(calls)
@@ -198,7 +198,7 @@ func TestWatchReset(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-first +second):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	s, _, _ := m.Engine().Stats(calls)

@@ -20,7 +20,7 @@ func TestWithdrawnInTheMiddle(t *testing.T) {
 	if testing.Short() {
 		n = 5
 	}
-	config := Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "rounds=3 quiet", Tick: time.Millisecond, EmulatedStages: true,
+	config := Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "rounds=3 quiet", Tick: slowTick, EmulatedStages: true,
 		Log: slog.New(slog.DiscardHandler), Probe: probe.Options{OptimizeDelay: time.Millisecond}}
 	m := newMachine(t, config)
 	want := sumsOf(t, m)

@@ -46,9 +46,9 @@ func results(t testing.TB, m *Machine) []string {
 	return out
 }
 
-// everyFunction returns a probe for the entry of every function that can be
+// functionProbes returns a probe for the entry of every function that can be
 // probed.
-func everyFunction(t testing.TB, m *Machine, pre func(*probe.Context) int, post func(*probe.Context)) []*probe.Kprobe {
+func functionProbes(t testing.TB, m *Machine, pre func(*probe.Context) int, post func(*probe.Context)) []*probe.Kprobe {
 	t.Helper()
 	var all []*probe.Kprobe
 	user := 0
@@ -75,7 +75,7 @@ func everyFunction(t testing.TB, m *Machine, pre func(*probe.Context) int, post 
 // without probes, with a probe on every function, and with post handlers too:
 // it computes the same.
 func TestWorkloadProbedAndUnprobed(t *testing.T) {
-	sizes := kvmtest.Full([]int{1, 2, 4}, []int{1, 2, 4, 8})
+	sizes := kvmtest.ChooseSize([]int{1, 2, 4}, []int{1, 2, 4, 8})
 	if testing.Short() {
 		sizes = []int{1, 2, 8} // emulated hosts: some of it takes minutes there
 	}
@@ -95,7 +95,7 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 					if post {
 						after = func(*probe.Context) { posts.Add(1) }
 					}
-					all := everyFunction(t, m, pre, after)
+					all := functionProbes(t, m, pre, after)
 					if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 						t.Fatal(err)
 					}
@@ -122,7 +122,7 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 func checkAccounts(t *testing.T, m *Machine, all []*probe.Kprobe, handled *atomic.Uint64) {
 	t.Helper()
 	// The guest has ended, but a vCPU may still be in its last hit.
-	if err := m.Stop(nothing); err != nil {
+	if err := m.Stop(doNothing); err != nil {
 		t.Fatal(err)
 	}
 	var sum probe.Stats
@@ -168,7 +168,7 @@ func TestProbesComeAndGo(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=4", Tick: slowTick})
 	var hits atomic.Uint64
 	hit := make(chan struct{}, 64)
-	all := everyFunction(t, m, func(*probe.Context) int {
+	all := functionProbes(t, m, func(*probe.Context) int {
 		hits.Add(1)
 		select {
 		case hit <- struct{}{}:
@@ -227,7 +227,7 @@ func TestForeignBreakpoints(t *testing.T) {
 		t.Errorf("the guest's own int3 were not seen: %+v", m.Stats())
 	}
 	m = newMachine(t, config)
-	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
+	all := functionProbes(t, m, func(*probe.Context) int { return 0 }, nil)
 	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}

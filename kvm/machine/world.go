@@ -17,16 +17,16 @@ const (
 	gateStop uint32 = 1 << iota // the world is stopped
 	gateHold                    // created, paused, exited or crashed
 	gateQuit                    // the vCPU threads shall end
-	gateStep                    // those that are stepped, too: for a pause that waits for them
+	gateStep                    // also vCPUs that are being stepped: for a pause that waits for them
 	gateTidy                    // the guest is being saved: see vcpu.leaveEngineCode
 )
 
 // defaultStopTimeout bounds how long a stop waits for the vCPUs. A kick brings a
-// vCPU out of guest mode in microseconds; what can take longer is a handler.
+// vCPU out of guest mode in microseconds, but a handler can take longer.
 const defaultStopTimeout = 10 * time.Second
 
-// Stop implements probe.Target. Callers take turns in the order in which they
-// came. It works in every phase but closed.
+// Stop implements probe.Target. Callers take turns in order of arrival. It works
+// in every phase except closed.
 func (m target) Stop(f func(probe.World) error) error {
 	if m.inHandler() {
 		return probe.ErrInHandler
@@ -44,11 +44,11 @@ func (m target) Stop(f func(probe.World) error) error {
 	})
 }
 
-// inHandler reports whether the calling goroutine is a vCPU's: those are the
-// only ones that run on the vCPUs' threads, because they are locked to them.
-func (m *Machine) inHandler() bool {
+// inHandler reports whether the calling goroutine is a vCPU's. Only those run on
+// the vCPUs' threads, because they are locked to them.
+func (s *vcpuSet) inHandler() bool {
 	tid := int32(unix.Gettid())
-	for _, v := range m.vcpus {
+	for _, v := range s.vcpus {
 		if v.tid.Load() == tid {
 			return true
 		}
@@ -56,50 +56,50 @@ func (m *Machine) inHandler() bool {
 	return false
 }
 
-// stopWorld brings all vCPUs to rest, runs f, and lets them go on.
+// stopWorld brings all vCPUs to rest, runs f, and resumes them.
 //
-// self is nil, or the vCPU whose own thread calls in the middle of a hit: it
+// self is nil, or the vCPU whose own thread calls in the middle of a hit. It
 // counts as resting while it waits for its turn, because it is out of guest
 // mode, and another stopper that holds the turn may be waiting for it.
 //
-// A vCPU whose thread is to end gives its ticket up: who has that end may have the turn, and
-// wait for it. Then the error is the reason for the end.
-func (m *Machine) stopWorld(self *vcpu, f func() error) error {
+// A vCPU whose thread is to end leaves the queue: the one that ends it may have
+// the turn and wait for it. The error is then the reason for the end.
+func (s *vcpuSet) stopWorld(self *vcpu, f func() error) error {
 	if self != nil {
-		m.turns.give(self) // another may wait for its turn to run, and rests only when it has had it
+		s.turns.unlock(self) // another vCPU may wait for its turn to run, and can rest only after it
 	}
-	m.mu.Lock()
-	if m.phase == PhaseClosed {
-		m.mu.Unlock()
+	s.mu.Lock()
+	if s.phase == PhaseClosed {
+		s.mu.Unlock()
 		return ErrClosed
 	}
-	ticket := m.stoppers.join()
+	ticket := s.stoppers.join()
 	if self != nil {
-		self.setState(self.where.queued())
-		m.rested.Broadcast()
+		self.setState(self.where.toQueued())
+		s.rested.Broadcast()
 	}
-	if !m.stoppers.wait(ticket, func() bool { return self != nil && m.gate.Load()&gateQuit != 0 }) {
-		defer m.mu.Unlock()
+	if !s.stoppers.wait(ticket, func() bool { return self != nil && s.gate.Load()&gateQuit != 0 }) {
+		defer s.mu.Unlock()
 		self.setState(stateCut)
 		self.kick() // on its way to the end it does not enter the guest
-		return m.cutOffError()
+		return s.cutOffError()
 	}
 	if self != nil {
-		self.setState(self.where.stopping())
+		self.setState(self.where.toStopping())
 	}
-	m.gate.Or(gateStop)
-	err := m.awaitRest(self, m.stopTimeout, false)
-	m.mu.Unlock()
+	s.gate.Or(gateStop)
+	err := s.awaitRest(self, s.stopTimeout, false)
+	s.mu.Unlock()
 
 	defer func() {
-		m.mu.Lock()
-		m.gate.And(^gateStop)
-		m.stoppers.leave()
-		m.wakeAll()
+		s.mu.Lock()
+		s.gate.And(^gateStop)
+		s.stoppers.leave()
+		s.wakeAll()
 		if self != nil {
-			self.setState(self.where.stopped())
+			self.setState(self.where.toStopped())
 		}
-		m.mu.Unlock()
+		s.mu.Unlock()
 	}()
 	if err != nil {
 		return err
@@ -109,14 +109,15 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 
 // awaitRest kicks every vCPU but self and waits until all rest. Precondition:
 // m.mu held, a gate bit set. The kicks come after the gate's bit: a vCPU that
-// has read the gate before is kicked out of KVM_RUN, or not let into it. A pause waits also for one whose write to
-// its text is not done, or that is to leave the engine's code: it goes on for a little.
-func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) error {
+// read the gate before is kicked out of KVM_RUN, or not let into it. A pause
+// also waits for a vCPU whose write to its text is not done, or that has to
+// leave the engine's code: such a vCPU runs on for a moment.
+func (s *vcpuSet) awaitRest(self *vcpu, timeout time.Duration, pausing bool) error {
 	var timer *time.Timer
 	expired := false
 	for {
 		busy := -1
-		for _, v := range m.vcpus {
+		for _, v := range s.vcpus {
 			if v != self && (!v.where.rests() || pausing && (v.where == statePoking || v.timeAlone() != nil || !v.restsTidy())) {
 				busy = v.id
 				if timer == nil {
@@ -132,24 +133,24 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) err
 		}
 		if timer == nil {
 			timer = time.AfterFunc(timeout, func() {
-				m.mu.Lock()
-				defer m.mu.Unlock()
+				s.mu.Lock()
+				defer s.mu.Unlock()
 				expired = true
-				m.rested.Broadcast()
+				s.rested.Broadcast()
 			})
 			defer timer.Stop()
 		}
-		m.rested.Wait()
+		s.rested.Wait()
 	}
 	return nil
 }
 
-// wakeAll lets every resting vCPU look at the gate again that it may concern: a thread that is
-// woken for nothing costs who stops the world more than all else that is done there. Precondition: m.mu
-// held.
-func (m *Machine) wakeAll() {
-	for _, v := range m.vcpus {
-		if m.gate.Load()&^gateStop != gateHold || v.steps != nil || v.where == stateParked {
+// wakeAll has every resting vCPU look at the gate again if the change may
+// concern it. It leaves out others, because waking a thread for nothing costs a
+// stopper more than everything else it does. Precondition: m.mu held.
+func (s *vcpuSet) wakeAll() {
+	for _, v := range s.vcpus {
+		if s.gate.Load()&^gateStop != gateHold || v.steps != nil || v.where == stateParked {
 			v.wake.Signal()
 		}
 	}
@@ -169,8 +170,8 @@ func (w world) PatchText(addr guest.GVA, old, new []byte) error {
 	return w.m.text().Patch(addr, old, new)
 }
 
-// CPU implements probe.World. The vCPU takes its registers over when it goes on,
-// if they were changed.
+// CPU implements probe.World. Changed registers take effect when the vCPU
+// resumes.
 func (w world) CPU(i int) probe.State {
 	v := w.m.vcpus[i]
 	if v.others == nil { // the machine has no vCPUs at the moment
@@ -183,8 +184,9 @@ func (w world) CPU(i int) probe.State {
 	return v.state()
 }
 
-// Words implements probe.World: of RAM and the loader's region, and of all registers, those too that a vCPU gets back after a call of
-// the host's.
+// Words implements probe.World. It reads RAM, the loader's region, and all
+// registers, including registers that a vCPU gets back after one of the host's
+// calls.
 func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	var in [2]guest.Window
 	for i, r := range ranges {
@@ -192,7 +194,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	word := func(v uint64) { found(guest.GVA(v)) }
 	regs := func(r *probe.Regs) {
-		for _, v := range r.All() {
+		for _, v := range r.Values() {
 			if v-in[0].Lo < in[0].N || v-in[1].Lo < in[1].N {
 				word(v)
 			}
@@ -214,7 +216,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	for i, r := range w.m.mem.ranges {
 		if r.Kind == guest.RangeRAM {
-			w.m.mem.eachTouched(i, func(b []byte) {
+			w.m.mem.forEachTouched(i, func(b []byte) {
 				guest.Scan(b, in[0], in[1], word)
 				guest.ScanUneven(b, in[0], in[1], func(_ int, v uint64) { word(v) })
 			})
@@ -239,7 +241,7 @@ func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (
 			continue
 		}
 		base := w.m.mem.regions[i]
-		w.m.mem.eachTouched(i, func(b []byte) {
+		w.m.mem.forEachTouched(i, func(b []byte) {
 			if err == nil {
 				err = f(r.Base+guest.GPA(cap(base)-cap(b)), b, more)
 			}
@@ -248,10 +250,10 @@ func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (
 	return err
 }
 
-// takeOver hands changed registers to KVM. Others must not be: setting
-// registers makes KVM forget an exception that it was about to deliver
-// (KVM_SET_REGS, arch/x86/kvm/x86.c), such as the #BP of an int3 that a vCPU was
-// kicked out behind.
+// takeOver hands changed registers to KVM. It leaves unchanged registers alone:
+// setting registers makes KVM forget an exception that it was about to deliver
+// (KVM_SET_REGS, arch/x86/kvm/x86.c), such as the #BP of an int3 after which a
+// vCPU was kicked out.
 func (w world) takeOver() {
 	for i, before := range w.given {
 		if v := w.m.vcpus[i]; before != nil && v.kvm != nil && *v.regs != *before {

@@ -12,14 +12,14 @@ var features = map[[2]uint32][4]bool{ // by leaf and subleaf: EAX, EBX, ECX, EDX
 	{1, 0}:          {false, false, true, true},
 	{7, 0}:          {false, true, true, true},
 	{7, 1}:          {true, false, false, true},
-	{0xd, 0}:        {true, false, false, true}, // what XCR0 can have
+	{0xd, 0}:        {true, false, false, true}, // the possible bits of XCR0
 	{0xd, 1}:        {true, false, true, true},
 	{0x80000001, 0}: {false, false, true, true},
 	{0x80000007, 0}: {false, false, false, true},
 	{0x80000008, 0}: {false, true, false, false},
 }
 
-// Vendor returns the processor's maker, as CPUID has it.
+// Vendor returns the processor's maker, from CPUID.
 func Vendor(entries []kvm.CPUIDEntry) string {
 	for _, e := range entries {
 		if e.Function == 0 {
@@ -33,8 +33,8 @@ func Vendor(entries []kvm.CPUIDEntry) string {
 	return ""
 }
 
-// Lacks returns the first feature that had has and host does not, as manuals write it, or "".
-func Lacks(had, host []kvm.CPUIDEntry) string {
+// MissingFeature returns the first feature that had has and host does not, as manuals write it, or "".
+func MissingFeature(had, host []kvm.CPUIDEntry) string {
 	here := map[[2]uint32][4]uint32{}
 	for _, e := range host {
 		here[[2]uint32{e.Function, e.Index}] = registers(e)

@@ -8,12 +8,13 @@ import (
 	"io"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Bounds of what a guest's page tables may come to: they may lead back into themselves.
+// Bounds for a guest's page tables, which may refer back to themselves.
 const (
 	maxTables   = 1 << 16
-	maxSegments = 0xffff - 2 // program headers, less those of notes (PN_XNUM)
+	maxSegments = 0xffff - 2 // program headers, without the ones for notes (PN_XNUM)
 )
 
 // segment is memory at one range of virtual addresses, in a row in physical memory, too.
@@ -24,9 +25,12 @@ type segment struct {
 	flag elf.ProgFlag
 }
 
-// WriteELF writes an ELF core to w: each vCPU is a thread, and memory stands where the page tables of vCPU 0 map it, that of a
-// Linux kernel where its own do. Those pages of w that are zeros are not written. The first note has what ReadELF
-// wants beside memory. Errors are those of w; partial says that the tables map more than a file can say.
+// WriteELF writes an ELF core to w. Each vCPU is a thread. Memory is at the
+// addresses at which the page tables of vCPU 0 map it; a Linux kernel's memory
+// is where the kernel's own tables map it. Pages of zeros are not written to w.
+// The first note has the data that ReadELF needs apart from memory. It returns
+// w's errors. partial reports that the tables map more than the file can
+// describe.
 func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	segments, partial := s.mappedSegments()
 	var notes bytes.Buffer
@@ -53,7 +57,8 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	progs := []elf.Prog64{{Type: uint32(elf.PT_NOTE), Off: at, Filesz: uint64(notes.Len()), Align: 4}}
 	data := (at + uint64(notes.Len()) + guest.PageSize - 1) &^ (guest.PageSize - 1)
 	binary.LittleEndian.PutUint64(notes.Bytes()[ownHeader:], data)
-	// place returns where in the file the memory at pa is: one range behind the other.
+	// place returns the file offset of the memory at pa. The ranges follow each
+	// other in the file.
 	place := func(pa guest.GPA) uint64 {
 		at := data
 		for _, r := range s.Config.RAM {
@@ -67,7 +72,7 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	for _, g := range segments {
 		progs = append(progs, elf.Prog64{
 			Type: uint32(elf.PT_LOAD), Flags: uint32(g.flag), Off: place(g.pa), Vaddr: uint64(g.va), Paddr: uint64(g.pa),
-			Filesz: g.size, Memsz: g.size, // no Align: with one crash(8) takes it for an older format (netdump.c, is_netdump)
+			Filesz: g.size, Memsz: g.size, // no Align: with one crash(8) takes the file for an older format (netdump.c, is_netdump)
 		})
 	}
 	head := append(append(encode(&h), encode(progs)...), notes.Bytes()...)
@@ -108,15 +113,18 @@ func writeNote(b *bytes.Buffer, name string, kind elf.NType, desc []byte) {
 // prstatus is a vCPU as a thread: struct elf_prstatus (Linux, include/linux/elfcore.h), with the registers of struct
 // user_regs_struct (arch/x86/include/asm/user_64.h).
 func (c *CPU) prstatus(number int) []byte {
-	r, s := &c.Regs, &c.Sregs
+	r, s := (*x86.Regs)(&c.Regs), &c.Sregs
 	const pid, regs, size = 32, 112, 336
 	b := make([]byte, size)
-	binary.LittleEndian.PutUint32(b[pid:], uint32(number+1)) // a thread 0 is none
-	for i, v := range []uint64{
-		r.R15, r.R14, r.R13, r.R12, r.RBP, r.RBX, r.R11, r.R10, r.R9, r.R8, r.RAX, r.RCX, r.RDX, r.RSI, r.RDI, ^uint64(0),
+	binary.LittleEndian.PutUint32(b[pid:], uint32(number+1)) // thread 0 does not exist
+	var words []uint64
+	for _, n := range x86.PtRegs {
+		words = append(words, *r.Reg(n))
+	}
+	words = append(words, ^uint64(0),
 		r.RIP, uint64(s.CS.Selector), r.RFLAGS, r.RSP, uint64(s.SS.Selector), s.FS.Base, s.GS.Base,
-		uint64(s.DS.Selector), uint64(s.ES.Selector), uint64(s.FS.Selector), uint64(s.GS.Selector),
-	} {
+		uint64(s.DS.Selector), uint64(s.ES.Selector), uint64(s.FS.Selector), uint64(s.GS.Selector))
+	for i, v := range words {
 		binary.LittleEndian.PutUint64(b[regs+8*i:], v)
 	}
 	return b
@@ -128,7 +136,7 @@ func (s *Snapshot) page(pa guest.GPA) []byte {
 	return b[:min(len(b), guest.PageSize-int(pa%guest.PageSize))]
 }
 
-// walker collects what page tables map.
+// walker collects the mappings of page tables.
 type walker struct {
 	s        *Snapshot
 	segments []segment
@@ -136,8 +144,8 @@ type walker struct {
 	partial  bool
 }
 
-// mappedSegments returns what the page tables of vCPU 0 map of the guest's memory, by virtual address, and whether there is
-// more.
+// mappedSegments returns the parts of the guest's memory that the page tables of
+// vCPU 0 map, by virtual address, and whether there are more.
 func (s *Snapshot) mappedSegments() ([]segment, bool) {
 	const pg, la57 = 1 << 31, 1 << 12
 	w := walker{s: s}
@@ -148,7 +156,8 @@ func (s *Snapshot) mappedSegments() ([]segment, bool) {
 	}
 	lower := guest.GPA(c.CR3 & pteAddr)
 	upper := lower
-	// With page-table isolation a process has next to nothing of the kernel in its tables (arch/x86/mm/pti.c).
+	// With page-table isolation, a process's tables map almost nothing of the
+	// kernel (arch/x86/mm/pti.c).
 	if l := s.Config.Linux; l != nil && l.Past && l.Root != 0 {
 		upper = l.Root
 	}
@@ -171,7 +180,8 @@ const (
 	entries    = 512
 )
 
-// table collects what is below the entries from first to end of a table, which can have the flags of may.
+// table collects the mappings below the entries from first to end of a table.
+// They can have the flags of may.
 func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag, first, end int) {
 	page := w.s.page(at)
 	if w.tables++; w.tables > maxTables {
@@ -205,7 +215,7 @@ func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag, fir
 	}
 }
 
-// addLeaf adds one mapping, as far as it is of memory that there is.
+// addLeaf adds one mapping, as far as its memory exists.
 func (w *walker) addLeaf(va guest.GVA, pa guest.GPA, size uint64, flag elf.ProgFlag) {
 	for _, r := range w.s.Config.RAM {
 		lo, hi := max(pa, r.Base), min(pa+guest.GPA(size), r.Base+guest.GPA(r.Size))

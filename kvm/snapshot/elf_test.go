@@ -33,8 +33,8 @@ func core(t *testing.T, s *Snapshot) (*elf.File, bool) {
 	return f, partial
 }
 
-// paged is a snapshot whose vCPU has page tables at 0x1000, of these entries: address of the entry, and the entry.
-func paged(entries map[uint64]uint64) *Snapshot {
+// pagedSnapshot is a snapshot whose vCPU has page tables at 0x1000, of these entries: address of the entry, and the entry.
+func pagedSnapshot(entries map[uint64]uint64) *Snapshot {
 	s := sample()
 	b := make([]byte, 16*guest.PageSize)
 	for at, e := range entries {
@@ -48,7 +48,7 @@ func paged(entries map[uint64]uint64) *Snapshot {
 }
 
 func TestWriteELF(t *testing.T) {
-	f, partial := core(t, paged(map[uint64]uint64{
+	f, partial := core(t, pagedSnapshot(map[uint64]uint64{
 		0x1000 + 511*8: 0x2003, 0x2000 + 510*8: 0x3003, 0x3000: 0x4003, // to 0xffffffff80000000
 		0x4000: 0x8001, 0x4008: 0x9001, 0x4010: 0xa003 | pteNX, 0x4018: 0x7000_0000_0001, // the last leads out of memory
 		0x3008: 0x0083, // 2 MiB from 0 on, of which there is 1
@@ -109,11 +109,11 @@ func TestWriteELFOfALoop(t *testing.T) {
 	for i := range uint64(512) {
 		entries[0x1000+8*i] = 0x1003
 	}
-	f, partial := core(t, paged(entries))
+	f, partial := core(t, pagedSnapshot(entries))
 	if !partial || len(f.Progs) > 1<<16 {
 		t.Errorf("partial %v, %d headers", partial, len(f.Progs))
 	}
-	s := paged(nil)
+	s := pagedSnapshot(nil)
 	s.CPUs[0].Sregs.CR0 = 0 // without page tables
 	if f, partial := core(t, s); partial || len(f.Progs) != 2 || !bytes.Equal([]byte{byte(f.Progs[1].Flags)}, []byte{7}) {
 		t.Errorf("partial %v, %+v", partial, f.Progs)
@@ -128,7 +128,7 @@ func TestWriteELFOfAKernel(t *testing.T) {
 	}
 	const direct = 0xffff_8000_0000_0000
 	for _, past := range []bool{false, true} {
-		s := paged(entries)
+		s := pagedSnapshot(entries)
 		s.Config.Linux.Past, s.Config.Linux.Root = past, 0x5000
 		var want, got []uint64
 		if want = []uint64{0}; past {

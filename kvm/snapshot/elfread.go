@@ -14,11 +14,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// What WriteELF writes has a note of its own in front of those that debuggers know: where the guest's memory is in the file, and a
-// file of WriteTo without memory and without what was attached. Memory is there by physical address, whatever page tables map.
+// A file of WriteELF has a note of its own, before the ones that debuggers know.
+// It has the file offsets of the guest's memory, and a file of WriteTo without
+// memory and attachments. The memory in the ELF file is addressed physically,
+// independent of page tables.
 const (
 	ownName = "GUESTPROBE"
-	ownType = 0x47505342 // none that readers of cores take for another, whatever the name (bfd/elf.c, elfcore_grok_note)
+	ownType = 0x47505342 // a type that readers of cores do not mistake for another, whatever the name (bfd/elf.c, elfcore_grok_note)
 
 	noteHeader = 12 // lengths of name and contents, type
 	ownHeader  = noteHeader + (len(ownName)+1+3)&^3
@@ -42,9 +44,11 @@ func (s *Snapshot) writeOwnNote(b *bytes.Buffer) error {
 	return nil
 }
 
-// ReadELF reads what WriteELF has written, but for what was attached, which is not in it. It takes memory for as much as the guest had that
-// is not zero, and a MiB; a limit bounds the guest's memory, in bytes. Memory has no checksum there: what was changed in it is
-// shown as it is. Errors wrap ErrOtherELF, ErrVersion, ErrTruncated or ErrDamaged, or are those of f.
+// ReadELF reads a file of WriteELF. It does not restore attachments, which are
+// not in the file. It uses as much memory as the guest had that is not zero, and
+// a MiB; limit bounds the guest's memory, in bytes. Memory has no checksum in
+// such a file, so changes in it are not detected. Errors wrap ErrOtherELF,
+// ErrVersion, ErrTruncated or ErrDamaged, or come from f.
 func ReadELF(f *os.File, limit uint64) (*Snapshot, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -134,13 +138,13 @@ func findOwn(f io.ReaderAt, size uint64) (*io.SectionReader, error) {
 
 // readRange adds the memory of a range that begins at an offset of the file, where it is not zero. Holes of the file are not read.
 func (s *Snapshot) readRange(f *os.File, r Range, off int64) error {
-	page := make([]byte, RunSize)
+	page := make([]byte, runSize)
 	for at := int64(0); at < int64(r.Size); {
 		next, err := unix.Seek(int(f.Fd()), off+at, unix.SEEK_DATA)
 		switch {
-		case errors.Is(err, unix.ENXIO): // none to its end
+		case errors.Is(err, unix.ENXIO): // no data up to the end
 			return nil
-		case err == nil: // what has no holes says where it was asked
+		case err == nil: // a file without holes returns the offset that was asked for
 			at = max(at, (next-off)&^(guest.PageSize-1))
 		}
 		if at >= int64(r.Size) {

@@ -16,8 +16,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// inMemory is a file that is on no disk, for it is written thousands of times.
-func inMemory(t testing.TB) *os.File {
+// memoryFile is a file that is on no disk, for it is written thousands of times.
+func memoryFile(t testing.TB) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("core", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -29,7 +29,7 @@ func inMemory(t testing.TB) *os.File {
 // coreBytes is a core of s.
 func coreBytes(t testing.TB, s *Snapshot) []byte {
 	t.Helper()
-	f := inMemory(t)
+	f := memoryFile(t)
 	defer f.Close()
 	if _, err := s.WriteELF(f); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func coreBytes(t testing.TB, s *Snapshot) []byte {
 // readELF reads a file of these bytes.
 func readELF(t testing.TB, b []byte) (*Snapshot, error) {
 	t.Helper()
-	f := inMemory(t)
+	f := memoryFile(t)
 	defer f.Close()
 	if _, err := f.Write(b); err != nil {
 		t.Fatal(err)
@@ -52,8 +52,8 @@ func readELF(t testing.TB, b []byte) (*Snapshot, error) {
 	return ReadELF(f, 2<<20)
 }
 
-// small is a snapshot whose core is small.
-func small() *Snapshot {
+// smallSnapshot is a snapshot whose core is small.
+func smallSnapshot() *Snapshot {
 	s := sample()
 	s.Config.Memory, s.Config.RAM = 16<<12, []Range{{0, 12 << 12}, {1 << 30, 4 << 12}}
 	for i := range s.CPUs {
@@ -85,7 +85,7 @@ func TestReadELF(t *testing.T) {
 
 	// With holes, as it was written.
 	s = sample()
-	f := inMemory(t)
+	f := memoryFile(t)
 	defer f.Close()
 	if _, err := s.WriteELF(f); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestReadELF(t *testing.T) {
 
 // TestNoCore: a core that is cut off anywhere, or changed, is refused, or what was changed is memory, or what only debuggers read.
 func TestNoCore(t *testing.T) {
-	b := coreBytes(t, small())
+	b := coreBytes(t, smallSnapshot())
 	at := bytes.Index(b, []byte(ownName)) + len(ownName) + 2
 	data := binary.LittleEndian.Uint64(b[at:])
 	for n := 0; n < len(b); n += 1 + n%97 {
@@ -120,7 +120,7 @@ func TestNoCore(t *testing.T) {
 		c := bytes.Clone(b)
 		c[i] ^= 0x40
 		if s, err := readELF(t, c); err == nil {
-			if diff := cmp.Diff(small().CPUs[0].Regs, s.CPUs[0].Regs); diff != "" {
+			if diff := cmp.Diff(smallSnapshot().CPUs[0].Regs, s.CPUs[0].Regs); diff != "" {
 				t.Errorf("byte %d changed: %s", i, diff)
 			}
 		} else if !errors.Is(err, ErrVersion) && !errors.Is(err, ErrTruncated) && !errors.Is(err, ErrDamaged) {
@@ -150,8 +150,8 @@ func TestNoCore(t *testing.T) {
 // FuzzReadELF: what is read of any file is no more than it has, and is written again as it was. The checksum of the note is made right, or
 // nothing behind it would be tried.
 func FuzzReadELF(f *testing.F) {
-	f.Add(coreBytes(f, small()))
-	none := small()
+	f.Add(coreBytes(f, smallSnapshot()))
+	none := smallSnapshot()
 	none.Memory, none.Config.Linux = nil, nil
 	f.Add(coreBytes(f, none))
 	blank := cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == "._" }, cmp.Ignore())

@@ -21,7 +21,7 @@ const (
 	version = 3
 )
 
-// Kinds of sections, in the order in which they come.
+// Kinds of sections, in their order in the file.
 const (
 	kindConfig   = 1 + iota // Config as JSON
 	kindCPUID               // kvm_cpuid_entry2, each
@@ -32,7 +32,7 @@ const (
 	kindEnd                 // the checksum
 )
 
-// Bounds of what is read; a section with memory is one run.
+// Bounds of the sections; a section with memory is one run.
 const (
 	maxConfig   = 1 << 20
 	maxCPUID    = 64 << 10
@@ -46,7 +46,8 @@ var (
 	// ErrNone: the file has something else.
 	ErrNone = errors.New("it is no snapshot of a guest")
 
-	// ErrCore: the file is an ELF file, of which no guest can go on; ReadELF reads it. It wraps ErrNone.
+	// ErrCore: the file is an ELF file, from which no guest can resume; ReadELF
+	// reads it. It wraps ErrNone.
 	ErrCore = fmt.Errorf("%w to go on from: an ELF file can only be looked at (--core), if it is a core of 'guestprobe guest save --elf'", ErrNone)
 
 	// ErrVersion: the file is one of another version of guestprobe.
@@ -55,13 +56,14 @@ var (
 	// ErrTruncated: the file has ended too early.
 	ErrTruncated = errors.New("it is truncated: its end is missing")
 
-	// ErrDamaged: what is in the file is not what was written.
+	// ErrDamaged: the file's contents have changed since it was written.
 	ErrDamaged = errors.New("it is damaged")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cpuFixed is what a vCPU's section begins with: all that has one size on every host.
+// cpuFixed is the beginning of a vCPU's section: all data that has the same size
+// on every host.
 type cpuFixed struct {
 	Regs         kvm.Regs
 	Sregs        kvm.Sregs
@@ -74,7 +76,7 @@ type cpuFixed struct {
 	MSRs         uint32 // that follow; the rest is the XSAVE area
 }
 
-// WriteTo writes the file. Errors are those of w.
+// WriteTo writes the file. It returns w's errors.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	out := &writer{w: w}
 	out.put([]byte(magic), binary.LittleEndian.AppendUint64(nil, version))
@@ -111,7 +113,7 @@ func encode(v any) []byte {
 	return b
 }
 
-// writer writes sections, and sums what was written.
+// writer writes sections, and computes the checksum.
 type writer struct {
 	w   io.Writer
 	crc uint32
@@ -148,9 +150,9 @@ func (w *writer) sum(kind, size int) uint32 {
 	return crc32.Update(w.crc, castagnoli, header(kind, size))
 }
 
-// Read reads a file of WriteTo, and has no more memory for it than as much as the file has, and a MiB. A limit
-// bounds the guest's memory in it, in bytes. Errors wrap ErrNone, ErrVersion, ErrTruncated or ErrDamaged, or are
-// those of r.
+// Read reads a file of WriteTo. It uses no more memory for that than the size of
+// the file and a MiB. limit bounds the guest's memory in it, in bytes. Errors
+// wrap ErrNone, ErrVersion, ErrTruncated or ErrDamaged, or come from r.
 func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 	in := &reader{r: r}
 	s := new(Snapshot)
@@ -203,8 +205,8 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 	}
 }
 
-// ReadConfig reads the beginning of a file, and of all else no more than that it is there and nothing behind it.
-// Errors are those of Read.
+// ReadConfig reads the beginning of a file. Of the rest it only checks that it
+// is complete and that nothing follows it. It returns the same errors as Read.
 func ReadConfig(r io.ReadSeeker) (Config, error) {
 	c, _, err := walk(&reader{r: r}, func(n int64) error {
 		_, err := r.Seek(n, io.SeekCurrent)
@@ -213,7 +215,8 @@ func ReadConfig(r io.ReadSeeker) (Config, error) {
 	return c, err
 }
 
-// Check is ReadConfig for who will use the file: its checksum is that of all bytes, of which it keeps none.
+// Check is ReadConfig for a file that will be used: it also checks the checksum
+// over all bytes, without keeping them.
 func Check(r io.Reader) (Config, error) {
 	in := &reader{r: r}
 	part := make([]byte, 1<<20)
@@ -234,8 +237,8 @@ func Check(r io.Reader) (Config, error) {
 	return c, err
 }
 
-// walk reads the configuration, and goes through all that is behind it by skip. Sums reports whether the checksum is
-// that of what was read.
+// walk reads the configuration, and skips the rest by calling skip. sums reports
+// whether the checksum matches.
 func walk(in *reader, skip func(int64) error) (c Config, sums bool, err error) {
 	if err := in.config(&c); err != nil {
 		return c, false, err
@@ -261,31 +264,31 @@ func walk(in *reader, skip func(int64) error) (c Config, sums bool, err error) {
 	}
 }
 
-// errSum is what is wrong with a file whose checksum is another.
+// errSum is the error for a file with a wrong checksum.
 var errSum = fmt.Errorf("%w: its checksum is not that of its bytes", ErrDamaged)
 
 // isSum reports whether the last section of a file has that checksum.
 func isSum(b []byte, sum uint32) bool { return len(b) == 4 && binary.LittleEndian.Uint32(b) == sum }
 
-// reader reads sections, and sums what was read.
+// reader reads sections, and computes the checksum.
 type reader struct {
 	r   io.Reader
 	crc uint32
 }
 
-// bytes reads n bytes, of which there may be max.
+// bytes reads n bytes, and fails if n is larger than limit.
 func (r *reader) bytes(n uint64, limit int) ([]byte, error) {
 	if n > uint64(limit) {
 		return nil, fmt.Errorf("%w: a section has %d bytes, more than %d", ErrDamaged, n, limit)
 	}
 	var b []byte
-	if n <= RunSize+8 {
+	if n <= runSize+8 {
 		b = make([]byte, n)
 		if _, err := io.ReadFull(r.r, b); err != nil {
 			return nil, readError(err)
 		}
 	} else {
-		// As much memory as there are bytes, whatever the length says.
+		// Uses as much memory as there are bytes, whatever the length says.
 		var buf bytes.Buffer
 		if _, err := io.CopyN(&buf, r.r, int64(n)); err != nil {
 			return nil, readError(err)
@@ -304,7 +307,7 @@ func readError(err error) error {
 	return fmt.Errorf("read snapshot: %w", err)
 }
 
-// checkEnd says whether the file is over, as it is behind its last section.
+// checkEnd checks that the file ends after its last section.
 func (r *reader) checkEnd() error {
 	switch _, err := r.bytes(1, 1); {
 	case err == nil:
@@ -324,13 +327,18 @@ func (r *reader) header() (kind int, size uint64, err error) {
 	return int(min(k, kindEnd+1)), binary.LittleEndian.Uint64(b[8:]), nil
 }
 
-// config reads what a file begins with.
+// config reads the beginning of a file.
 func (r *reader) config(c *Config) error {
 	b, err := r.bytes(uint64(len(magic)), len(magic))
 	switch {
 	case err == nil && string(b[:len(elf.ELFMAG)]) == elf.ELFMAG:
 		return ErrCore
-	case errors.Is(err, ErrTruncated), err == nil && string(b) != magic:
+	case err == nil && string(b) != magic:
+		if what, _ := guest.FileKind(b); what != "" {
+			return fmt.Errorf("%w, but %s", ErrNone, what)
+		}
+		return ErrNone
+	case errors.Is(err, ErrTruncated):
 		return ErrNone
 	case err != nil:
 		return err
@@ -420,7 +428,7 @@ func (r *reader) cpu(s *Snapshot, size uint64) error {
 }
 
 func (r *reader) run(s *Snapshot, size uint64, limit *uint64) error {
-	b, err := r.bytes(size, RunSize+8)
+	b, err := r.bytes(size, runSize+8)
 	if err != nil {
 		return err
 	}

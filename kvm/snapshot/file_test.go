@@ -37,7 +37,7 @@ func sample() *Snapshot {
 	return s
 }
 
-func written(t testing.TB, s *Snapshot) []byte {
+func writeSnapshot(t testing.TB, s *Snapshot) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	n, err := s.WriteTo(&b)
@@ -49,7 +49,7 @@ func written(t testing.TB, s *Snapshot) []byte {
 
 func TestFile(t *testing.T) {
 	want := sample()
-	b := written(t, want)
+	b := writeSnapshot(t, want)
 	got, err := Read(bytes.NewReader(b), 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestFile(t *testing.T) {
 
 // TestDamage cuts a file off everywhere, and changes each byte of it: none is read as a snapshot.
 func TestDamage(t *testing.T) {
-	b := written(t, sample())
+	b := writeSnapshot(t, sample())
 	for n := range b {
 		_, err := Read(bytes.NewReader(b[:n]), 1<<20)
 		if want := ErrTruncated; n >= len(magic) && !errors.Is(err, want) || n < len(magic) && !errors.Is(err, ErrNone) {
@@ -106,7 +106,7 @@ func TestLacks(t *testing.T) {
 		"CPUID.7H.0:EBX[5]": {{Function: 1, Ecx: 1 << 3, Edx: 7}, {Function: 7, Ebx: 1}},
 		"CPUID.1H.0:ECX[3]": {{Function: 7, Ebx: 1<<5 | 1}},
 	} {
-		if got := Lacks(had, host); got != want {
+		if got := MissingFeature(had, host); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -118,10 +118,10 @@ func TestLacks(t *testing.T) {
 // FuzzRead: no file is read with more memory than it has, and what is read is written again as it was. The checksum is
 // made right, or nothing behind it would be tried.
 func FuzzRead(f *testing.F) {
-	f.Add(written(f, sample()))
+	f.Add(writeSnapshot(f, sample()))
 	one := sample()
 	one.Config.VCPUs, one.CPUs, one.Memory, one.Attached = 1, one.CPUs[:1], nil, nil
-	f.Add(written(f, one))
+	f.Add(writeSnapshot(f, one))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if n := len(b) - 4; n > 16 {
 			b = append([]byte{}, b...)
@@ -137,7 +137,7 @@ func FuzzRead(f *testing.F) {
 		if len(s.CPUs) != s.Config.VCPUs || s.Len() > len(b) {
 			t.Errorf("%d vCPUs of %d, %d bytes of memory from %d", len(s.CPUs), s.Config.VCPUs, s.Len(), len(b))
 		}
-		if _, err := Read(bytes.NewReader(written(t, s)), 1<<20); err != nil {
+		if _, err := Read(bytes.NewReader(writeSnapshot(t, s)), 1<<20); err != nil {
 			t.Errorf("read again: %v", err)
 		}
 	})

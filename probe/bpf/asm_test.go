@@ -224,6 +224,6 @@ func mem(s string) (Reg, int16) {
 func movK(r Reg, v int64) Insn { return Insn{Op: ClassALU64 | OpMov, Dst: r, Imm: v} }
 func movX(d, s Reg) Insn       { return Insn{Op: ClassALU64 | OpMov | SrcX, Dst: d, Src: s} }
 func callK(h Helper) Insn      { return Insn{Op: OpCallK, Imm: int64(h)} }
-func wide(r, kind Reg, v int64) []Insn {
+func wideImmediate(r, kind Reg, v int64) []Insn {
 	return []Insn{{Op: OpLoadImm64, Dst: r, Src: kind, Imm: v}, {}}
 }

@@ -2,9 +2,9 @@ package bpf
 
 import "sync/atomic"
 
-// atomic executes an atomic operation (RFC 9669, section 5.3) on memory that
+// runAtomic executes an atomic operation (RFC 9669, section 5.3) on memory that
 // other vCPUs may use at the same time.
-func (v *VM) atomic(o *op, r *[16]uint64) FaultCode {
+func (v *VM) runAtomic(o *op, r *[16]uint64) FaultCode {
 	p := r[o.dst&15] + uint64(int64(o.off))
 	b := v.memW(p, uint64(o.size))
 	switch {

@@ -26,9 +26,8 @@ again:
 }
 
 // memoryPrograms read memory through computed pointers: a value of two times 4096
-// bytes, of which each half holds the same text without a zero, with one behind it.
-// The numbers that bound the loops of some come from the context, so that nothing is
-// proven of them.
+// bytes, each half with the same text without a zero, followed by one. The loop
+// bounds of some come from the context, so that nothing is proven about them.
 var memoryPrograms = []benchProgram{
 	{name: "sum", src: sumTo("500")},
 	{name: "sum-unbounded", src: "ldxdw r5, [r1+112]" + sumTo("r5")},
@@ -98,9 +97,9 @@ again:
 	exit`},
 }
 
-// unchecked translates each operation to the instructions that do the same, with no
+// translateUnchecked translates each operation to the instructions that do the same, with no
 // check at all: registers where the program's are, machine addresses of values.
-func unchecked(p *Program) []byte {
+func translateUnchecked(p *Program) []byte {
 	var a x86.Asm
 	regs := [numRegs]reg64{x86.RAX, x86.RDI, x86.RSI, x86.RDX, x86.R9, x86.R8, x86.RBX, x86.R13, x86.R14, x86.R15, x86.RBP}
 	places := make([]x86.Label, len(p.ops))
@@ -170,7 +169,7 @@ func BenchmarkMemory(b *testing.B) {
 					b.Fatal(err)
 				}
 				if floor {
-					fast := unchecked(code.p)
+					fast := translateUnchecked(code.p)
 					at, err := n.Alloc(len(fast))
 					if err != nil {
 						b.Fatal(err)

@@ -2,16 +2,17 @@ package bpf
 
 import "math/bits"
 
-// loopSteps are what is known of the jumps back to the head of a loop: how far each
-// register has moved on when one is taken.
+// loopSteps describes the jumps back to the head of a loop: how far each register has
+// advanced when one is taken.
 type loopSteps struct {
 	known [numRegs]bool
 	least [numRegs]int64 // the smallest step, all in the same direction
-	cost  int32          // the most that one takes from the budget
-	turns uint64         // the most that there can be each time that the loop is entered
+	cost  int32          // the most that one jump takes from the budget
+	turns uint64         // the most jumps each time the loop is entered
 }
 
-// loopStep notes what is known where a jump is taken, if it goes back.
+// loopStep records how far registers have advanced where a jump is taken, if it goes
+// back.
 func (a *verifier) loopStep(pc int, st *state) {
 	o := &a.p.ops[pc]
 	if o.cost == 0 || !a.final {
@@ -41,8 +42,9 @@ func (a *verifier) loopStep(pc int, st *state) {
 	}
 }
 
-// turns returns the most that there can be of a loop's jumps back, by what is known at its head.
-func (a *verifier) turns(head int, s *loopSteps) uint64 {
+// maxTurns returns an upper bound of a loop's jumps back, from the values known at
+// its head.
+func (a *verifier) maxTurns(head int, s *loopSteps) uint64 {
 	in, least := a.heads[head], ^uint64(0)
 	for r, known := range s.known {
 		v := &in.regs[r]
@@ -55,18 +57,18 @@ func (a *verifier) turns(head int, s *loopSteps) uint64 {
 	return least
 }
 
-// bounded reports whether no run can use up the budget. A loop of which a register
-// counts in one direction, and is known to stay in a range where the loop begins,
-// goes back at most as often as there are steps in the range, each time that the
-// loop is entered; and it is entered once more for each time that a jump goes back
-// over its head.
+// bounded reports whether no run can use up the budget. If a register of a loop
+// counts in one direction, and is known to be in a certain range where the loop
+// begins, the loop goes back at most as often as there are steps in the range, each
+// time it is entered. It is entered once more for each jump that goes back over its
+// head.
 func (a *verifier) bounded() bool {
 	if a.gaveUp {
 		return false
 	}
 	var total uint64
 	var heads []int
-	trips := map[int]uint64{} // jumps back to each head, in all
+	trips := map[int]uint64{} // jumps back to each head, in total
 	for head := range a.heads {
 		s := a.steps[head]
 		if s == nil {
@@ -74,7 +76,7 @@ func (a *verifier) bounded() bool {
 		}
 		entered := uint64(1)
 		for _, h := range heads {
-			entered += trips[h] // each goes back over this head, or may
+			entered += trips[h] // each of them may go back over this head
 		}
 		many, n := bits.Mul64(s.turns, entered)
 		over, cost := bits.Mul64(n, uint64(s.cost))
@@ -85,13 +87,13 @@ func (a *verifier) bounded() bool {
 		heads = append(heads, head)
 		total += cost
 	}
-	var calls uint64 // what all of them cost, once
+	var calls uint64 // the cost of all of them, once
 	for pc := range a.facts {
 		if f := &a.facts[pc]; f.reached && f.call != nil {
 			calls += uint64(f.call.cost)
 		}
 	}
-	turns := uint64(1) // nothing is executed more often than that there are jumps back, and once
+	turns := uint64(1) // an instruction is executed at most once more than there are jumps back
 	for _, n := range trips {
 		turns += n
 	}

@@ -2,9 +2,8 @@ package bpf
 
 import "math/rand/v2"
 
-// call runs helper h. Arguments are in R1 to R5; the result goes to R0. A
-// misuse that Linux's verifier would have refused is a fault, everything else
-// an errno in R0.
+// call runs helper h. Arguments are in R1 to R5; the result goes to R0. A misuse that
+// Linux's verifier would have rejected is a fault, everything else an errno in R0.
 func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	switch h {
 	case HelperMapLookup, HelperMapUpdate, HelperMapDelete, HelperLookupPerCPU:
@@ -78,7 +77,7 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	case HelperGetFuncArgCnt:
 		r[R0] = uint64(v.prog.argWords())
 	case HelperWatched:
-		r[R0] = v.env.Watched(r[R1])
+		r[R0] = v.env.WatchNumber(r[R1])
 	case HelperEntryArg:
 		return v.entryArg(r)
 	case HelperOverrideReturn:
@@ -104,17 +103,17 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// errno returns what a program sees of an error.
+// errno returns the value that a program gets for an error.
 func errno(e int) uint64 { return uint64(-int64(e)) }
 
-// badArg notes the argument that a helper cannot work with.
+// badArg records the argument that a helper cannot work with.
 func (v *VM) badArg(code FaultCode, arg uint64) FaultCode {
 	v.fault.Addr = arg
 	return code
 }
 
-// mapArg returns the map of the given kinds that handle h stands for, or nil.
-func (v *VM) mapArg(h uint64, kinds MapKinds) (*Map, int) {
+// mapArg returns the map of handle h if it has one of the given kinds, or nil.
+func (v *VM) mapArg(h uint64, kinds mapKinds) (*Map, int) {
 	i := h &^ handleBit
 	if h&handleBit == 0 || i >= uint64(len(v.prog.maps)) {
 		return nil, 0

@@ -2,24 +2,24 @@ package bpf
 
 import "encoding/binary"
 
-// Functions that helpers call by their address, and programs that go on as others.
+// Functions that helpers call by their address, and tail calls.
 
 const (
 	// maxLoops bounds the calls of one loop (BPF_MAX_LOOPS, include/linux/bpf.h).
 	maxLoops = 8 << 20
-	// maxTailCalls bounds how often a run goes on as another program (MAX_TAIL_CALL_CNT,
+	// maxTailCalls bounds the tail calls of a run (MAX_TAIL_CALL_CNT,
 	// include/linux/bpf.h).
 	maxTailCalls = 33
 )
 
-// function returns the slot of the function that an argument is the address of.
+// function returns the slot of the function whose address is the argument.
 func (v *VM) function(arg uint64) (slot int, ok bool) {
 	slot = int(arg &^ funcBit)
 	fns := v.prog.fns
 	if arg&funcBit == 0 || arg>>32 != funcBit>>32 || slot >= fns.end {
 		return 0, false
 	}
-	return slot, fns.starts[fns.of(slot)] == slot
+	return slot, fns.starts[fns.indexOf(slot)] == slot
 }
 
 // invoke calls a function of the program from within a helper, with a frame of its own.
@@ -109,7 +109,8 @@ func (v *VM) forEachElem(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// keyIn reads the key of an element into key; there may be none in that slot.
+// keyIn reads the key of the element in a slot into key; it returns false if the slot
+// has none.
 func (m *Map) keyIn(slot int, key []byte) bool {
 	if m.hashed() {
 		return m.hashRead(slot, key, nil)
@@ -118,8 +119,8 @@ func (m *Map) keyIn(slot int, key []byte) bool {
 	return true
 }
 
-// tailCall is tail_call (context, map, index). When it can be done the run goes on as
-// the other program, from its first instruction.
+// tailCall is tail_call (context, map, index). If it succeeds the run continues with
+// the first instruction of the other program.
 func (v *VM) tailCall(r *[16]uint64) FaultCode {
 	m, _ := v.mapArg(r[R2], 1<<ProgArray)
 	if m == nil {

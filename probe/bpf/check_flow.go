@@ -13,13 +13,13 @@ func isJump(i *asm.Instruction) bool {
 	return op != asm.InvalidJumpOp && op != asm.Call && op != asm.Exit
 }
 
-// isLongJump reports whether i is a jump whose distance stands in the immediate.
+// isLongJump reports whether i is a jump whose distance is in the immediate.
 func isLongJump(i *asm.Instruction) bool {
 	return i.OpCode.JumpOp() == asm.Ja && i.OpCode.Class() == asm.Jump32Class
 }
 
-// target returns the slot that the jump or local call at slot pc goes to, or that of the
-// function whose address is taken there.
+// target returns the target slot of the jump or local call at slot pc, or the slot of
+// the function whose address is taken there.
 func target(i *asm.Instruction, pc int) int {
 	if refersToFunction(i) || isLongJump(i) {
 		return pc + 1 + int(i.Constant)
@@ -28,7 +28,7 @@ func target(i *asm.Instruction, pc int) int {
 }
 
 // refersToFunction reports whether i calls a function of the program, or takes its
-// address, to have it called.
+// address for a helper to call.
 func refersToFunction(i *asm.Instruction) bool {
 	return i.IsFunctionCall() || i.IsLoadOfFunctionPointer()
 }
@@ -91,7 +91,7 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	}
 	h := helperByID[Helper(i.Constant)]
 	switch {
-	case whyMissing(i) != "":
+	case missingReason(i) != "":
 		return ""
 	case h == nil:
 		return fmt.Sprintf("unknown helper %v", Helper(i.Constant))
@@ -105,14 +105,13 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	return ""
 }
 
-// flow checks what concerns functions: jumps stay in theirs, and each ends in
-// an exit or a jump.
+// flow checks functions: jumps stay in theirs, and each ends in an exit or a jump.
 func (c *checker) flow() error {
 	for pc, i := range c.slots {
 		if i == nil || !isJump(i) {
 			continue
 		}
-		if t := target(i, pc); c.fns.of(t) != c.fns.of(pc) {
+		if t := target(i, pc); c.fns.indexOf(t) != c.fns.indexOf(pc) {
 			return c.fail(pc, fmt.Sprintf("jump to slot %d, into another function", t))
 		}
 	}
@@ -144,7 +143,7 @@ func (c *checker) calls() error {
 			if i == nil || !refersToFunction(i) {
 				continue
 			}
-			g := c.fns.of(target(i, pc))
+			g := c.fns.indexOf(target(i, pc))
 			if depth[g] == open {
 				return c.fail(pc, "the function calls itself, directly or not")
 			}

@@ -63,7 +63,7 @@ func TestCheck(t *testing.T) {
 		{"source 15", []Insn{movX(R0, 15), exit}, 0, "no register r15"},
 		{"load into r10", []Insn{{Op: ClassLDX | ModeMEM | SizeB, Dst: R10, Src: R1}, exit}, 0, "read-only"},
 		{"fetch into r10", []Insn{{Op: ClassSTX | ModeATOMIC | SizeDW, Dst: R1, Src: R10, Imm: AtomicXchg}, exit}, 0, "read-only"},
-		{"imm64 into r10", append(wide(R10, ImmConst, 1), exit), 0, "read-only"},
+		{"imm64 into r10", append(wideImmediate(R10, ImmConst, 1), exit), 0, "read-only"},
 		{"immediate with register", []Insn{{Op: ClassALU64 | OpAdd | SrcX, Imm: 1}, exit}, 0, "not zero"},
 		{"register with immediate", []Insn{{Op: ClassALU64 | OpAdd, Src: R1}, exit}, 0, "not zero"},
 		{"offset of add", []Insn{{Op: ClassALU64 | OpAdd, Off: 1}, exit}, 0, "not zero"},
@@ -81,15 +81,15 @@ func TestCheck(t *testing.T) {
 		{"packet ind", []Insn{{Op: ClassLD | ModeIND | SizeB}, exit}, 0, "packet conformance group"},
 		{"narrow imm", []Insn{{Op: ClassLD | SizeW}, exit}, 0, "unknown opcode"},
 		{"imm64 cut", []Insn{exit, {Op: OpLoadImm64}}, 1, "missing second half"},
-		{"imm64 kind 3", append(wide(R0, ImmVarAddr, 0), exit), 0, "platform variables"},
-		{"imm64 kind 4", append(wide(R0, ImmCodeAddr, 0), exit), 0, "address of a function to slot 1, into the middle"},
-		{"imm64 kind 7", append(wide(R0, 7, 0), exit), 0, "no kind 7"},
-		{"map 1", append(wide(R0, ImmMapFD, 1), exit), 0, ""},
-		{"map 2", append(wide(R0, ImmMapIdx, 2), exit), 0, "no map 2"},
-		{"map with offset", append(wide(R0, ImmMapFD, 1<<32), exit), 0, "not zero"},
-		{"map value", append(wide(R0, ImmMapValue, 15<<32), exit), 0, ""},
-		{"map value behind", append(wide(R0, ImmMapValue, 16<<32), exit), 0, "outside the 16 bytes"},
-		{"value of a hash", append(wide(R0, ImmMapValIdx, 1), exit), 0, "no fixed address"},
+		{"imm64 kind 3", append(wideImmediate(R0, ImmVarAddr, 0), exit), 0, "platform variables"},
+		{"imm64 kind 4", append(wideImmediate(R0, ImmCodeAddr, 0), exit), 0, "address of a function to slot 1, into the middle"},
+		{"imm64 kind 7", append(wideImmediate(R0, 7, 0), exit), 0, "no kind 7"},
+		{"map 1", append(wideImmediate(R0, ImmMapFD, 1), exit), 0, ""},
+		{"map 2", append(wideImmediate(R0, ImmMapIdx, 2), exit), 0, "no map 2"},
+		{"map with offset", append(wideImmediate(R0, ImmMapFD, 1<<32), exit), 0, "not zero"},
+		{"map value", append(wideImmediate(R0, ImmMapValue, 15<<32), exit), 0, ""},
+		{"map value behind", append(wideImmediate(R0, ImmMapValue, 16<<32), exit), 0, "outside the 16 bytes"},
+		{"value of a hash", append(wideImmediate(R0, ImmMapValIdx, 1), exit), 0, "no fixed address"},
 		{"atomic byte", []Insn{{Op: ClassSTX | ModeATOMIC | SizeB, Dst: R1}, exit}, 0, "unknown opcode"},
 		{"atomic operation", []Insn{{Op: ClassSTX | ModeATOMIC | SizeW, Dst: R1, Imm: 0x10}, exit}, 0, "no atomic operation 0x10"},
 		{"load acquire", []Insn{{Op: ClassSTX | ModeATOMIC | SizeW, Dst: R1, Imm: 0x100}, exit}, 0, "no atomic operation 0x100"},
@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 		{"stack above", []Insn{{Op: ClassLDX | ModeMEM | SizeDW, Src: R10, Off: -7}, exit}, 0, "outside the frame"},
 		{"atomic on odd stack", []Insn{{Op: ClassSTX | ModeATOMIC | SizeDW, Dst: R10, Off: -12}, exit}, 0, "not aligned"},
 		{"fall off", []Insn{movK(R0, 0)}, 0, "runs off"},
-		{"fall off after imm64", wide(R0, ImmConst, 0), 0, "runs off"},
+		{"fall off after imm64", wideImmediate(R0, ImmConst, 0), 0, "runs off"},
 		{"fall off by a condition", []Insn{{Op: ClassJMP | OpJEQ, Off: -1}}, 0, "runs off"},
 		{"loop", []Insn{{Op: OpGoto, Off: -1}}, 0, ""},
 		{"jump to the end", []Insn{{Op: OpGoto}, exit}, 0, ""},
@@ -106,7 +106,7 @@ func TestCheck(t *testing.T) {
 		{"jump before the start", []Insn{{Op: OpGoto, Off: -2}, exit}, 0, "outside the program"},
 		{"long jump past the end", []Insn{{Op: OpGotoL, Imm: 1 << 30}, exit}, 0, "outside the program"},
 		{"long jump with offset", []Insn{{Op: OpGotoL, Off: 1}, exit}, 0, "not zero"},
-		{"jump into imm64", append([]Insn{{Op: ClassJMP | OpJEQ, Off: 1}}, append(wide(R0, 0, 0), exit)...), 0, "middle of a 64-bit immediate"},
+		{"jump into imm64", append([]Insn{{Op: ClassJMP | OpJEQ, Off: 1}}, append(wideImmediate(R0, 0, 0), exit)...), 0, "middle of a 64-bit immediate"},
 		{"call 32", []Insn{{Op: ClassJMP32 | OpCall}, exit}, 0, "unknown opcode"},
 		{"call by register", []Insn{{Op: OpCallK | SrcX}, exit}, 0, "unknown opcode"},
 		{"call of a helper", []Insn{callK(HelperGetCPU), exit}, 0, ""},
@@ -215,7 +215,7 @@ func TestDecode(t *testing.T) {
 		{"longest", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots), nil},
 		{"too long", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots+1), ErrTooLong},
 	} {
-		b, err := ParseHex(tt.code)
+		b, err := parseHex(tt.code)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func TestDecode(t *testing.T) {
 			t.Errorf("%s: encoded again it is % x", tt.name, encode(t, prog))
 		}
 	}
-	b, _ := ParseHex("18 21 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a")
+	b, _ := parseHex("18 21 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a")
 	if prog, err := Decode(b); err != nil || len(prog) != 1 || fmt.Sprint(prog[0]) != "LoadMapValue dst: r1, fd: 305419896 off: 2596069104" {
 		t.Errorf("decoded %+v, %v", prog, err)
 	}
@@ -236,8 +236,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzRun wants that any bytes decode, check and run without a panic or a hang
-// in the interpreter, and that what is a program encodes to the same bytes.
+// FuzzRun: any bytes decode, check and run without a panic or a hang in the
+// interpreter, and a program encodes to the same bytes.
 func FuzzRun(f *testing.F) {
 	for _, src := range []string{countProgram, benchLoop, "lddw r1, 0x1000000000000\nldxb r0, [r1+0]\nexit", recordProgram} {
 		f.Add([]byte(encode(f, mustAssemble(f, src))), []byte{1, 2, 3})

@@ -10,7 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Registers for single operations. R0 is in RAX; where all else is, plan says.
+// Registers for single operations. R0 is in RAX; the plan has the places of the
+// others.
 const (
 	tmp9 = x86.R9
 	tmpA = x86.R10
@@ -19,42 +20,41 @@ const (
 
 // Info describes compiled code.
 type Info struct {
-	// Fixups are the instructions that read guest memory. When one of them
-	// faults (#PF, #GP), the fault is not the guest's: the vCPU goes on at
-	// Resume with nothing else changed.
+	// Fixups are the instructions that read guest memory. If one of them faults (#PF,
+	// #GP), the fault is not the guest's: the vCPU resumes at Resume with nothing
+	// else changed.
 	Fixups []Fixup
-	// MachineStack is how many bytes of the interrupted code's stack the code
-	// uses at most, return address included.
+	// MachineStack is the most bytes of the interrupted code's stack that the code
+	// uses, return address included.
 	MachineStack int
-	// ContextReads has bit n set when the 8 bytes at 8n of the context may be
-	// read: the detour must save only these. All bits are set when an access
-	// could not be told in advance.
+	// ContextReads has bit n set if the 8 bytes at 8n of the context may be read: the
+	// detour must save only these. All bits are set if an access could not be
+	// determined in advance.
 	ContextReads uint32
-	// OwnStack says that the program's stack is on the interrupted code's, not in the
-	// block.
+	// OwnStack says that the program's stack is part of the interrupted code's, not
+	// of the block.
 	OwnStack bool
-	// Small says that besides no run can fail.
+	// Small says that additionally no run can fail.
 	Small bool
-	// Reentrant says that a call within a call is a run like any other, not a
-	// missed one.
+	// Reentrant says that a nested call is an ordinary run, not a missed one.
 	Reentrant bool
 	// Aligned says that no access to memory is misaligned, if the stack and the context
 	// are aligned to 8.
 	Aligned bool
-	// BlockSize is how many bytes of a run block the code uses, a multiple of 64: where it has
-	// its stack elsewhere and knows the place of all that it accesses, they are few.
+	// BlockSize is how many bytes of a run block the code uses, a multiple of 64:
+	// few, if its stack is elsewhere and the place of each access is known.
 	BlockSize int
-	// Slots is the offset of the code of each instruction slot, for messages.
+	// Slots has the code offset of each instruction slot, for messages.
 	Slots []int
 }
 
-// Fixup pairs an instruction with where it is resumed when it faults. Both are
-// offsets in the code.
+// Fixup pairs an instruction with the place where it is resumed if it faults. Both
+// are offsets in the code.
 type Fixup struct{ Fault, Resume int }
 
 // HostOnlyError says why a program cannot be compiled and runs on the host.
 type HostOnlyError struct {
-	Index  int    // slot of the instruction, -1 when it is about the whole program
+	Index  int    // slot of the instruction, -1 if it is about the whole program
 	Helper Helper // that it calls
 	Why    string
 }
@@ -67,7 +67,7 @@ func (e *HostOnlyError) Error() string {
 	return fmt.Sprintf("compile program: instruction %d calls %v, which runs on the host: %s", e.Index, e.Helper, e.Why)
 }
 
-// ErrMapNotShared is the cause when a map is in memory that the guest does not see.
+// ErrMapNotShared is the cause if a map is in memory that the guest does not have.
 var ErrMapNotShared = errors.New("map is not in memory that the guest sees")
 
 // Compile translates a program to x86-64 machine code for any address. The code
@@ -78,17 +78,16 @@ var ErrMapNotShared = errors.New("map is not in memory that the guest sees")
 //	RDX  length of the context, for a raw program only
 //	RAX  result: R0, or 0 when the run failed or the block was busy
 //
-// It keeps every register but RAX and the arithmetic flags, uses only general
-// registers and instructions of the original x86-64, and runs at any
-// privilege. It expects the direction flag clear, and does not keep the red
-// zone: its caller moves the stack pointer past it. Every load and store is
-// proven to be in bounds or is bounded as it is made; loops end when the budget is
-// used up, unless they are proven to end before. After a fault the block says what
-// and where.
+// It preserves every register except RAX and the arithmetic flags, uses only general
+// registers and instructions of the original x86-64, and runs at any privilege. It
+// expects the direction flag clear, and does not preserve the red zone: its caller
+// moves the stack pointer past it. Every load and store is either proven to be in
+// bounds or bounded at run time; loops end when the budget is used up, unless they
+// are proven to end before. After a fault the block has its code and place.
 //
 // Errors are *HostOnlyError, and ErrMapNotShared.
 func Compile(p *Program, l Layout) ([]byte, *Info, error) {
-	if why := p.HostOnly(); why != "" {
+	if why := p.hostOnly(); why != "" {
 		return nil, nil, &HostOnlyError{Index: -1, Why: why}
 	}
 	for _, m := range p.maps {
@@ -96,9 +95,9 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)
 		}
 	}
-	c := &compiler{plan: newPlan(p, l), p: p, layout: l}
-	// Which constants are worth a register is known when all is assembled, and which
-	// registers must be kept when it is assembled with that, so it is done three times.
+	c := newCompiler(newPlan(p, l), l)
+	// Which constants are worth a register is known after assembly, and the registers
+	// to save are known after assembly with those, so it takes three passes.
 	for pass := range 3 {
 		if pass == 1 {
 			if c.keepConsts(); len(c.consts) == 0 {
@@ -112,46 +111,43 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 	return c.Code(), c.info, nil
 }
 
+// compiler emits a program by its plan: the operations in this file, and the routines
+// they call in its parts.
 type compiler struct {
-	x86.Asm
+	*coder
 	*plan
-	p      *Program
-	layout Layout
-	kept   []reg64 // registers that the code writes and must keep
+	hashes hashCoder
+	rings  ringCoder
+	reads  readCoder
+	stacks stackCoder
+	tasks  taskCoder
 
-	wanted map[uint64]int   // constants that loops use, by how often about
-	consts map[uint64]reg64 // those that are kept in registers
+	kept   []reg64          // registers that the code writes and must preserve
+	wanted map[uint64]int   // constants that loops use, with estimates of how often
+	consts map[uint64]reg64 // the constants that are kept in registers
 
-	info     *Info
-	pcs      []x86.Label // of each slot
-	fail     x86.Label   // fault address in R11, code and slot noted
-	leave    x86.Label   // end of the run, result in RAX
-	failed   x86.Label   // the same, with the fault counted
-	out      x86.Label   // nothing is left to be counted
-	stubs    []stub
-	routines map[string]x86.Label // shared code, by name
-	pending  []func()             // that emit what stands out of line
-	fixups   []struct {
-		at     int
-		resume x86.Label
+	pcs    []x86.Label // of each slot
+	fail   x86.Label   // the fault, with its address in R11, its code and slot stored
+	leave  x86.Label   // end of the run, result in RAX
+	failed x86.Label   // the same, with the fault counted
+	out    x86.Label   // nothing is left to count
+}
+
+// newCompiler returns a compiler for a plan.
+func newCompiler(pl *plan, l Layout) *compiler {
+	c := &coder{blk: pl.blockReg, ctx: pl.ctxReg, layout: l}
+	return &compiler{
+		coder: c, plan: pl,
+		hashes: hashCoder{c}, rings: ringCoder{c}, reads: readCoder{coder: c, maps: len(pl.p.maps)},
+		stacks: stackCoder{coder: c, atReturn: pl.p.kind.AtReturn()}, tasks: taskCoder{c},
 	}
 }
 
-// stub is out-of-line code that reports a fault.
-type stub struct {
-	label x86.Label
-	code  FaultCode
-	pc    int
-	base  reg64 // the address at fault is base + off + far; NoReg: none
-	off   int64
-	far   uint64
-}
-
-// assemble makes the code, with what was found out the last time.
+// assemble emits the code, using the results of the last pass.
 func (c *compiler) assemble() error {
-	c.Asm.Reset()
+	c.reset()
 	c.info = &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Aligned: c.aligned, Slots: make([]int, len(c.p.ops))}
-	c.routines, c.stubs, c.fixups, c.wanted = map[string]x86.Label{}, nil, nil, map[uint64]int{}
+	c.wanted = map[uint64]int{}
 	c.fail, c.leave, c.failed, c.out = c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.pcs, c.backs = c.pcs[:0], map[int]x86.Label{}
 	for _, from := range c.jumpsBack {
@@ -159,7 +155,7 @@ func (c *compiler) assemble() error {
 			c.backs[pc] = c.NewLabel()
 		}
 	}
-	last := 0 // the last operation that is reached
+	last := 0 // the last reachable operation
 	for pc := range c.p.ops {
 		if c.pcs = append(c.pcs, c.NewLabel()); c.facts[pc].reached {
 			last = pc
@@ -180,9 +176,9 @@ func (c *compiler) assemble() error {
 	inLine := c.end()
 	c.kept = nil
 	for r := x86.RCX; r <= x86.R15; r++ {
-		// What stands out of line keeps all but the temporaries, where nothing calls it
-		// for what it does to registers.
-		if written := inLine.Has(r) || c.Written().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != x86.RSP {
+		// Out-of-line code preserves all registers except the temporaries, unless it
+		// is called for its effect on registers.
+		if written := inLine.Has(r) || c.WrittenRegs().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != x86.RSP {
 			c.kept = append(c.kept, r)
 		}
 	}
@@ -200,7 +196,7 @@ func (c *compiler) assemble() error {
 	return nil
 }
 
-// keepConsts gives the registers that are left to the constants that loops use most.
+// keepConsts gives the remaining registers to the constants that loops use most.
 func (c *compiler) keepConsts() {
 	c.consts = map[uint64]reg64{}
 	wanted := slices.Collect(maps.Keys(c.wanted))
@@ -222,8 +218,8 @@ func (c *compiler) constant(pc int, v uint64, t reg64) reg64 {
 	return t
 }
 
-// start emits what stands before the program: the taking of the block, and what is
-// in its registers first.
+// start emits the code before the program: it claims the block, and sets the initial
+// registers.
 func (c *compiler) start() {
 	for _, r := range c.kept {
 		c.Push(r)
@@ -240,8 +236,9 @@ func (c *compiler) start() {
 		c.Jcc(x86.CondB, retired)
 		c.addShared(blkRuns, 1)
 	} else {
-		// The run is counted before the block is looked at: whoever retires the
-		// block either sees a run that has not ended, or this sees that it is retired.
+		// Count the run before looking at the block: then code that retires the block
+		// either sees a run that has not ended, or this code sees that the block is
+		// retired.
 		c.addShared(blkRuns, 1)
 		c.Cmp(4, x86.At(c.blk, blkBusy), imm(0))
 		c.Jcc(x86.CondNE, retired)
@@ -293,60 +290,14 @@ func (c *compiler) start() {
 	}
 }
 
-// addShared adds to a count of the block.
-func (c *compiler) addShared(off, v int) {
-	if c.layout.Shared {
-		c.Lock()
-	}
-	c.Add(8, x86.At(c.blk, off), imm(v))
-}
-
-// claim emits bts $0 of the busy word, which carries when it was set: one
-// instruction, so that nothing comes between.
-func (c *compiler) claim() {
-	if c.layout.Shared {
-		c.Lock()
-	}
-	c.Bts(4, x86.At(c.blk, blkBusy), 0)
-}
-
-// rawContext sets the limits of a context of RDX bytes.
-func (c *compiler) rawContext() {
-	c.Mov(8, x86.RAX, x86.RDX)
-	fits := c.NewLabel()
-	c.Cmp(8, x86.RAX, imm(offMask))
-	c.Jcc(x86.CondBE, fits)
-	c.set(x86.RAX, offMask)
-	c.Place(fits)
-	c.fillLimits(x86.At(c.blk, blkSegs+segContext*segSize), x86.RAX)
-}
-
-// fillLimits fills in the limits of a segment entry whose elements have r bytes.
-// It changes r.
-func (c *compiler) fillLimits(e x86.Mem, r reg64) {
-	c.Mov(4, e.Plus(segLoadLen), r)
-	c.Mov(4, e.Plus(segStorLen), r)
-	less := 0
-	for k := range 4 {
-		c.Sub(4, r, imm(1<<k-less))
-		less = 1 << k
-		c.Mov(4, e.Plus(segLoad+4*k), r)
-		c.Mov(4, e.Plus(segStore+4*k), r)
-	}
-}
-
-// seg is a field of a segment entry of the block.
-func (c *compiler) seg(i, field int) x86.Mem { return x86.At(c.blk, blkSegs+i*segSize+field) }
-
-// end emits what stands behind the program: the way out, what stands out of line,
-// and the reporting of faults. It returns the registers that are written before what
-// stands out of line.
+// end emits the code after the program: the way out, the out-of-line code, and the
+// reporting of faults. It returns the registers written before the out-of-line code.
 func (c *compiler) end() x86.RegSet {
 	c.Place(c.leave)
 	c.countAnswer()
 	c.Place(c.failed)
 	if c.reserves {
-		c.dropRecords()
+		c.rings.dropRecords()
 	}
 	if c.claims {
 		c.Mov(4, x86.At(c.blk, blkBusy), imm(0))
@@ -359,7 +310,7 @@ func (c *compiler) end() x86.RegSet {
 		c.Pop(c.kept[i])
 	}
 	c.Ret()
-	inLine := c.Written()
+	inLine := c.WrittenRegs()
 	for len(c.pending) > 0 {
 		f := c.pending[0]
 		c.pending = c.pending[1:]
@@ -394,43 +345,6 @@ func (c *compiler) end() x86.RegSet {
 	return inLine
 }
 
-// countAnswer emits the counting of what a run returns. R11 changes.
-func (c *compiler) countAnswer() {
-	c.Mov(4, tmpB, x86.RAX)
-	c.And(4, tmpB, imm(3))
-	if c.layout.Shared {
-		c.Lock()
-	}
-	c.Add(8, x86.AtIndex(c.blk, tmpB, 8, blkAnswers), imm(1))
-}
-
-// fault returns a label that ends the run at slot pc; the address at fault is
-// base + off.
-func (c *compiler) fault(code FaultCode, pc int, base reg64, off int64) x86.Label {
-	return c.faultFar(code, pc, base, off, 0)
-}
-
-// faultFar is fault for an address that is far more.
-func (c *compiler) faultFar(code FaultCode, pc int, base reg64, off int64, far uint64) x86.Label {
-	s := stub{label: c.NewLabel(), code: code, pc: pc, base: base, off: off, far: far}
-	c.stubs = append(c.stubs, s)
-	return s.label
-}
-
-// routine returns the label of shared code, which body emits once.
-func (c *compiler) routine(name string, body func()) x86.Label {
-	l, ok := c.routines[name]
-	if !ok {
-		l = c.NewLabel()
-		c.routines[name] = l
-		c.pending = append(c.pending, func() {
-			c.Place(l)
-			body()
-		})
-	}
-	return l
-}
-
 // op emits one operation.
 func (c *compiler) op(pc int, o *op, last bool) error {
 	switch {
@@ -454,7 +368,7 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 			c.localCall(pc, o)
 		case opExit:
 			switch {
-			case c.p.fns.of(pc) != 0:
+			case c.p.fns.indexOf(pc) != 0:
 				c.Ret()
 			case !last:
 				c.Jmp(c.leave)
@@ -472,10 +386,10 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 	return nil
 }
 
-// charge emits the taking of the cost of a jump back or a call from the budget.
+// charge emits code that takes the cost of a jump back or a call from the budget.
 func (c *compiler) charge(pc int, o *op) { c.take(pc, imm(o.cost)) }
 
-// take emits the taking of so much from the budget, where that is counted.
+// take emits code that takes n from the budget, if the budget is counted.
 func (c *compiler) take(pc int, n x86.Arg) {
 	if !c.charges {
 		return
@@ -488,8 +402,8 @@ func (c *compiler) take(pc int, n x86.Arg) {
 	c.Jcc(x86.CondB, c.fault(FaultBudget, pc, x86.NoReg, 0))
 }
 
-// loopHead emits, before the head of a loop, what each jump back to it costs: the
-// jump leads to where that is taken from the budget.
+// loopHead emits, before the head of a loop, code that charges each jump back: the
+// jumps lead there.
 func (c *compiler) loopHead(pc int) {
 	var from []int
 	for _, at := range c.jumpsBack[pc] {

@@ -11,14 +11,14 @@ const (
 	tmpTries
 	tmpSpin
 	tmpSize
-	tmpPage // of guest memory, that could not be read in this run
+	tmpPage // page of guest memory that could not be read in this run
 
 	tmpComm = tmpValue // two words
 )
 
-// helper emits a call of helper h: code in line, or calls of routines behind
-// the program. Arguments stay in their registers until all are checked, so that
-// a fault can tell which one it was.
+// helper emits a call of helper h: inline code, or calls of routines after the
+// program. Arguments stay in their registers until all are checked, so that a fault
+// can name the argument.
 func (c *compiler) helper(pc int, h Helper) error {
 	if i := helperByID[h]; i.Place == OnHost {
 		return &HostOnlyError{pc, h, i.Why}
@@ -38,7 +38,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 	return err
 }
 
-// zeroArgs emits R1 to R5 = 0, as they are after a call, where that is needed.
+// zeroArgs emits R1 to R5 = 0, as they are after a call, if needed.
 func (c *compiler) zeroArgs(pc int) {
 	for r := R1; r <= R5; r++ {
 		if c.after[pc].regs.has(uint8(r)) {
@@ -47,15 +47,15 @@ func (c *compiler) zeroArgs(pc int) {
 	}
 }
 
-// returnZero emits R0 = 0, where that is needed.
+// returnZero emits R0 = 0, if needed.
 func (c *compiler) returnZero(pc int) {
 	if c.after[pc].regs.has(uint8(R0)) {
 		c.set(x86.RAX, 0)
 	}
 }
 
-// routineCall emits a call that may change all registers that the program's
-// arguments are in.
+// routineCall emits a call that may change all registers that hold the program's
+// arguments.
 func (c *compiler) routineCall(pc int, h Helper) error {
 	switch h {
 	case HelperMapLookup, HelperLookupPerCPU, HelperMapUpdate, HelperMapDelete:
@@ -88,7 +88,7 @@ func (c *compiler) routineCall(pc int, h Helper) error {
 	return nil
 }
 
-// mapOf returns the map that a call certainly works on.
+// mapOf returns the map of a call, which must be known.
 func (c *compiler) mapOf(pc int, h Helper) (*Map, int, error) {
 	i := c.facts[pc].call.m
 	if i < 0 {
@@ -97,9 +97,9 @@ func (c *compiler) mapOf(pc int, h Helper) (*Map, int, error) {
 	return c.p.maps[i], i, nil
 }
 
-// region emits the check that the program may read, or write, n bytes at
-// address r, with n a constant or, when it is negative, in register size. The
-// machine address comes back in R9. R10, R11 and RAX change.
+// region emits the check that the program may read, or write, n bytes at address r; n
+// is a constant, or negative if register size has the number. The machine address is
+// returned in R9. R10, R11 and RAX change.
 func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	a := c.facts[pc].call.args[r]
 	if a.class == direct {
@@ -116,50 +116,10 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	} else {
 		c.Mov(8, tmpA, size)
 	}
-	c.Call(c.translate(write))
+	c.Call(c.reads.translate(write))
 	c.Test(8, tmp9, tmp9)
 	c.Jcc(x86.CondE, c.fault(FaultMemArg, pc, c.regs[r], 0))
 }
-
-// translate is a routine: R9 becomes the machine address of the R10 bytes at
-// the program's address R11, or 0. RAX, R10 and R11 change.
-func (c *compiler) translate(write bool) x86.Label {
-	name, limit := "read", segLoadLen
-	if write {
-		name, limit = "write", segStorLen
-	}
-	return c.routine(name, func() {
-		bad := c.NewLabel()
-		c.Mov(8, x86.RAX, tmpB)
-		c.Shr(8, x86.RAX, imm(segShift))
-		c.Cmp(4, x86.RAX, imm(segMaps+len(c.p.maps)))
-		c.Jcc(x86.CondAE, bad)
-		c.Shl(4, x86.RAX, imm(6))
-		c.Add(8, x86.RAX, c.blk)
-		e := x86.At(x86.RAX, blkSegs)
-		c.Mov(8, tmp9, tmpB)
-		c.Shr(8, tmp9, imm(elemShift))
-		c.And(4, tmp9, imm(elemMask))
-		c.Cmp(4, tmp9, e.Plus(segCount))
-		c.Jcc(x86.CondAE, bad)
-		c.Imul(8, tmp9, e.Plus(segStride))
-		c.And(4, tmpB, imm(offMask))
-		c.Cmp(8, tmpA, imm(offMask))
-		c.Jcc(x86.CondA, bad)
-		c.Add(8, tmpA, tmpB)
-		c.Cmp(4, tmpA, e.Plus(limit))
-		c.Jcc(x86.CondA, bad)
-		c.Add(8, tmp9, e.Plus(segBase))
-		c.Add(8, tmp9, tmpB)
-		c.Ret()
-		c.Place(bad)
-		c.set(tmp9, 0)
-		c.Ret()
-	})
-}
-
-// result sets R0 to an errno.
-func (c *compiler) result(e int) { c.set(x86.RAX, errno(e)) }
 
 // ktime emits RAX = the time by the clock of the block at blk. RDX changes.
 func ktime(a *x86.Asm, blk reg64) {

@@ -19,11 +19,11 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 	case HelperGetFuncArgCnt:
 		c.set(x86.RAX, uint64(c.p.argWords()))
 	case HelperGetTask, HelperGetTaskBTF:
-		c.taskAddress(c.layout.Task)
+		c.tasks.taskAddress(c.layout.Task)
 	case HelperGetPIDTGID:
-		c.pidTGID(c.layout.Task)
+		c.tasks.pidTGID(c.layout.Task)
 	case HelperGetComm:
-		c.comm(c.layout.Task, tmpA, x86.RAX)
+		c.tasks.comm(c.layout.Task, tmpA, x86.RAX)
 		m := c.memUnchecked(pc, f.args[R1])
 		c.Mov(8, m, tmpA)
 		c.Mov(8, m.Plus(8), x86.RAX)
@@ -63,23 +63,23 @@ func (c *compiler) inlineLookup(pc int, f *callFact) {
 // arrayElement emits the result of a lookup of the element whose number is in R9.
 func (c *compiler) arrayElement(pc, i, cpu int) {
 	none := c.NewLabel()
-	c.noElement(pc)
+	c.emitNoElement(pc)
 	c.Cmp(4, tmp9, imm(c.p.maps[i].spec.MaxEntries))
 	c.Jcc(x86.CondAE, none)
 	c.element(pc, i, cpu)
 	c.Place(none)
 }
 
-// noElement emits the result of a lookup that finds nothing.
-func (c *compiler) noElement(pc int) {
+// emitNoElement emits the result of a failed lookup.
+func (c *compiler) emitNoElement(pc int) {
 	c.returnZero(pc)
 	if r, ok := c.shadows[def(pc)]; ok {
 		c.set(r, 0)
 	}
 }
 
-// element emits the result of a lookup that finds the element whose number is in
-// R9: for the vCPU whose number the block has at cpu. R9 and R10 change.
+// element emits the result of a lookup that finds the element whose number is in R9,
+// for the vCPU whose number is in the block at cpu. R9 and R10 change.
 func (c *compiler) element(pc, i, cpu int) {
 	m := c.p.maps[i]
 	if m.perCPU {
@@ -148,9 +148,9 @@ func (c *compiler) inlineEnd(pc int, f *callFact, kind int) {
 	c.returnZero(pc)
 }
 
-// reserveInline emits to = address of n bytes in ring i, or 0. Where more than
-// one compare-and-swap is needed, the shared routine does it. RAX, R9, R10 and
-// R11 change.
+// reserveInline emits to = address of n bytes in ring i, or 0. If one
+// compare-and-swap is not enough, the shared routine takes over. RAX, R9, R10 and R11
+// change.
 func (c *compiler) reserveInline(i, n int, to reg64) {
 	m := c.p.maps[i]
 	slow, done := c.NewLabel(), c.NewLabel()
@@ -178,7 +178,7 @@ func (c *compiler) reserveInline(i, n int, to reg64) {
 			c.Push(r)
 		}
 		c.set(x86.RDX, uint64(n))
-		c.Call(c.reserveRoutine(m, i))
+		c.Call(c.rings.reserveRoutine(m, i))
 		for k := len(kept) - 1; k >= 0; k-- {
 			c.Pop(kept[k])
 		}

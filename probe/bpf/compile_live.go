@@ -7,8 +7,8 @@ func (b bits32) has(i uint8) bool { return b>>i&1 != 0 }
 func (b *bits32) add(i uint8)     { *b |= 1 << i }
 func (b *bits32) remove(i uint8)  { *b &^= 1 << i }
 
-// need is what stands behind an operation may look at: numbers in registers,
-// machine addresses of what calls have returned, and bytes of the frame.
+// need is what the operations from a point on may read: numbers in registers, machine
+// addresses of calls' results, and bytes of the frame.
 type need struct {
 	regs, shadows bits32
 	bytes         frameBytes
@@ -22,25 +22,25 @@ func (n *need) add(o *need) {
 	}
 }
 
-// liveness is what is needed where, and what is not. A register whose content is
-// known where it is used does not have to hold it.
+// liveness is the need at each point. A register whose contents are known where it is
+// used does not have to hold them.
 type liveness struct {
-	after         []need // behind each operation
-	entry         bits32 // registers that are needed before the first one
-	needed        bits32 // registers that are needed somewhere
+	after         []need // after each operation
+	entry         bits32 // registers needed before the first operation
+	needed        bits32 // registers needed anywhere
 	neededShadows bits32 // by number
 	conflicts     []bits32
-	dead          []bool  // operations that nothing needs
-	fused         []bool  // stores that are one addition to memory with the two operations before
+	dead          []bool  // operations whose results are not needed
+	fused         []bool  // stores that are one addition to memory, together with the two operations before
 	clock         bool    // the clock is read
-	ids           []int32 // of calls whose results may have a machine address, by their number
+	ids           []int32 // the calls whose results may have a machine address, by number
 	number        map[int32]uint8
 }
 
-// maxShadows is how many calls can have a machine address.
+// maxShadows bounds the calls that can have a machine address.
 const maxShadows = 32
 
-// findLive finds out, from the end, what is needed and what is not.
+// findLive determines the needs, from the end to the beginning.
 func (pl *plan) findLive() {
 	ops := pl.p.ops
 	pl.liveness = liveness{after: make([]need, len(ops)), number: map[int32]uint8{}}
@@ -112,9 +112,9 @@ func (pl *plan) findLive() {
 	}
 }
 
-// findShadows numbers the calls whose results may have a machine address: arrays'
-// values of which the element is not known, other values, and records that are
-// tracked. All of these have one number, the first, since one is open at a time.
+// findShadows numbers the calls whose results may have a machine address: values of
+// arrays whose element is not known, other values, and records that are tracked. All
+// of these records have one number, the first, because only one is open at a time.
 func (pl *plan) findShadows() {
 	for pc := range pl.p.ops {
 		if o := &pl.p.ops[pc]; pl.tracked && o.code == opCall && Helper(o.imm) == HelperRingReserve && pl.facts[pc].reached {
@@ -148,8 +148,8 @@ func (pl *plan) shadow(b base) (uint8, bool) {
 	return i, ok
 }
 
-// fuses reports whether a store is the last of three operations that add to a
-// value, of whose sum nothing else is needed: they become one instruction.
+// fuses reports whether a store is the last of three operations that add to a value,
+// with no other use of the sum: they become one instruction.
 func (pl *plan) fuses(pc int, n *need, targets []bool) bool {
 	store, f := &pl.p.ops[pc], &pl.facts[pc].mem
 	if pc < 2 || store.code != opStoreX || store.size < 4 || targets[pc] || targets[pc-1] || !pl.facts[pc-2].reached {
@@ -167,8 +167,8 @@ func (pl *plan) fuses(pc int, n *need, targets []bool) bool {
 			store.size == 4 && (add.code == opAdd+form32K || add.code == opAdd+form32X && add.src != sum))
 }
 
-// storesShared notes what an operation does to values of maps that a run in the
-// middle of another one would see half done.
+// storesShared records whether an operation changes values of maps in a way that a
+// run interrupting another one would see half done.
 func (pl *plan) storesShared(pc int) {
 	o, f := &pl.p.ops[pc], &pl.facts[pc]
 	switch {
@@ -197,7 +197,7 @@ func (pl *plan) storesShared(pc int) {
 	}
 }
 
-// addUses adds what finding a place needs, for the operation at pc.
+// addUses adds the needs of locating an access, for the operation at pc.
 func (pl *plan) addUses(pc int, n *need, a access) {
 	i, ok := pl.shadow(a.base)
 	inElem := a.base.kind == inValue && a.base.elem < 0 || a.base.kind == inRecord
@@ -210,13 +210,12 @@ func (pl *plan) addUses(pc int, n *need, a access) {
 	if inElem && ok && a.class != generic {
 		n.shadows.add(i)
 	}
-	if a.base.kind == inFrame && pl.p.fns.of(pc) != 0 {
+	if a.base.kind == inFrame && pl.p.fns.indexOf(pc) != 0 {
 		n.regs.add(uint8(R10))
 	}
 }
 
-// addReads adds the bytes of the frame that an access may read, and writes takes those
-// away that it certainly writes.
+// addReads adds the bytes of the frame that an access may read.
 func (pl *plan) addReads(n *need, a access) {
 	switch {
 	case a.base.kind != inFrame || a.class != direct || !pl.ownStack:
@@ -227,10 +226,10 @@ func (pl *plan) addReads(n *need, a access) {
 	}
 }
 
-// addNeeds turns what is needed behind an operation into what is needed before it.
+// addNeeds turns the need after an operation into the need before it.
 func (pl *plan) addNeeds(pc int, n *need) {
 	o, f := &pl.p.ops[pc], &pl.facts[pc]
-	x := o.code&1 != 0 // of those that come in fours
+	x := o.code&1 != 0 // one of those with four forms
 	own := f.mem.base.kind == inFrame && f.mem.class == direct && f.mem.by == byOffset && pl.ownStack
 	switch {
 	case o.code < opJeq:
@@ -287,7 +286,7 @@ func (pl *plan) addNeeds(pc int, n *need) {
 		n.regs = 1<<numRegs - 1
 	case o.code == opExit:
 		n.regs.add(uint8(R0))
-		if pl.p.fns.of(pc) != 0 {
+		if pl.p.fns.indexOf(pc) != 0 {
 			n.regs = 1<<numRegs - 1
 		}
 	case o.code == opLoadImm:
@@ -305,7 +304,7 @@ func (pl *plan) addNeeds(pc int, n *need) {
 	}
 }
 
-// callNeeds is needs for a call of a helper.
+// callNeeds is addNeeds for a call of a helper.
 func (pl *plan) callNeeds(pc int, n *need) {
 	f := pl.facts[pc].call
 	h := Helper(pl.p.ops[pc].imm)

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// operand emits what must be checked of an access, and returns where it goes. R9,
-// R10 and R11 change.
+// operand emits the checks of an access, and returns its memory operand. R9, R10 and
+// R11 change.
 func (c *compiler) operand(pc int, a access, write bool) x86.Mem {
 	switch a.class {
 	case direct:
@@ -38,8 +38,8 @@ func (c *compiler) faultAt(code FaultCode, pc int, a access) x86.Label {
 	return c.fault(code, pc, c.regs[a.ptr], a.disp)
 }
 
-// checkAnywhere emits all that must be checked of an access at the address in R11, and
-// returns where it goes.
+// checkAnywhere emits all checks of an access at the address in R11, and returns its
+// memory operand.
 func (c *compiler) checkAnywhere(a access, write bool, bad x86.Label) x86.Mem {
 	c.noteMayRead(a.base)
 	field := segLoad
@@ -66,8 +66,8 @@ func (c *compiler) checkAnywhere(a access, write bool, bad x86.Label) x86.Mem {
 	return x86.AtIndex(tmp9, tmpB, 1, 0)
 }
 
-// checkBase emits the check that an access is where its base says. Elsewhere it is
-// looked for in all places.
+// checkBase emits the check that an access is at its expected base. If it is not, all
+// places are searched.
 func (c *compiler) checkBase(pc int, a access, write bool) x86.Mem {
 	elsewhere, done := c.NewLabel(), c.NewLabel()
 	first := int64(0) // offset of the first byte that may be accessed
@@ -95,7 +95,7 @@ func (c *compiler) checkBase(pc int, a access, write bool) x86.Mem {
 		}
 		c.Lea(8, tmpB, c.checkAnywhere(a, write, bad))
 		c.Lea(8, tmpA, c.base(pc, a.base, first))
-		c.Sub(8, tmpB, tmpA) // how far from the base that is
+		c.Sub(8, tmpB, tmpA) // the distance from the base
 		c.Jmp(done)
 	})
 	m := c.base(pc, a.base, first)
@@ -131,8 +131,8 @@ func (c *compiler) checkOffset(pc int, a access, write bool) x86.Mem {
 	return c.memAtOffset(pc, a)
 }
 
-// emitOffset emits R11 = the offset of an access behind its base, of which only the
-// address is known. It is taken for a number without sign of 24 bits at least.
+// emitOffset emits R11 = the offset of an access from its base, from the address
+// alone. It is treated as an unsigned number of at least 24 bits.
 func (c *compiler) emitOffset(a access) {
 	if a.disp == 0 {
 		c.Mov(4, tmpB, c.regs[a.ptr])
@@ -144,7 +144,7 @@ func (c *compiler) emitOffset(a access) {
 	}
 }
 
-// memAtOffset returns where an access goes whose offset is in R11.
+// memAtOffset returns the memory operand of an access whose offset is in R11.
 func (c *compiler) memAtOffset(pc int, a access) x86.Mem {
 	off := int64(0)
 	if a.base.kind == inFrame {
@@ -158,7 +158,7 @@ func (c *compiler) memAtOffset(pc int, a access) x86.Mem {
 	return m
 }
 
-// memUnchecked returns where an access goes that needs no check.
+// memUnchecked returns the memory operand of an access that needs no check.
 func (c *compiler) memUnchecked(pc int, a access) x86.Mem {
 	switch {
 	case a.by == byOffset:
@@ -179,8 +179,8 @@ func (c *compiler) memUnchecked(pc int, a access) x86.Mem {
 	return c.memAtOffset(pc, a)
 }
 
-// address returns the place that is off bytes behind the base of an access. R9
-// changes, and R10 or, when that does not hold the offset, R11.
+// address returns the memory operand off bytes from the base of an access. R9
+// changes, and R10 or, if that does not hold the offset, R11.
 func (c *compiler) address(pc int, a access, off int64) x86.Mem {
 	if i, ok := c.shadow(a.base); ok {
 		return x86.At(c.shadows[c.ids[i]], int(off))
@@ -193,7 +193,7 @@ func (c *compiler) address(pc int, a access, off int64) x86.Mem {
 		t = tmpB
 	}
 	if a.by == byOffset {
-		inside -= a.off // which is where the element begins
+		inside -= a.off // the beginning of the element
 	}
 	c.Lea(8, tmp9, x86.At(c.regs[a.ptr], int(inside)))
 	c.Shr(8, tmp9, imm(elemShift))
@@ -209,21 +209,20 @@ func (c *compiler) elementAddr(m *Map, r, t reg64) {
 	c.Add(8, r, t)
 }
 
-// valueAddr returns the machine address of an element, of those that all vCPUs
-// share.
+// valueAddr returns the machine address of an element that all vCPUs share.
 func (m *Map) valueAddr(elem int) uint64 {
 	return m.area.Addr + uint64(m.values) + uint64(elem)*uint64(m.stride)
 }
 
-// base returns the place that is off bytes behind a base whose machine address is
-// known without the program's. R9 changes.
+// base returns the memory operand off bytes from a base whose machine address is
+// known without the program's address. R9 changes.
 func (c *compiler) base(pc int, b base, off int64) x86.Mem {
 	switch {
 	case b.kind == inContext:
 		return x86.At(c.context(tmp9), int(off))
 	case b.kind == inFrame && c.ownStack:
 		return x86.At(x86.RSP, c.frame+int(off))
-	case b.kind == inFrame && c.p.fns.of(pc) == 0:
+	case b.kind == inFrame && c.p.fns.indexOf(pc) == 0:
 		return x86.At(c.blk, blkStack+StackSize+int(off))
 	case b.kind == inFrame:
 		c.Mov(4, tmp9, c.regs[R10])
@@ -240,26 +239,8 @@ func (c *compiler) base(pc int, b base, off int64) x86.Mem {
 	return x86.At(c.constant(pc, m.valueAddr(int(b.elem)), tmp9), int(off))
 }
 
-// context returns a register with the context's address, r if it must be loaded.
-func (c *compiler) context(r reg64) reg64 {
-	if c.ctx != x86.NoReg {
-		return c.ctx
-	}
-	c.Mov(8, r, c.seg(segContext, segBase))
-	return r
-}
-
-// noteContext notes that the context may be read, from one offset to another.
-func (c *compiler) noteContext(b base, from, to int64) {
-	if b.kind == inContext {
-		for i := from / 8; i <= (to-1)/8; i++ {
-			c.info.ContextReads |= 1 << i
-		}
-	}
-}
-
-// noteMayRead notes that an access to an address with that base may go to any part of
-// the context.
+// noteMayRead records that an access to an address with that base may go to any part
+// of the context.
 func (c *compiler) noteMayRead(b base) {
 	if c.escapes || b.kind == inContext {
 		c.info.ContextReads = 1<<(c.p.contextSize()/8) - 1
@@ -269,7 +250,7 @@ func (c *compiler) noteMayRead(b base) {
 func (c *compiler) loadOp(pc int, o *op) {
 	m, dst := c.operand(pc, c.facts[pc].mem, false), c.regs[o.dst]
 	if dst == x86.NoReg {
-		dst = tmp9 // only whether it is possible matters
+		dst = tmp9 // the result is not needed, only whether the access is possible
 	}
 	if o.code >= opLoads8 {
 		c.Movsx(8, int(o.size), dst, m)
@@ -290,7 +271,7 @@ func (c *compiler) storeOp(pc int, o *op) {
 	}
 }
 
-// addOp emits the addition that an operation makes, to memory.
+// addOp emits the addition of an operation directly to memory.
 func (c *compiler) addOp(add *op, size int, m x86.Mem) {
 	if add.code&1 != 0 { // form64X or form32X
 		c.Add(size, m, c.regs[add.src])
@@ -304,7 +285,7 @@ func (c *compiler) addOp(add *op, size int, m x86.Mem) {
 func (c *compiler) atomicOp(pc int, o *op) {
 	a := c.facts[pc].mem
 	m := c.operand(pc, a, true)
-	if m.Index == tmpB { // which the operation may need
+	if m.Index == tmpB { // the operation may need it
 		c.Lea(8, tmp9, m)
 		m = x86.At(tmp9, 0)
 	}
@@ -315,15 +296,15 @@ func (c *compiler) atomicOp(pc int, o *op) {
 	c.atomicAt(o, m, c.isOwn(a))
 }
 
-// isOwn reports whether only this vCPU's programs write there: then one
-// instruction is atomic without a lock, because what comes in between comes
-// between instructions. A value whose base is known is the vCPU's own; of what
-// map_lookup_percpu_elem returns no base is known.
+// isOwn reports whether only this vCPU's programs write there: then one instruction
+// is atomic without a lock, because interruptions occur only between instructions. A
+// value whose base is known is the vCPU's own; the base of the result of
+// map_lookup_percpu_elem is not known.
 func (c *compiler) isOwn(a access) bool {
 	return a.class >= bounded && a.base.kind == inValue && c.p.maps[a.base.m].perCPU && !c.layout.Shared
 }
 
-// atomicOps are the atomic operations of two operands.
+// atomicOps are the atomic operations with two operands.
 var atomicOps = map[int64]func(a *x86.Asm, size int, dst, src x86.Arg){
 	atomicAdd: (*x86.Asm).Add, atomicOr: (*x86.Asm).Or, atomicAnd: (*x86.Asm).And, atomicXor: (*x86.Asm).Xor,
 }
@@ -353,7 +334,7 @@ func (c *compiler) atomicAt(o *op, w x86.Mem, own bool) {
 	}
 }
 
-// fetchOp emits the operations that the CPU has no fetching form of.
+// fetchOp emits the operations that have no fetching form on the CPU.
 func (c *compiler) fetchOp(size int, op func(a *x86.Asm, size int, dst, src x86.Arg), w x86.Mem, src reg64) {
 	c.Mov(8, tmpA, x86.RAX)
 	operand := src
@@ -361,7 +342,7 @@ func (c *compiler) fetchOp(size int, op func(a *x86.Asm, size int, dst, src x86.
 		operand = tmpA
 	}
 	c.Movzx(size, x86.RAX, w)
-	again := c.Here()
+	again := c.LabelHere()
 	c.Mov(size, tmpB, x86.RAX)
 	op(&c.Asm, size, tmpB, operand)
 	c.Lock().Cmpxchg(size, w, tmpB)

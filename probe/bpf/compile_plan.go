@@ -6,34 +6,34 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// plan is what the compiler decides before it emits anything, from what the verifier
-// has found out.
+// plan is the decisions of the compiler before it emits anything, from the results of
+// the verifier.
 type plan struct {
 	*verifier
-	full bool // nothing is taken for proven
+	full bool // nothing counts as proven
 
-	inline   []bool // calls whose code stands in line, and keeps all registers but RAX
-	general  bool   // there are calls that are not
+	inline   []bool // calls with inline code, which preserves all registers except RAX
+	general  bool   // there are calls without
 	locals   bool   // there are calls of functions of the program
-	anywhere bool   // there are accesses whose place is not known
-	segments bool   // the segment table of the block must be true
-	tracked  bool   // it is known of each record where it is reserved and where it ends
+	anywhere bool   // there are accesses at unknown places
+	segments bool   // the segment table of the block must be correct
+	tracked  bool   // the reservation and the end of each record are known
 	reserves bool   // records are kept in the block
 	charges  bool   // the budget must be counted
 	ownStack bool   // the program's stack is the machine's
 	fails    bool   // a run may fail
 	aligned  bool   // all accesses to memory are aligned, if the stack is
-	claims   bool   // a run in the middle of another one would do harm
+	claims   bool   // a nested run would do harm
 
 	liveness
-	regs    [numRegs]reg64  // where the program's registers are; NoReg for those that are not needed
-	blk     reg64           // address of the run block
-	ctx     reg64           // address of the context; NoReg: it is in the block
-	budget  reg64           // NoReg: it is in the block
-	shadows map[int32]reg64 // machine address of what calls return, by id
-	weak    map[int32]bool  // ids for which no register was left
-	spare   []reg64         // registers that are left
-	frame   int             // bytes of the program's stack, if that is the machine's
+	regs     [numRegs]reg64  // places of the program's registers; NoReg for those that are not needed
+	blockReg reg64           // address of the run block
+	ctxReg   reg64           // address of the context; NoReg: it is in the block
+	budget   reg64           // NoReg: it is in the block
+	shadows  map[int32]reg64 // machine addresses of calls' results, by id
+	weak     map[int32]bool  // ids for which no register was left
+	spare    []reg64         // remaining registers
+	frame    int             // bytes of the program's stack, if it is on the machine's
 
 	jumpsBack map[int][]int // by head
 	depth     []int         // how many loops each slot is in
@@ -78,7 +78,7 @@ func newPlan(p *Program, l Layout) *plan {
 	}
 }
 
-// forgetFacts forgets what the verifier has proven, apart from which map is meant.
+// forgetFacts discards the proofs of the verifier, except which map is accessed.
 func (pl *plan) forgetFacts() {
 	for pc := range pl.facts {
 		f := &pl.facts[pc]
@@ -95,7 +95,7 @@ func (pl *plan) forgetFacts() {
 	}
 }
 
-// decide finds out which properties the program has.
+// decide determines the properties of the program.
 func (pl *plan) decide(l Layout) {
 	pl.tracked = pl.tracked && pl.recordsTracked(l)
 	pl.general, pl.anywhere, pl.reserves = false, false, false
@@ -141,7 +141,7 @@ func (pl *plan) decide(l Layout) {
 			pl.fails = pl.fails || f.mem.class != direct
 			pl.aligned = pl.aligned && f.mem.low&uint8(o.size-1) == 0
 			wet = wet && (f.mem.wet || o.code == opStoreK || o.code == opStoreX)
-			wet = wet && (o.code != opAtomic || f.mem.base.kind != inFrame) // whose alignment is not known
+			wet = wet && (o.code != opAtomic || f.mem.base.kind != inFrame) // its alignment is not known
 		}
 	}
 	pl.ownStack = pl.p.kind.hasRegs() && !l.Full && !pl.general && !pl.anywhere && !pl.locals && wet
@@ -149,7 +149,7 @@ func (pl *plan) decide(l Layout) {
 	pl.claims = pl.fails || !pl.ownStack
 }
 
-// isInline reports whether a call's code stands in line.
+// isInline reports whether a call's code is inline.
 func (pl *plan) isInline(h Helper, f *callFact, l Layout) bool {
 	var m *Map
 	if f.m >= 0 {
@@ -175,16 +175,16 @@ func (pl *plan) isInline(h Helper, f *callFact, l Layout) bool {
 	return false
 }
 
-// maxInlineCopy is the most that is copied into a ring in line.
+// maxInlineCopy is the largest inline copy into a ring.
 const maxInlineCopy = 256
 
 func (pl *plan) copiesInline(data access, m *Map) bool {
 	return data.class == direct && data.by != byAddress && data.base.kind != inRecord && data.size > 0 && data.size <= min(maxInlineCopy, m.maxRecord())
 }
 
-// recordsTracked reports whether it is known of each record where it is reserved
-// and where it ends, so that nothing must be kept of it in the block: one is open at
-// a time, and nothing can end the run or look for it meanwhile.
+// recordsTracked reports whether the reservation and the end of each record are
+// known, so that the block need not keep them: only one is open at a time, and while
+// it is, nothing can end the run or look for it.
 func (pl *plan) recordsTracked(l Layout) bool {
 	for pc := range pl.facts {
 		f, o := &pl.facts[pc], &pl.p.ops[pc]
@@ -212,7 +212,7 @@ func (pl *plan) recordsTracked(l Layout) bool {
 }
 
 // canNotFail reports whether a call, while records are tracked, can neither end the
-// run nor read memory of the program that is not known.
+// run nor read unknown memory of the program.
 func (pl *plan) canNotFail(h Helper, f *callFact, l Layout) bool {
 	switch h {
 	case HelperMapLookup, HelperMapUpdate, HelperMapDelete, HelperRingQuery, HelperGetFuncArg, HelperGetFuncRet:
@@ -229,20 +229,20 @@ func (pl *plan) canNotFail(h Helper, f *callFact, l Layout) bool {
 	return pl.isInline(h, f, l)
 }
 
-// places are the machine registers that may hold what must be kept, when all code is
-// in line: the context's address stays in RDI and the block's in RSI, as they came.
+// places are the machine registers available for values, if all code is inline: the
+// context's address stays in RDI and the block's in RSI, as at entry.
 var places = []reg64{x86.RDX, x86.RCX, x86.R8, x86.RBX, x86.RBP, x86.R12, x86.R13, x86.R14, x86.R15}
 
-// fixed are those of the program's registers when there are routines to call, which
-// have their arguments where the program has its, and keep the others; R12 is the
-// block.
+// fixedPlaces are the places of the program's registers if there are routines to
+// call. Routines have their arguments where the program has its own, and preserve the
+// others; R12 is the block.
 var fixedPlaces = [numRegs]reg64{
 	R0: x86.RAX, R1: x86.RDI, R2: x86.RSI, R3: x86.RDX, R4: x86.RCX, R5: x86.R8,
 	R6: x86.RBX, R7: x86.R13, R8: x86.R14, R9: x86.R15, R10: x86.RBP,
 }
 
-// assign gives machine registers to what needs one. It returns false when something
-// had to be decided anew for want of registers.
+// assign gives machine registers to the values that need one. It returns false if it
+// had to change a decision for want of registers.
 func (pl *plan) assign() bool {
 	var free []reg64
 	take := func() reg64 {
@@ -256,12 +256,12 @@ func (pl *plan) assign() bool {
 	pl.budget = x86.NoReg
 	pl.shadows = map[int32]reg64{}
 	if !pl.general && !pl.locals && pl.p.kind.hasRegs() {
-		pl.blk, pl.ctx, free = x86.RSI, x86.RDI, slices.Clone(places)
+		pl.blockReg, pl.ctxReg, free = x86.RSI, x86.RDI, slices.Clone(places)
 		pl.regs = [numRegs]reg64{R0: x86.RAX}
 		ok := true
 		for r := R1; r <= R10; r++ {
 			if r == R6 && pl.clock && len(free) == len(places) {
-				take() // the clock is read into RDX, which only what ends at a call may share
+				take() // the clock is read into RDX, so only values that end at a call may share it
 			}
 			pl.regs[r] = x86.NoReg
 			if pl.needed.has(uint8(r)) {
@@ -278,7 +278,7 @@ func (pl *plan) assign() bool {
 			return ok
 		}
 	}
-	pl.regs, pl.blk, pl.ctx = fixedPlaces, x86.R12, x86.NoReg
+	pl.regs, pl.blockReg, pl.ctxReg = fixedPlaces, x86.R12, x86.NoReg
 	for r := R6; r <= R10; r++ {
 		if !pl.needed.has(uint8(r)) && !pl.locals {
 			free = append(free, pl.regs[r])
@@ -288,18 +288,18 @@ func (pl *plan) assign() bool {
 	if !pl.assignMore(take) {
 		return false
 	}
-	pl.ctx = take()
-	pl.segments = pl.segments || pl.ctx == x86.NoReg
+	pl.ctxReg = take()
+	pl.segments = pl.segments || pl.ctxReg == x86.NoReg
 	pl.spare = free
 	return true
 }
 
-// assignMore is assign for what the program has no register for.
+// assignMore is assign for values that are not in registers of the program.
 func (pl *plan) assignMore(take func() reg64) bool {
 	if pl.charges {
 		pl.budget = take()
 	}
-	var groups [][]int // of shadows of which no two are needed at a time
+	var groups [][]int // sets of shadows of which no two are needed at a time
 	for i, id := range pl.ids {
 		if !pl.neededShadows.has(uint8(i)) {
 			continue
@@ -329,7 +329,7 @@ func (pl *plan) assignMore(take func() reg64) bool {
 	return true
 }
 
-// giveUp decides to do without the machine address of what a call returns.
+// giveUp gives up the machine address of a call's result.
 func (pl *plan) giveUp(id int32) {
 	if Helper(pl.p.ops[id-1].imm) == HelperRingReserve {
 		pl.tracked = false

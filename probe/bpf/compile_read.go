@@ -2,9 +2,15 @@ package bpf
 
 import "github.com/guestprobe/guestprobe/guest/x86"
 
-// readHelper emits probe_read and its variants (destination, size, address).
-// The guest's page tables decide what can be read: a load that faults is
-// resumed at its fixup.
+// readCoder emits reads of memory by address: the program's and the guest's.
+type readCoder struct {
+	*coder
+	maps int // of the program
+}
+
+// readHelper emits probe_read and its variants (destination, size, address). The
+// guest's page tables decide whether memory can be read: a load that faults resumes
+// at its fixup.
 func (c *compiler) readHelper(pc int, h Helper) error {
 	if !c.layout.Fixups {
 		return &HostOnlyError{pc, h, needsFix}
@@ -22,26 +28,26 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 	}
 	c.region(pc, R1, -1, x86.RSI, true)
 	if str {
-		c.Call(c.copyString())
+		c.Call(c.reads.copyString())
 	} else {
-		c.Call(c.copyGuest())
+		c.Call(c.reads.copyGuest())
 	}
 	c.take(pc, tmpB)
 	c.Place(done)
 	return nil
 }
 
-// jumpIfBad jumps to l when RDX is in the page that could not be read. RAX changes.
-func (c *compiler) jumpIfBad(l x86.Label) {
+// jumpIfBad jumps to l if RDX is in the page that could not be read. RAX changes.
+func (c readCoder) jumpIfBad(l x86.Label) {
 	c.Mov(8, x86.RAX, x86.RDX)
 	c.Shr(8, x86.RAX, imm(pageShift))
 	c.Cmp(8, x86.RAX, x86.At(c.blk, tmpPage))
 	c.Jcc(x86.CondE, l)
 }
 
-// noteBad emits: what could not be read from RDX on ends at last, R11 = what that
-// costs. RAX and R10 change.
-func (c *compiler) noteBad(last x86.Mem) {
+// noteBad emits: the unreadable range from RDX on ends at last; R11 = its cost. RAX
+// and R10 change.
+func (c readCoder) noteBad(last x86.Mem) {
 	two := c.NewLabel()
 	c.Lea(8, x86.RAX, last)
 	c.Shr(8, x86.RAX, imm(pageShift))
@@ -54,22 +60,8 @@ func (c *compiler) noteBad(last x86.Mem) {
 	c.set(tmpB, costFault)
 }
 
-// guestLoad emits a load from guest memory that resumes at bad when it faults.
-func (c *compiler) guestLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
-	c.addFixup(bad)
-	c.Movzx(size, dst, o)
-}
-
-// addFixup says that the next instruction resumes at bad when it faults.
-func (c *compiler) addFixup(bad x86.Label) {
-	c.fixups = append(c.fixups, struct {
-		at     int
-		resume x86.Label
-	}{c.Len(), bad})
-}
-
-// jumpIfOwn jumps to l when RDX is an address of the program's own memory.
-func (c *compiler) jumpIfOwn(l x86.Label) {
+// jumpIfOwn jumps to l if RDX is an address of the program's own memory.
+func (c readCoder) jumpIfOwn(l x86.Label) {
 	c.Mov(8, x86.RAX, x86.RDX)
 	c.Shr(8, x86.RAX, imm(segShift))
 	c.Sub(4, x86.RAX, imm(1))
@@ -77,9 +69,9 @@ func (c *compiler) jumpIfOwn(l x86.Label) {
 	c.Jcc(x86.CondB, l)
 }
 
-// clearDest emits: the RSI bytes at R9 become zero, RAX -EFAULT, return. RCX
-// changes, and R11 says what a read has cost.
-func (c *compiler) clearDest() {
+// clearDest emits: the RSI bytes at R9 become zero, RAX -EFAULT, return. RCX changes;
+// R11 is the cost of the read.
+func (c readCoder) clearDest() {
 	again := c.NewLabel()
 	c.Mov(8, x86.RCX, x86.RSI)
 	c.Place(again)
@@ -91,8 +83,8 @@ func (c *compiler) clearDest() {
 }
 
 // copyGuest is a routine: RSI bytes, at least one, at address RDX go to R9; RAX
-// becomes 0 or -EFAULT, R11 what it costs that it failed. It changes RCX, RDI, R8 and R10.
-func (c *compiler) copyGuest() x86.Label {
+// becomes 0 or -EFAULT, R11 the cost of the failure. It changes RCX, RDI, R8 and R10.
+func (c readCoder) copyGuest() x86.Label {
 	return c.routine("copy guest memory", func() {
 		bad, free, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.jumpIfOwn(ownMem)
@@ -146,7 +138,7 @@ func (c *compiler) copyGuest() x86.Label {
 
 // copyBytes emits a copy of n bytes from src to dst, in words and then bytes.
 // R10, R11 and RAX change; dst, src and n keep their values.
-func (c *compiler) copyBytes(dst, src, n reg64) {
+func (c readCoder) copyBytes(dst, src, n reg64) {
 	words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.set(tmpB, 0)
 	c.Lea(8, tmpA, x86.At(n, -8))
@@ -167,10 +159,10 @@ func (c *compiler) copyBytes(dst, src, n reg64) {
 	c.Place(end)
 }
 
-// copyString is a routine: the string at address RDX goes to the RSI bytes, at
-// least one, at R9; RAX becomes its length with the final zero, or -EFAULT, R11
-// what it costs that it failed. It changes RCX, RDI and R10.
-func (c *compiler) copyString() x86.Label {
+// copyString is a routine: the string at address RDX goes to the RSI bytes, at least
+// one, at R9; RAX becomes its length with the final zero, or -EFAULT, R11 the cost of
+// the failure. It changes RCX, RDI and R10.
+func (c readCoder) copyString() x86.Label {
 	return c.routine("copy string", func() {
 		bad, free, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.Mov(8, x86.RDI, tmp9)
@@ -216,5 +208,42 @@ func (c *compiler) copyString() x86.Label {
 		c.Place(clear)
 		c.Mov(8, tmp9, x86.RDI)
 		c.clearDest()
+	})
+}
+
+// translate is a routine: R9 becomes the machine address of the R10 bytes at
+// the program's address R11, or 0. RAX, R10 and R11 change.
+func (c readCoder) translate(write bool) x86.Label {
+	name, limit := "read", segLoadLen
+	if write {
+		name, limit = "write", segStorLen
+	}
+	return c.routine(name, func() {
+		bad := c.NewLabel()
+		c.Mov(8, x86.RAX, tmpB)
+		c.Shr(8, x86.RAX, imm(segShift))
+		c.Cmp(4, x86.RAX, imm(segMaps+c.maps))
+		c.Jcc(x86.CondAE, bad)
+		c.Shl(4, x86.RAX, imm(6))
+		c.Add(8, x86.RAX, c.blk)
+		e := x86.At(x86.RAX, blkSegs)
+		c.Mov(8, tmp9, tmpB)
+		c.Shr(8, tmp9, imm(elemShift))
+		c.And(4, tmp9, imm(elemMask))
+		c.Cmp(4, tmp9, e.Plus(segCount))
+		c.Jcc(x86.CondAE, bad)
+		c.Imul(8, tmp9, e.Plus(segStride))
+		c.And(4, tmpB, imm(offMask))
+		c.Cmp(8, tmpA, imm(offMask))
+		c.Jcc(x86.CondA, bad)
+		c.Add(8, tmpA, tmpB)
+		c.Cmp(4, tmpA, e.Plus(limit))
+		c.Jcc(x86.CondA, bad)
+		c.Add(8, tmp9, e.Plus(segBase))
+		c.Add(8, tmp9, tmpB)
+		c.Ret()
+		c.Place(bad)
+		c.set(tmp9, 0)
+		c.Ret()
 	})
 }

@@ -2,10 +2,13 @@ package bpf
 
 import "github.com/guestprobe/guestprobe/guest/x86"
 
-// reserveRoutine is a routine for one ring: it takes room for RDX bytes, and R9
-// becomes the machine address of the data, or 0 when there is none, which is
-// counted. RAX, RCX, RSI, RDI, R8, R10 and R11 change. It is Map.reserve.
-func (c *compiler) reserveRoutine(m *Map, i int) x86.Label {
+// ringCoder emits the reserving and publishing of records.
+type ringCoder struct{ *coder }
+
+// reserveRoutine is a routine for one ring: it reserves RDX bytes, and R9 becomes the
+// machine address of the data, or 0 if there is no room, which is counted. RAX, RCX,
+// RSI, RDI, R8, R10 and R11 change. It is Map.reserve.
+func (c ringCoder) reserveRoutine(m *Map, i int) x86.Label {
 	return c.routine("reserve "+string(rune('0'+i)), func() {
 		try, fits, whole, lose := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		size := m.ring.size
@@ -60,7 +63,7 @@ func (c *compiler) reserveRoutine(m *Map, i int) x86.Label {
 
 // publishRoutine is a routine: it publishes the record at R9 of RDX bytes. RAX
 // changes.
-func (c *compiler) publishRoutine(kind int) x86.Label {
+func (c ringCoder) publishRoutine(kind int) x86.Label {
 	return c.routine("publish "+string(rune('0'+kind)), func() {
 		c.Mov(4, x86.RAX, x86.At(c.blk, blkCPU))
 		c.Shl(8, x86.RAX, imm(recCPUShift))
@@ -97,13 +100,13 @@ func (c *compiler) ringOutput(pc int, h Helper, data, size, flags Reg) error {
 		c.Jcc(x86.CondNE, done)
 	}
 	c.Mov(8, x86.RDX, c.regs[size])
-	c.Call(c.reserveRoutine(m, i))
+	c.Call(c.rings.reserveRoutine(m, i))
 	c.result(errAgain)
 	c.Test(8, tmp9, tmp9)
 	c.Jcc(x86.CondE, done)
 	c.Mov(8, x86.RSI, x86.At(c.blk, tmpValue))
-	c.copyBytes(tmp9, x86.RSI, x86.RDX)
-	c.Call(c.publishRoutine(recData))
+	c.reads.copyBytes(tmp9, x86.RSI, x86.RDX)
+	c.Call(c.rings.publishRoutine(recData))
 	c.set(x86.RAX, 0)
 	c.Place(done)
 	return nil
@@ -122,18 +125,18 @@ func (c *compiler) ringReserve(pc int, h Helper) error {
 	c.Test(8, x86.RDX, x86.RDX)
 	c.Jcc(x86.CondNE, done)
 	c.Mov(8, x86.RDX, x86.RSI)
-	c.Call(c.reserveRoutine(m, i))
+	c.Call(c.rings.reserveRoutine(m, i))
 	c.set(x86.RAX, 0)
 	c.Test(8, tmp9, tmp9)
 	c.Jcc(x86.CondE, done)
-	c.Call(c.openRoutine())
+	c.Call(c.rings.openRoutine())
 	c.Place(done)
 	return nil
 }
 
-// openRoutine is a routine: it enters the reservation at R9 of RDX bytes, and
-// RAX becomes the program's address of it. RCX changes.
-func (c *compiler) openRoutine() x86.Label {
+// openRoutine is a routine: it records the reservation at R9 of RDX bytes, and RAX
+// becomes the program's address of it. RCX changes.
+func (c ringCoder) openRoutine() x86.Label {
 	return c.routine("open", func() {
 		for i := range MaxReservations {
 			next := c.NewLabel()
@@ -172,7 +175,7 @@ func (c *compiler) ringEnd(pc int, kind int) {
 	c.Test(8, tmp9, tmp9)
 	c.Jcc(x86.CondE, bad)
 	c.Mov(8, x86.RDX, x86.AtIndex(c.blk, tmpB, 1, blkRecords+8))
-	c.Call(c.publishRoutine(kind))
+	c.Call(c.rings.publishRoutine(kind))
 	c.Mov(8, x86.AtIndex(c.blk, tmpB, 1, blkRecords), imm(0))
 	c.Shl(4, tmpB, imm(2)) // segSize / blkRecordSize
 	c.Mov(4, x86.AtIndex(c.blk, tmpB, 1, blkSegs+segRecords*segSize+segCount), imm(0))
@@ -180,9 +183,9 @@ func (c *compiler) ringEnd(pc int, kind int) {
 	c.set(x86.RAX, 0)
 }
 
-// dropRecords emits the discarding of what the program reserved and did not
-// submit. RAX keeps its value.
-func (c *compiler) dropRecords() {
+// dropRecords emits code that discards the records that the program reserved and did
+// not submit. RAX keeps its value.
+func (c ringCoder) dropRecords() {
 	none := c.NewLabel()
 	c.Cmp(4, x86.At(c.blk, blkOpen), imm(0))
 	c.Jcc(x86.CondE, none)

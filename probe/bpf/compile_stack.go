@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	maxHops   = 1 << 8 // trampolines that stand for each other
+	maxHops   = 1 << 8 // trampolines that replace each other's addresses
 	headWords = 4      // of Trampolines
 )
 
-// walkOff is where a run block has room for a stack that is walked.
+// walkOff is where a run block has room for a stack walk.
 func (p *Program) walkOff() int { return p.localOff(len(p.maps)) }
 
-// stackHelper emits get_stack and get_stackid, of code that has frames.
+// stackHelper emits get_stack and get_stackid, for code with frames.
 func (c *compiler) stackHelper(pc int, h Helper) error {
 	f := c.facts[pc].call
 	flags, size := f.known[R4], f.known[R3]
@@ -35,10 +35,10 @@ func (c *compiler) stackHelper(pc int, h Helper) error {
 	case h == HelperGetStack && (!size.ok || size.v == 0 || size.v%8 != 0):
 		return &HostOnlyError{pc, h, "has no certain size"}
 	}
-	none := l.User && flags.v&stackUser == 0 // user code has no stack of the kernel's
+	none := l.User && flags.v&stackUser == 0 // user code has no kernel stack
 	if h == HelperGetStack {
 		c.region(pc, R2, int(size.v), 0, true)
-		c.walk(int(size.v)/8, none)
+		c.stacks.walk(int(size.v)/8, none)
 		end, clear, bad := c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.Mov(8, x86.RAX, x86.RCX)
 		c.Place(clear)
@@ -61,18 +61,24 @@ func (c *compiler) stackHelper(pc int, h Helper) error {
 		return err
 	}
 	c.Lea(8, tmp9, x86.At(c.blk, c.p.walkOff()))
-	c.walk(int(m.spec.ValueSize)/8, none)
+	c.stacks.walk(int(m.spec.ValueSize)/8, none)
 	done := c.NewLabel()
 	c.result(errFault)
 	c.Test(8, x86.RCX, x86.RCX)
 	c.Jcc(x86.CondE, done)
-	c.Call(c.keepStackRoutine(m, i, flags.v&StackNear != 0))
+	c.Call(c.stacks.keepStackRoutine(m, i, flags.v&StackNear != 0))
 	c.Place(done)
 	return nil
 }
 
-// walk emits RCX = how many addresses of the stack, at most limit, are at R9.
-func (c *compiler) walk(limit int, none bool) {
+// stackCoder emits walks of the interrupted stack, and the storing of stacks in maps.
+type stackCoder struct {
+	*coder
+	atReturn bool // the program runs where a call returns
+}
+
+// walk emits: up to limit addresses of the stack go to R9, and RCX = their number.
+func (c stackCoder) walk(limit int, none bool) {
 	if none {
 		c.set(x86.RCX, 0)
 		return
@@ -81,12 +87,12 @@ func (c *compiler) walk(limit int, none bool) {
 	c.Call(c.walkRoutine())
 }
 
-// walkRoutine is a routine: the addresses of the interrupted stack, at most RSI, go to R9; RCX
-// becomes how many they are, 0 where that cannot be said. It goes as the host does
+// walkRoutine is a routine: up to RSI addresses of the interrupted stack go to R9;
+// RCX becomes their number, 0 if it cannot be determined. It walks as the host does
 // (probe.Context.Stack). RAX, RDX, RDI, R8, R10 and R11 change.
 //
-// RAX is where a frame's code stands, R8 its RSP and RDX its RBP.
-func (c *compiler) walkRoutine() x86.Label {
+// RAX is the code address of a frame, R8 its RSP and RDX its RBP.
+func (c stackCoder) walkRoutine() x86.Label {
 	const pc, bp, sp, cfa = x86.RAX, x86.RDX, x86.R8, tmpA
 	return c.routine("walk", func() {
 		l, hops := c.layout.Frames, x86.At(c.blk, tmpSpin)
@@ -96,10 +102,11 @@ func (c *compiler) walkRoutine() x86.Label {
 		ctx := c.context(tmpB)
 		c.Mov(8, sp, x86.At(ctx, x86.PtSP))
 		c.Mov(8, bp, x86.At(ctx, x86.PtBP))
-		if c.p.kind.AtReturn() {
+		if c.atReturn {
 			c.info.ContextReads |= 1 << (x86.PtIP / 8)
 			c.Mov(8, pc, x86.At(ctx, x86.PtIP))
-			// Where the call returns to, which is no text only if no walk can go on from there.
+			// The address that the call returns to is outside of text only if no walk
+			// can continue from there.
 			again, first := c.NewLabel(), c.NewLabel()
 			c.Mov(4, hops, imm(maxHops))
 			c.Place(again)
@@ -133,7 +140,7 @@ func (c *compiler) walkRoutine() x86.Label {
 			c.Mov(8, x86.RDI, x86.At(c.blk, blkFrameRBP))
 		}
 
-		c.Place(step) // to the caller, whose RSP is in R10; RDI says where its RBP is
+		c.Place(step) // to the caller, whose RSP is in R10; RDI is the offset of its RBP
 		c.Test(4, cfa, imm(7))
 		c.Jcc(x86.CondNE, end)
 		c.Mov(8, pc, cfa)
@@ -171,7 +178,7 @@ func (c *compiler) walkRoutine() x86.Label {
 }
 
 // compareRange emits the comparison whether r is in the range: below. R10 and R11 change.
-func (c *compiler) compareRange(r reg64, x Range) {
+func (c stackCoder) compareRange(r reg64, x Range) {
 	c.set(tmpB, x.Start)
 	c.Mov(8, tmpA, r)
 	c.Sub(8, tmpA, tmpB)
@@ -179,9 +186,10 @@ func (c *compiler) compareRange(r reg64, x Range) {
 	c.Cmp(8, tmpA, tmpB)
 }
 
-// resolveTrampoline emits: pc becomes what the trampoline there stands for. It jumps to none
-// where none is, and to lost where that is not known. RDI, R10 and R11 change.
-func (c *compiler) resolveTrampoline(pc reg64, none, lost x86.Label) {
+// resolveTrampoline emits: pc becomes the address that the trampoline there replaces.
+// It jumps to none if there is no trampoline, and to lost if that address is not
+// known. RDI, R10 and R11 change.
+func (c stackCoder) resolveTrampoline(pc reg64, none, lost x86.Label) {
 	t := c.layout.Frames.Trampolines
 	head := func(n int) x86.Mem { return x86.At(tmpA, 8*(n-headWords)) }
 	c.Test(4, pc, imm(t.Size-1))
@@ -218,10 +226,10 @@ func (c *compiler) resolveTrampoline(pc reg64, none, lost x86.Label) {
 	c.Mov(8, pc, x86.RDI)
 }
 
-// rules emits, by binary search among those of all where not every address has the rule of
-// frame pointers, the rule of the code at RAX: R10 = the caller's RSP and RDI = where its RBP is
+// rules emits a binary search for the rule of the code at RAX, if not every address
+// has the rule of frame pointers: R10 = the caller's RSP, RDI = the offset of its RBP
 // from there, and a jump to step, or one to outer.
-func (c *compiler) rules(all []FrameAt, step, outer x86.Label) {
+func (c stackCoder) rules(all []FrameAt, step, outer x86.Label) {
 	apply := func(r FrameRule) {
 		if r.Outer {
 			c.Jmp(outer)
@@ -256,10 +264,10 @@ func (c *compiler) rules(all []FrameAt, step, outer x86.Label) {
 	search(all)
 }
 
-// keepStackRoutine is a routine for one map: the stack of RCX addresses, at least one, at R9 is put
-// into it. RAX becomes its number, or an errno. It is Map.keepStack, step by step, for
-// stacks that are not taken for the same. RDX, RSI, RDI, R8, R10 and R11 change.
-func (c *compiler) keepStackRoutine(m *Map, i int, near bool) x86.Label {
+// keepStackRoutine is a routine for one map: it stores the stack of RCX addresses, at
+// least one, at R9 in it. RAX becomes its number, or an errno. It is Map.keepStack,
+// step by step, without stackFast. RDX, RSI, RDI, R8, R10 and R11 change.
+func (c stackCoder) keepStackRoutine(m *Map, i int, near bool) x86.Label {
 	return c.routine(fmt.Sprintf("keep stack %d %t", i, near), func() {
 		try, again, other, claim := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		returns := c.errnoReturns()

@@ -5,8 +5,11 @@ import "github.com/guestprobe/guestprobe/guest/x86"
 // commSize is the length of a task's name in the guest, zeros included.
 const commSize = 16
 
-// checkTask returns an error for a call that asks for the current task, where that
-// is not known.
+// taskCoder emits reads of the guest's current task.
+type taskCoder struct{ *coder }
+
+// checkTask returns an error for a call that needs the current task, if that is not
+// known.
 func (c *compiler) checkTask(pc int, h Helper) error {
 	t := c.layout.Task
 	switch {
@@ -19,8 +22,8 @@ func (c *compiler) checkTask(pc int, h Helper) error {
 	return nil
 }
 
-// commHelper emits get_current_comm (destination, size) from what the guest says of
-// its task. Where it says nothing, the name is empty.
+// commHelper emits get_current_comm (destination, size) from the guest's data on its
+// task. Without such data the name is empty.
 func (c *compiler) commHelper(pc int) {
 	done, bytes, last, zero, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.checkSize(pc, R2)
@@ -29,7 +32,7 @@ func (c *compiler) commHelper(pc int) {
 	c.Jcc(x86.CondE, done)
 	c.region(pc, R1, -1, x86.RSI, true)
 	c.Mov(8, x86.RDI, tmp9)
-	c.comm(c.layout.Task, tmpA, x86.RAX)
+	c.tasks.comm(c.layout.Task, tmpA, x86.RAX)
 	c.Mov(8, x86.At(c.blk, tmpComm), tmpA)
 	c.Mov(8, x86.At(c.blk, tmpComm+8), x86.RAX)
 	c.Lea(8, x86.RSI, x86.AtIndex(x86.RSI, x86.NoReg, 1, -1)) // the last byte is always zero
@@ -56,7 +59,7 @@ func (c *compiler) commHelper(pc int) {
 }
 
 // taskAddress emits RAX = address of the current task's structure. R9 and R11 change.
-func (c *compiler) taskAddress(t *TaskProfile) {
+func (c taskCoder) taskAddress(t *TaskProfile) {
 	bad, done := c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
 	c.Mov(8, x86.RAX, tmp9)
@@ -67,7 +70,7 @@ func (c *compiler) taskAddress(t *TaskProfile) {
 }
 
 // pidTGID emits RAX = group and thread of the current task. R9 and R11 change.
-func (c *compiler) pidTGID(t *TaskProfile) {
+func (c taskCoder) pidTGID(t *TaskProfile) {
 	bad, done := c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
 	c.taskLoad(4, x86.RAX, x86.At(tmp9, int(t.TGID)), bad)
@@ -82,7 +85,7 @@ func (c *compiler) pidTGID(t *TaskProfile) {
 
 // comm emits lo, hi = the 16 bytes of the current task's name, cut at its first
 // zero byte and with zeros from there on. R9, R11 and RAX change.
-func (c *compiler) comm(t *TaskProfile, lo, hi reg64) {
+func (c taskCoder) comm(t *TaskProfile, lo, hi reg64) {
 	bad, done, long := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
 	c.taskLoad(8, lo, x86.At(tmp9, int(t.Comm)), bad)
@@ -102,11 +105,11 @@ func (c *compiler) comm(t *TaskProfile, lo, hi reg64) {
 	c.Place(done)
 }
 
-// cutString clears the bytes of r behind its first zero byte, and sets ZF when
-// there is none. With z = (r - 0x01..) & ^r & 0x80.. the lowest bit set in z is
-// the top one of the first zero byte, and z ^ (z-1) has all bits up to it; z is
-// 0, and all bits stay, when no byte is zero. R9 and R11 change.
-func (c *compiler) cutString(r reg64) {
+// cutString clears the bytes of r after its first zero byte, and sets ZF if r has
+// none. With z = (r - 0x01..) & ^r & 0x80.. the lowest bit set in z is the top one of
+// the first zero byte, and z ^ (z-1) has all bits up to it; if no byte is zero, z is
+// 0 and all bits stay. R9 and R11 change.
+func (c taskCoder) cutString(r reg64) {
 	c.set(tmp9, 0x0101010101010101)
 	c.Mov(8, tmpB, r)
 	c.Sub(8, tmpB, tmp9)
@@ -121,9 +124,9 @@ func (c *compiler) cutString(r reg64) {
 	c.Test(8, tmpB, tmpB)
 }
 
-// task emits r = address of the current task's structure, or a jump to bad. r
-// is none of RSP and RBP, whose addresses raise #SS. R11 changes.
-func (c *compiler) task(t *TaskProfile, r reg64, bad x86.Label) {
+// task emits r = address of the current task's structure, or a jump to bad. r must
+// not be RSP or RBP, whose addresses raise #SS. R11 changes.
+func (c taskCoder) task(t *TaskProfile, r reg64, bad x86.Label) {
 	s := t.Stack
 	if s == nil {
 		c.Mov(8, r, x86.AtGS(int(t.Current)))
@@ -139,9 +142,9 @@ func (c *compiler) task(t *TaskProfile, r reg64, bad x86.Label) {
 	c.Jcc(x86.CondNE, bad)
 }
 
-// taskLoad is a load from the guest's task structure, which is there if it is the
-// kernel that says where.
-func (c *compiler) taskLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
+// taskLoad is a load from the guest's task structure, which is always mapped if the
+// kernel itself points to it.
+func (c taskCoder) taskLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
 	if c.layout.Task.Stack != nil {
 		c.addFixup(bad)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// nativeCollection loads an object into memory that compiled code sees.
+// nativeProgram loads an object into memory that compiled code sees.
 func nativeProgram(t testing.TB, n *native, file, name string, l Layout, b BlockConfig) (*Collection, *compiled) {
 	t.Helper()
 	c := loadObject(t, file, n)
@@ -48,7 +48,7 @@ func TestCompiledCount(t *testing.T) {
 // a task structure of the test's own.
 func TestCompiledTask(t *testing.T) {
 	n := newNative(t)
-	task, err := low(t)
+	task, err := lowMemory(t)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool
 	if r0, err := name.run(regsContext(x86.Regs{RSP: addr + 4096})); r0 != 0 || err != nil {
 		t.Errorf("of no task: %#x, %v", r0, err)
 	}
-	// What faults goes on as if there were no task.
+	// A fault has the same result as a missing task.
 	for _, code := range []*compiled{ids, name} {
 		for _, f := range code.info.Fixups {
 			jmp, _ := x86.Jmp32(uint64(f.Fault), uint64(f.Resume))
@@ -395,7 +395,7 @@ func TestHashBothSides(t *testing.T) {
 	}
 	<-done
 	keys := map[string]bool{}
-	m.Each(func(key []byte, vals [][]byte) bool {
+	m.Walk(func(key []byte, vals [][]byte) bool {
 		if keys[string(key)] || le64(key) > 6 || le64(vals[0]) != ^le64(vals[0][8:]) {
 			t.Errorf("key % x: twice %v, value % x", key, keys[string(key)], vals[0])
 		}

@@ -2,9 +2,9 @@ package bpf
 
 import "github.com/guestprobe/guestprobe/guest/x86"
 
-// A typed program has its function's arguments, and what that returns, as words of its
-// context. In the guest there is struct pt_regs instead, and at a return what the entry
-// has left behind it: a load of a word becomes one of the place where that stands.
+// A typed program has its function's arguments and result as words of its context.
+// The guest has struct pt_regs instead, followed at a return by the data that the
+// entry has stored: a load of a word becomes a load from the corresponding place.
 
 // hostOnly returns why a typed program, or one that follows addresses of the kernel,
 // cannot be compiled, or "".
@@ -20,6 +20,8 @@ func (a *verifier) hostOnly() string {
 		case a.p.follows && load && f.mem.size == 0:
 			return "it follows addresses of the kernel, which the host does"
 		case !a.p.kind.typed():
+		case a.p.kind == Tracepoint && load && f.mem.base.kind == inContext && f.mem.off >= 8*int64(tracepointRegs):
+			return "it reads an argument that is on the stack, which the host does"
 		case a.escapes:
 			return "it gives its context away, which then must be as its function's type says, and that is made by the host"
 		case f.mem.base.kind == inContext && !(load && f.mem.class == direct && f.mem.by == byOffset && f.mem.size == 8 && f.mem.off%8 == 0):
@@ -38,8 +40,8 @@ func (a *verifier) hostOnly() string {
 	return ""
 }
 
-// placeWords has a typed program's loads of its context go where the words are in the
-// guest.
+// placeWords redirects a typed program's loads of its context to the places of the
+// words in the guest.
 func (pl *plan) placeWords() {
 	if !pl.p.kind.typed() {
 		return
@@ -51,12 +53,14 @@ func (pl *plan) placeWords() {
 	}
 }
 
-// wordAt returns where word i of a typed program's context is in that of a Kprobe or
-// Kretprobe.
+// wordAt returns the place of word i of a typed program's context in the context of a
+// Kprobe or Kretprobe.
 func (p *Program) wordAt(i int) int {
 	switch {
 	case p.kind == Fentry:
 		return x86.CallArgs[i]
+	case p.kind == Tracepoint:
+		return x86.CallArgs[i+1]
 	case i < p.args:
 		return RegsSize + entryArgs + 8*i
 	}

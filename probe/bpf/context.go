@@ -9,14 +9,18 @@ import (
 
 var errNoGuest = errors.New("no guest")
 
-// RegsSize is the size in bytes of the context of a probe's program: struct
-// pt_regs of x86-64 Linux (arch/x86/include/asm/ptrace.h), which clang's output
-// and the PT_REGS macros know.
+// RegsSize is the size in bytes of the context of a probe's program: struct pt_regs
+// of x86-64 Linux (arch/x86/include/asm/ptrace.h), which clang's output and the
+// PT_REGS macros use.
 const RegsSize = x86.PtRegsSize
 
-// ReturnSize is the size in bytes of the context of a Kretprobe's program: behind
-// struct pt_regs stands what PutEntry has kept. Linux has nothing like it.
+// ReturnSize is the size in bytes of the context of a Kretprobe's program: struct
+// pt_regs followed by the data of PutEntry. Linux has nothing like it.
 const ReturnSize = RegsSize + EntrySize
+
+// MaxRecord is the size in bytes of the context of an Event's program. A record is
+// not longer; bytes after it have no meaning.
+const MaxRecord = 2048
 
 // ContextSize returns the size in bytes of the context of a probe's program.
 func (k Kind) ContextSize() int {
@@ -27,26 +31,28 @@ func (k Kind) ContextSize() int {
 		return sysArgs + 8*len(sysCallArgs)
 	case SysExit:
 		return sysArgs + 8
+	case Event:
+		return MaxRecord
 	}
 	return RegsSize
 }
 
-// The context of the tracepoints of system calls (struct trace_event_raw_sys_enter and
-// _sys_exit, as kernel/trace/trace_syscalls.c fills them in for programs): a header that
-// is the kernel's own, the number of the call, and its arguments or its result. The
-// function of a system call has them in the registers of the user's code, to which its
-// only argument points (arch/x86/include/asm/syscall_wrapper.h).
+// The context of the tracepoints of system calls (struct trace_event_raw_sys_enter
+// and _sys_exit, as kernel/trace/trace_syscalls.c fills them in for programs): a
+// header that is the kernel's own, the number of the call, and its arguments or its
+// result. The function of a system call has them in the registers of the user's code,
+// to which its only argument points (arch/x86/include/asm/syscall_wrapper.h).
 const (
 	sysNumber = 8
 	sysArgs   = 16
 )
 
-// sysCallArgs is where in struct pt_regs the arguments of a system call are.
+// sysCallArgs are the offsets of a system call's arguments in struct pt_regs.
 var sysCallArgs = [6]int{x86.PtDI, x86.PtSI, x86.PtDX, x86.PtR10, x86.PtR8, x86.PtR9}
 
-// putCall writes the context of a system call's program into dst, of at least RegsSize
-// bytes: regs is where the registers of
-// the user's code are. What cannot be read is 0.
+// putCall writes the context of a system call's program into dst, of at least
+// RegsSize bytes: regs is the address of the registers of the user's code. Unreadable
+// words are 0.
 func putCall(dst []byte, kind Kind, env Env, regs, result uint64) {
 	user := dst[:RegsSize]
 	if env.ReadKernel(regs, user) != nil {
@@ -65,9 +71,10 @@ func putCall(dst []byte, kind Kind, env Env, regs, result uint64) {
 	}
 }
 
-// PutContext writes the context of the program into dst, which has at least ReturnSize
-// bytes, and returns it: the saved registers and the selectors of the interrupted code,
-// at a return what PutEntry has kept, and what it reads of the guest's memory by env.
+// PutContext writes the context of the program into dst, which has at least
+// ReturnSize bytes, and returns it: the saved registers and the selectors of the
+// interrupted code, at a return the data of PutEntry, and any guest memory it needs,
+// read through env.
 func (p *Program) PutContext(dst []byte, env Env, r *x86.Regs, cs, ss uint16, entry []byte) []byte {
 	if p.kind.isCall() {
 		regs := r.RDI
@@ -85,15 +92,40 @@ func (p *Program) PutContext(dst []byte, env Env, r *x86.Regs, cs, ss uint16, en
 		clear(dst[RegsSize+copy(dst[RegsSize:ReturnSize], entry) : ReturnSize])
 		return dst[:ReturnSize]
 	}
-	if p.kind == Fentry {
+	switch p.kind {
+	case Tracepoint:
+		p.putTracepoint(dst, env, r)
+		return dst[:p.contextSize()]
+	case Fentry:
 		var now [EntrySize]byte
 		PutEntry(now[:], 0, r)
 		copy(dst, now[entryArgs:])
-	} else {
+	default:
 		copy(dst, entry[entryArgs:EntrySize])
 	}
-	binary.LittleEndian.PutUint64(dst[8*p.args:], r.RAX) // behind the context, unless the program's has it
+	binary.LittleEndian.PutUint64(dst[8*p.args:], r.RAX) // after the context, unless the program's context has it
 	return dst[:p.contextSize()]
+}
+
+// maxTracepointArgs is the maximum number of arguments of a Linux tracepoint
+// (MAX_BPF_FUNC_ARGS, include/linux/bpf.h), and tracepointRegs is the number passed
+// in registers: the first one is not the tracepoint's.
+const (
+	maxTracepointArgs = 12
+	tracepointRegs    = len(x86.CallArgs) - 1
+)
+
+// putTracepoint writes the context of a tracepoint's program into dst. Unreadable
+// words are 0.
+func (p *Program) putTracepoint(dst []byte, env Env, r *x86.Regs) {
+	var now [EntrySize]byte
+	PutEntry(now[:], 0, r)
+	n := copy(dst[:8*p.args], now[entryArgs+8:])
+	if n < 8*p.args {
+		if rest := dst[n : 8*p.args]; env.ReadKernel(r.RSP+8, rest) != nil {
+			clear(rest)
+		}
+	}
 }
 
 // PutRegs writes the context of a program into dst, which has at least RegsSize

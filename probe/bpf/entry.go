@@ -6,21 +6,21 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// What a function's entry leaves for the program at its return, behind struct
-// pt_regs: the time, as of ktime_get_ns, and then the first six integer
-// arguments, 8 bytes each. EntryCode and PutEntry write it.
+// The data that a function's entry stores for the program at its return, after struct
+// pt_regs: the time, as of ktime_get_ns, and then the first six integer arguments, 8
+// bytes each. EntryCode and PutEntry write it.
 const (
 	entryTime = 0
 	entryArgs = 8
 	EntrySize = entryArgs + 8*len(x86.CallArgs)
 )
 
-// PutEntry writes what a function's entry leaves into dst, which has at least
-// EntrySize bytes.
+// PutEntry writes that data to dst, which has at least EntrySize bytes.
 func PutEntry(dst []byte, now uint64, r *x86.Regs) {
 	dst = dst[:EntrySize]
-	for i, v := range [...]uint64{now, r.RDI, r.RSI, r.RDX, r.RCX, r.R8, r.R9} {
-		binary.LittleEndian.PutUint64(dst[8*i:], v)
+	binary.LittleEndian.PutUint64(dst[entryTime:], now)
+	for i, v := range r.Args() {
+		binary.LittleEndian.PutUint64(dst[entryArgs+8*i:], v)
 	}
 }
 
@@ -28,11 +28,11 @@ func PutEntry(dst []byte, now uint64, r *x86.Regs) {
 // return address excluded.
 const EntryStack = 16
 
-// EntryCode is PutEntry as machine code, of which only what the program at the
-// return reads is written: i is of that program. The code is a function as
-// Compile makes them, whose R0 is 0, but RDX is the address to write to. reads
-// has bit n set when it reads the 8 bytes at 8n of struct pt_regs. There is no
-// code when nothing is read.
+// EntryCode is PutEntry as machine code, which writes only the data that the program
+// at the return reads: i is the Info of that program. The code is a function as
+// Compile makes them, whose R0 is 0, except that RDX is the address to write to.
+// reads has bit n set if it reads the 8 bytes at 8n of struct pt_regs. If nothing is
+// read, code is empty.
 func (i *Info) EntryCode() (code []byte, reads uint32) {
 	const rax, rcx, rdx, rsi, rdi = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI
 	wants := i.ContextReads >> (RegsSize / 8)

@@ -6,18 +6,19 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// ErrProbed is what Env.Poke fails with for the text of a probe.
+// ErrProbed is the error of Env.Poke for the text of a probe.
 var ErrProbed = errors.New("a probed instruction is there")
 
-// SettableReg reports whether a program may change the register with that number in struct
-// pt_regs: the general ones but for the stack pointer, and of flags the status flags.
+// SettableReg reports whether a program may change the register with that number in
+// struct pt_regs: the general registers except the stack pointer, and the status
+// flags.
 func SettableReg(n uint64) bool { return n < uint64(len(x86.PtRegs)) || n == x86.PtFlags/8 }
 
-// Env is the host side of the helpers: what a program that runs at an exit can
-// ask of the machine and the guest. One Env serves one vCPU; its methods are
-// called on that vCPU's thread, take no lock that is held for long, and
-// allocate nothing when they succeed. An error becomes a negative errno in the
-// program and does no other harm.
+// Env is the host side of the helpers: access to the machine and the guest for a
+// program that runs at an exit. One Env serves one vCPU; its methods are called on
+// that vCPU's thread, take no lock that is held for long, and allocate nothing when
+// they succeed. An error becomes a negative errno in the program and has no other
+// effect.
 type Env interface {
 	// Now returns the time in nanoseconds on the clock of ktime_get_ns.
 	Now() uint64
@@ -37,34 +38,34 @@ type Env interface {
 	// ReadKernel and ReadUser read all of p from guest memory, or fail.
 	ReadKernel(addr uint64, p []byte) error
 	ReadUser(addr uint64, p []byte) error
-	// Stack fills pcs with return addresses, innermost first and the first
-	// skip left out, of the guest's kernel or user stack, and returns how many
-	// there were.
+	// Stack fills pcs with return addresses, innermost first and the first skip
+	// omitted, of the guest's kernel or user stack, and returns their number.
 	Stack(pcs []uint64, skip int, user bool) (int, error)
-	// FileCode returns the address that the guest's image has for code of a file at the user
-	// address addr, or where it has none addr.
+	// FileCode returns the guest image's address for the code of a file at the user
+	// address addr, or addr if it has none.
 	FileCode(addr uint64) uint64
 	// FuncIP returns the address of the probed function.
 	FuncIP() uint64
-	// Cookie returns the number that was given with the probe.
+	// Cookie returns the cookie of the probe.
 	Cookie() uint64
-	// Watched returns a number of the access that a watch is about: what was there
-	// before (0), what is there now (1), whether it was a write (2).
-	Watched(number uint64) uint64
+	// WatchNumber returns a number of the access that a watch reports: the value
+	// before (0), the value now (1), whether it was a write (2).
+	WatchNumber(number uint64) uint64
 	// EntryArg reads argument n, from 1, as the function's entry had it on the
 	// stack: 8 bytes.
 	EntryArg(n uint64, p []byte) error
 	// OverrideReturn makes the probed function return v at once.
 	OverrideReturn(v uint64) error
-	// SetReg has the guest go on with v in a register, by its number in struct pt_regs. It
-	// fails for one that is not SettableReg.
+	// SetReg sets a register of the guest, by its number in struct pt_regs, to v. It
+	// fails unless it is a SettableReg.
 	SetReg(n, v uint64) error
-	// Stop has the vCPU stop at the hit when that has been dealt with, or with all every one.
+	// Stop stops the vCPU at the hit when that has been handled, or, if all is set,
+	// all vCPUs.
 	Stop(all bool) error
-	// Poke writes all of p to guest memory, or nothing. It fails with ErrProbed where a
+	// Poke writes all of p to guest memory, or nothing. It fails with ErrProbed if a
 	// probed instruction would be changed.
 	Poke(addr uint64, p []byte) error
-	// Trace takes a line of trace_printk. It must not keep msg.
+	// Trace prints a line of trace_printk. It must not keep msg.
 	Trace(msg []byte)
 }
 
@@ -113,8 +114,8 @@ func (NoEnv) FuncIP() uint64 { return 0 }
 // Cookie returns 0.
 func (NoEnv) Cookie() uint64 { return 0 }
 
-// Watched returns 0.
-func (NoEnv) Watched(uint64) uint64 { return 0 }
+// WatchNumber returns 0.
+func (NoEnv) WatchNumber(uint64) uint64 { return 0 }
 
 // EntryArg fails.
 func (NoEnv) EntryArg(uint64, []byte) error { return errNoGuest }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ParseHex reads bytes in hexadecimal with any white space between them, as
+// parseHex reads bytes in hexadecimal with any white space between them, as
 // conformance runners pass programs and memory.
-func ParseHex(s string) ([]byte, error) {
+func parseHex(s string) ([]byte, error) {
 	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
 	if err != nil {
 		return nil, fmt.Errorf("parse bytes in hex: %w", err)
@@ -30,11 +30,11 @@ func Interpret(p *Program, memory []byte) (uint64, error) {
 // program and memory are bytes in hexadecimal, the result is R0 in hexadecimal
 // without a prefix. Errors say whether parsing, checking or running failed.
 func Exec(program, memory string, run RunFunc) (string, error) {
-	code, err := ParseHex(program)
+	code, err := parseHex(program)
 	if err != nil {
 		return "", fmt.Errorf("program: %w", err)
 	}
-	mem, err := ParseHex(memory)
+	mem, err := parseHex(memory)
 	if err != nil {
 		return "", fmt.Errorf("memory: %w", err)
 	}

@@ -13,17 +13,17 @@ const (
 	FaultAlign               // atomic operation on an address that is not aligned
 	FaultBudget              // the run took too long
 	FaultDepth               // local calls nest too deep
-	FaultMapArg              // a helper was given something else than a map of the right kind
+	FaultMapArg              // a helper was given something other than a map of the right kind
 	FaultMemArg              // a helper was given memory that the program may not access
 	FaultRecordArg           // submit or discard of something that is not a reserved record
 	FaultRecords             // more records reserved at a time than MaxReservations
 	FaultSize                // a helper was given an impossible size
-	FaultFuncArg             // a helper was given something else than a function
-	FaultMissing             // an instruction for which the guest's kernel has not what it needs
+	FaultFuncArg             // a helper was given something other than a function
+	FaultMissing             // an instruction that needs something the guest's kernel lacks
 
 	numFaults
 
-	goOn FaultCode = 1 << 16 // no fault: the run goes on as another program
+	goOn FaultCode = 1 << 16 // no fault: the run continues as another program
 )
 
 var faultText = [numFaults]string{
@@ -42,7 +42,7 @@ var faultText = [numFaults]string{
 	FaultMissing:   "the guest's kernel does not have what this is about",
 }
 
-// String returns what happened, in a few words.
+// String returns a short description.
 func (c FaultCode) String() string {
 	if c < numFaults {
 		return faultText[c]
@@ -50,15 +50,15 @@ func (c FaultCode) String() string {
 	return fmt.Sprintf("fault %d", uint32(c))
 }
 
-// Fault is a violation that ended a run. The program did no harm, but what it
-// had already done to maps stays; records that it had reserved are discarded.
+// Fault is a violation that ended a run. The program has damaged nothing, but its
+// earlier changes to maps stay; records that it had reserved are discarded.
 type Fault struct {
 	Code FaultCode
 	PC   int    // slot of the instruction
-	Addr uint64 // what it tried to use, as the program sees it; 0 for FaultBudget and FaultDepth
+	Addr uint64 // the offending address, as the program sees it; 0 for FaultBudget and FaultDepth
 }
 
-// Error names the instruction, what happened and the address.
+// Error names the instruction, the fault and the address.
 func (f *Fault) Error() string {
 	if f.Addr == 0 && (f.Code == FaultBudget || f.Code == FaultDepth || f.Code == FaultMissing) {
 		return fmt.Sprintf("run program: instruction %d: %v", f.PC, f.Code)
@@ -73,8 +73,8 @@ type RunStats struct {
 	Last   Fault             // the latest fault
 }
 
-// Failed returns the number of runs that ended early.
-func (s *RunStats) Failed() uint64 {
+// Failures returns the number of runs that ended early.
+func (s *RunStats) Failures() uint64 {
 	var n uint64
 	for _, f := range s.Faults {
 		n += f

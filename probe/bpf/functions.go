@@ -2,8 +2,9 @@ package bpf
 
 import "sort"
 
-// functions are the functions of a program: the first begins at slot 0, each
-// other where a local call goes or whose address is taken, and each ends where the next one begins.
+// functions are the functions of a program: the first begins at slot 0, the others at
+// the targets of local calls and at addresses that are taken; each ends where the
+// next one begins.
 type functions struct {
 	starts []int // ascending
 	end    int   // slots of the program
@@ -25,8 +26,8 @@ func findFunctions(prog slots) *functions {
 	return f
 }
 
-// of returns the index of the function that slot pc belongs to.
-func (f *functions) of(pc int) int { return sort.SearchInts(f.starts, pc+1) - 1 }
+// indexOf returns the index of the function that slot pc belongs to.
+func (f *functions) indexOf(pc int) int { return sort.SearchInts(f.starts, pc+1) - 1 }
 
 // bounds returns the slots [lo, hi) of function i.
 func (f *functions) bounds(i int) (lo, hi int) {
@@ -38,6 +39,6 @@ func (f *functions) bounds(i int) (lo, hi int) {
 
 // size returns the slots of the function that begins at start.
 func (f *functions) size(start int) int {
-	lo, hi := f.bounds(f.of(start))
+	lo, hi := f.bounds(f.indexOf(start))
 	return hi - lo
 }

@@ -5,14 +5,14 @@ import (
 	"syscall"
 )
 
-// A hash map is a table of slots, each with a state word, a key and a value for
-// each copy. A key can only be in the window of hashWindow slots that begins
-// where its hash says; a lookup walks it up to the first slot that was never
-// used. Nobody ever holds a lock: who changes a slot claims it by compare and
-// swap of its state word, and who meets a claimed slot of the same hash tries
-// again a bounded number of times and then gives up with EBUSY, so that a vCPU
-// that was stopped half way, or an interrupt that hit the same probe, stalls
-// nobody. Compiled programs follow the same protocol with the same words.
+// A hash map is a table of slots, each with a state word, a key and a value for each
+// copy. A key can only be in the window of hashWindow slots that begins at the place
+// of its hash; a lookup walks the window up to the first slot that was never used.
+// There is no lock. A writer claims a slot by compare and swap of its state word.
+// Code that meets a claimed slot of the same hash retries a bounded number of times
+// and then fails with EBUSY. So a vCPU that was stopped half way, or an interrupt
+// that hit the same probe, stalls no other code. Compiled programs follow the same
+// protocol with the same words.
 //
 // A state word:
 //
@@ -21,8 +21,8 @@ import (
 //	| hash      | version  |state|
 //	+-----------+----------+-----+
 //
-// The version changes with every claim, so that an unchanged live word means
-// that the key in the slot is unchanged too.
+// The version changes with every claim, so an unchanged live word means that the key
+// in the slot is unchanged too.
 const (
 	slotEmpty    = 0 // never used
 	slotClaimed  = 1 // key and value are being written
@@ -35,17 +35,17 @@ const (
 	slotVerMask = 1<<32 - slotVersion
 
 	hashWindow = 32
-	hashSpins  = 16      // tries, on the host, before the processor is given to others
+	hashSpins  = 16      // tries, on the host, before yielding the processor
 	hashLooks  = 64      // tries to read an element
-	hashTries  = 1 << 10 // of an operation on the host that met another one
-	guestTries = 1 << 20 // likewise of one in the guest
+	hashTries  = 1 << 10 // tries of an operation on the host that conflicts with another one
+	guestTries = 1 << 20 // the same in the guest
 	hashMul    = 0x9e3779b97f4a7c15
 )
 
-// hashGeometry says where the parts of a hash map are.
+// hashGeometry has the places of the parts of a hash map.
 type hashGeometry struct {
 	mask    uint32 // slots - 1
-	keys    int    // offset of the keys; the state words are behind the header
+	keys    int    // offset of the keys; the state words follow the header
 	keySize int
 	stride  int // of keys, a multiple of 8
 }
@@ -76,16 +76,15 @@ func hashStep(h, chunk uint64) uint64 {
 	return h ^ h>>32
 }
 
-func (m *Map) slotWord(slot int) int { return mapHeader + 8*slot }
+func slotWord(slot int) int { return mapHeader + 8*slot }
 
 func (m *Map) keyAt(slot int) []byte {
 	at := m.hash.keys + slot*m.hash.stride
 	return m.area.Bytes[at : at+m.hash.keySize]
 }
 
-// keyEqual compares the key in slot with key. Words are read whole, and what
-// lies behind the key in the last one is not looked at: a hostile guest may
-// have written it.
+// keyEqual compares the key in slot with key. Whole words are read, but the bytes
+// after the key in the last word are ignored: a hostile guest may have written them.
 func (m *Map) keyEqual(slot int, key []byte) bool {
 	at := m.hash.keys + slot*m.hash.stride
 	for ; len(key) >= 8; key = key[8:] {
@@ -108,14 +107,14 @@ func partWord(b []byte) (w uint64) {
 	return w
 }
 
-// scan is what a walk over a key's window found.
+// scan is the result of a walk over a key's window.
 type scan struct {
 	slot int    // where the key is, or -1
 	word uint64 // its state word
 	free int    // first slot that can be claimed, or -1
 	was  uint64 // its state word
 	pos  int    // its place in the window
-	busy bool   // a slot of the same hash is claimed: the key may be coming
+	busy bool   // a slot of the same hash is claimed: the key may be about to appear
 }
 
 // hashScan walks the window of h.
@@ -124,14 +123,14 @@ func (m *Map) hashScan(key []byte, h uint32) scan {
 	mem := m.area.Bytes
 	for pos := range hashWindow {
 		slot := int((h + uint32(pos)) & m.hash.mask)
-		w := load64(mem, m.slotWord(slot))
+		w := load64(mem, slotWord(slot))
 		switch w & slotState {
 		case slotLive, slotUpdating:
 			if uint32(w>>32) != h || !m.keyEqual(slot, key) {
 				continue
 			}
-			if now := load64(mem, m.slotWord(slot)); (now^w)&^slotState != 0 || now&slotState != slotLive && now&slotState != slotUpdating {
-				r.busy = true // the slot changed hands under our eyes
+			if now := load64(mem, slotWord(slot)); (now^w)&^slotState != 0 || now&slotState != slotLive && now&slotState != slotUpdating {
+				r.busy = true // the slot changed hands during the scan
 				continue
 			}
 			r.slot, r.word = slot, w
@@ -154,8 +153,9 @@ func (m *Map) hashScan(key []byte, h uint32) scan {
 	return r
 }
 
-// yieldProcessor is called before a try: whoever is met may be on a thread that does not run, because
-// the host has more of them than processors, and then trying alone is of no use.
+// yieldProcessor is called before a try: the conflicting operation may be on a thread
+// that does not run, because the host has more threads than processors, and then
+// retrying alone cannot succeed.
 func yieldProcessor(try int) {
 	if try >= hashSpins {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -181,7 +181,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 		case r.slot >= 0 && flags == UpdateNoExist:
 			return errExist
 		case r.slot >= 0:
-			at := m.slotWord(r.slot)
+			at := slotWord(r.slot)
 			if r.word&slotState != slotLive || !cas64(mem, at, r.word, r.word^slotLive^slotUpdating) {
 				continue
 			}
@@ -207,7 +207,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 			continue
 		}
 		word := uint64(h)<<32 | (r.was+slotVersion)&slotVerMask | slotClaimed
-		at := m.slotWord(r.free)
+		at := slotWord(r.free)
 		if !cas64(mem, at, r.was, word) {
 			add64(mem, hdrCount, ^uint64(0))
 			continue
@@ -236,9 +236,9 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 }
 
 // hashRival looks for another claim of the same key after ours, at mine in the
-// window, was made. Both sides claim first and look second, so at least one
-// sees the other; the one further up goes on, the other gives way. It returns 0
-// to go on, errAgain to give way, errBusy when the other one does not move.
+// window, was made. Both sides claim first and look second, so at least one sees the
+// other; the one further up in the window continues, the other yields. It returns 0
+// to continue, errAgain to yield, errBusy if the other one makes no progress.
 func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 	mem := m.area.Bytes
 	for pos := range hashWindow {
@@ -247,7 +247,7 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 		}
 		slot := int((h + uint32(pos)) & m.hash.mask)
 		for spin := 0; ; spin++ {
-			w := load64(mem, m.slotWord(slot))
+			w := load64(mem, slotWord(slot))
 			state := w & slotState
 			if state == slotEmpty {
 				return 0
@@ -286,7 +286,7 @@ func (m *Map) hashDelete(key []byte) int {
 			}
 			return errNoEnt
 		}
-		if r.word&slotState == slotLive && cas64(mem, m.slotWord(r.slot), r.word, r.word^slotLive^slotGone) {
+		if r.word&slotState == slotLive && cas64(mem, slotWord(r.slot), r.word, r.word^slotLive^slotGone) {
 			add64(mem, hdrCount, ^uint64(0))
 			return 0
 		}
@@ -294,16 +294,16 @@ func (m *Map) hashDelete(key []byte) int {
 	return errBusy
 }
 
-// hashRead copies the element in slot, if there is one and it holds still.
+// hashRead copies the element in slot, if there is one and it is stable.
 func (m *Map) hashRead(slot int, key []byte, vals [][]byte) bool {
 	for try := range hashLooks {
 		yieldProcessor(try)
-		w := load64(m.area.Bytes, m.slotWord(slot))
+		w := load64(m.area.Bytes, slotWord(slot))
 		switch w & slotState {
 		case slotLive:
 			readShared(key, m.keyAt(slot))
 			m.readValues(slot, vals)
-			if load64(m.area.Bytes, m.slotWord(slot)) == w {
+			if load64(m.area.Bytes, slotWord(slot)) == w {
 				return true
 			}
 		case slotUpdating:

@@ -134,7 +134,7 @@ func TestFaults(t *testing.T) {
 			if !errors.As(err, &f) || *f != tt.want {
 				t.Fatalf("r0 %#x, %v, want %v", r0, err, &tt.want)
 			}
-			if s := v.Stats(); s.Runs != 1 || s.Failed() != 1 || s.Faults[tt.want.Code] != 1 || s.Last != tt.want {
+			if s := v.Stats(); s.Runs != 1 || s.Failures() != 1 || s.Faults[tt.want.Code] != 1 || s.Last != tt.want {
 				t.Errorf("stats %+v", s)
 			}
 			// Nothing that was reserved holds the ring up.

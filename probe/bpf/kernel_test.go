@@ -13,8 +13,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// testKernel has types whose fields stand elsewhere than those that the test objects
-// were compiled with.
+// testKernel has types whose fields have other offsets than those that the test
+// objects were compiled with.
 func testKernel(t testing.TB) *Kernel {
 	t.Helper()
 	word, i32, i16 := &btf.Int{Name: "unsigned long", Size: 8}, &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}, &btf.Int{Name: "short", Size: 2, Encoding: btf.Signed}
@@ -81,8 +81,8 @@ func loadFor(t testing.TB, name, section string) (*Collection, error) {
 	return c, err
 }
 
-// global returns the word of a data section at an offset.
-func global(t testing.TB, c *Collection, section string, off int) uint64 {
+// globalWord returns the word of a data section at an offset.
+func globalWord(t testing.TB, c *Collection, section string, off int) uint64 {
 	t.Helper()
 	v, err := c.Maps[section].Lookup(u32(0))
 	if err != nil {
@@ -105,7 +105,7 @@ func TestKernel(t *testing.T) {
 	if r0, err := NewVM(p.Program, 0).Run(regsContext(x86.Regs{}), kernelEnv()); r0 != 0 || err != nil {
 		t.Fatal(r0, err)
 	}
-	word := func(off int) uint64 { return global(t, c, ".bss", off) }
+	word := func(off int) uint64 { return globalWord(t, c, ".bss", off) }
 	for i, want := range []uint64{
 		1000<<32 | 4711, 250<<32 | 6<<16 | 1<<8, 'm'<<32 | 1, 9<<32 | 2, 0, 0xffffffff81000040, 0, 42, 43, uint64(le64([]byte("as it\x00\x00\x00"))),
 	} {
@@ -149,8 +149,8 @@ func TestKernelVersion(t *testing.T) {
 	}
 }
 
-// TestTyped: fentry and fexit programs have arguments and result by the function's type,
-// and loads by a kernel's pointers read its memory, 0 where there is none.
+// TestTyped: fentry and fexit programs have arguments and result by the function's
+// type, and loads through a kernel's pointers read its memory, 0 if it is not mapped.
 func TestTyped(t *testing.T) {
 	const file = 0xffff888000003000
 	c, err := loadFor(t, "typed.o", "")
@@ -201,7 +201,8 @@ func TestTyped(t *testing.T) {
 	}
 }
 
-// TestTypedRefused: what is not known of a function, and what is not in its registers.
+// TestTypedRefused: functions that are not known, and arguments that are not in
+// registers.
 func TestTypedRefused(t *testing.T) {
 	file, section := readObject(t, "typed.o"), "fentry/vfs_read"
 	for want, sel := range map[string]Selection{
@@ -270,7 +271,7 @@ func (c *Collection) variable(t testing.TB, name string) uint64 {
 	if ok {
 		for _, v := range section.Vars {
 			if v.Type.TypeName() == name {
-				return global(t, c, ".bss", int(v.Offset))
+				return globalWord(t, c, ".bss", int(v.Offset))
 			}
 		}
 	}

@@ -45,23 +45,24 @@ func (k MapKind) String() string {
 	return fmt.Sprintf("map type %d", uint32(k))
 }
 
-// MapKinds is a set of kinds.
-type MapKinds uint32
+// mapKinds is a set of kinds.
+type mapKinds uint32
 
 const (
-	hashMaps   MapKinds = 1<<Hash | 1<<PerCPUHash | 1<<LRUHash | 1<<PerCPULRU
-	lruMaps    MapKinds = 1<<LRUHash | 1<<PerCPULRU
-	arrayMaps  MapKinds = 1<<Array | 1<<PerCPUArray
+	hashMaps   mapKinds = 1<<Hash | 1<<PerCPUHash | 1<<LRUHash | 1<<PerCPULRU
+	lruMaps    mapKinds = 1<<LRUHash | 1<<PerCPULRU
+	arrayMaps  mapKinds = 1<<Array | 1<<PerCPUArray
 	elemMaps            = hashMaps | arrayMaps
-	mapsOfMaps MapKinds = 1<<ArrayOfMaps | 1<<HashOfMaps
-	queueMaps  MapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
-	ringMaps   MapKinds = 1 << RingBuf
-	// compiledMaps are those that compiled code works on; the others only the host has.
+	mapsOfMaps mapKinds = 1<<ArrayOfMaps | 1<<HashOfMaps
+	queueMaps  mapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
+	ringMaps   mapKinds = 1 << RingBuf
+	// compiledMaps are the kinds that compiled code supports; only the host supports
+	// the others.
 	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash | 1<<StackTrace
 	knownMaps    = elemMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
 )
 
-func (s MapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
+func (s mapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
 
 // InGuest reports whether programs in the guest can use maps of the kind.
 func (k MapKind) InGuest() bool { return compiledMaps.has(k) }
@@ -74,15 +75,15 @@ type MapSpec struct {
 	ValueSize  uint32            // 1 to MaxValueSize bytes, 0 for rings
 	MaxEntries uint32            // for rings their size in bytes, a power of two of at least MinRingSize
 	ReadOnly   bool              // programs may not write the values (constants of an object file)
-	Contents   []byte            // first bytes of an array's first value
+	Contents   []byte            // first bytes of an array's first value; of values of a multiple of 8 bytes also of those that follow
 	Extra      uint64            // map_extra: how many hashes a BloomFilter has
-	Values     map[uint32]string // names of the maps, or programs, that a map of them has
+	Values     map[uint32]string // for a map of maps or programs: their names
 
 	KeyType, ValueType *Type         // nil: not known
-	Records            map[int]*Type // what records of a ring may be, by size
+	Records            map[int]*Type // possible records of a ring, by size
 }
 
-// RecordType returns the type of a ring's record of n bytes, nil where it is not known.
+// RecordType returns the type of a ring's record of n bytes, nil if it is not known.
 func (s *MapSpec) RecordType(n int) *Type {
 	if s.ValueType != nil {
 		if size, err := btf.Sizeof(s.ValueType.t); err == nil && size == n {
@@ -101,18 +102,17 @@ const (
 	MinRingSize  = 4096
 	MaxRingSize  = 64 << 20
 
-	perfRingSize = 1 << 20 // of a map that was declared as PerfEvents
+	perfRingSize = 1 << 20 // of a map declared as PerfEvents
 )
 
-// ErrMapLimit is the cause when a map is refused for its size.
+// ErrMapLimit is the cause if a map is rejected for its size.
 var ErrMapLimit = errors.New("over the limit")
 
-// Map is a map in memory that programs on the host and in the guest share.
-// Where its parts are is decided when it is made and kept here, out of the
-// guest's reach: nothing that stands in the memory itself is ever used as a
-// size, an offset or an index without being bounded first. docs/programs.md
-// describes the layout byte by byte. All methods may be called from any thread
-// until Close.
+// Map is a map in memory that programs on the host and in the guest share. The places
+// of its parts are decided when it is made and kept here, out of the guest's reach:
+// values in the memory itself are never used as a size, an offset or an index without
+// being bounded first. docs/programs.md describes the layout byte by byte. All
+// methods may be called from any thread until Close.
 type Map struct {
 	spec MapSpec
 	cpus int
@@ -120,7 +120,7 @@ type Map struct {
 	area Area
 
 	perCPU  bool
-	extra   int                 // offset of what else the kind has: see the map's file
+	extra   int                 // offset of further data of the kind: see the map's file
 	inner   map[string]*Map     // of a map of maps, by key
 	progs   map[uint32]*Program // of a ProgArray
 	stride  int                 // of values, a multiple of 8
@@ -132,19 +132,19 @@ type Map struct {
 	writer  RingWriter // of a ring of NewWriter
 }
 
-// mapHeader is the size of the header that every map starts with. Only words in
-// it that several parties write stand in lines of their own.
+// mapHeader is the size of the header that every map starts with. Only words written
+// by several parties have cache lines of their own.
 const (
 	mapHeader = 256
 
 	hdrCount = 0   // hash: elements in it
 	hdrHead  = 0   // ring: bytes ever reserved
 	hdrTail  = 64  // ring: bytes ever consumed; the host writes it
-	hdrLost  = 128 // ring: records that found no room
+	hdrLost  = 128 // ring: records lost for lack of room
 )
 
-// NewMap makes an empty map for a machine of cpus vCPUs in memory from mem.
-// Errors name the map; for a size over a limit they are ErrMapLimit.
+// NewMap makes an empty map for a machine of cpus vCPUs in memory from mem. Errors
+// name the map; for a size over a limit they wrap ErrMapLimit.
 func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	if spec.Kind == PerfEvents {
 		spec.Kind, spec.KeySize, spec.ValueSize, spec.MaxEntries = RingBuf, 0, 0, perfRingSize
@@ -168,19 +168,19 @@ func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	return m, nil
 }
 
-// Spec returns what the map was made from.
+// Spec returns the specification of the map.
 func (m *Map) Spec() MapSpec { return m.spec }
 
-// CPUs returns how many vCPUs the map is for.
+// CPUs returns the number of vCPUs that the map is for.
 func (m *Map) CPUs() int { return m.cpus }
 
-// Size returns how many bytes of memory the map takes.
+// Size returns the bytes of memory of the map.
 func (m *Map) Size() int { return len(m.area.Bytes) }
 
 // PerCPU reports whether every vCPU has its own values.
 func (m *Map) PerCPU() bool { return m.perCPU }
 
-// Close gives the memory back. No program may use the map any more.
+// Close frees the memory. No program may use the map any more.
 func (m *Map) Close() {
 	if m.area.Bytes != nil {
 		m.mem.Free(m.area)
@@ -188,7 +188,7 @@ func (m *Map) Close() {
 	}
 }
 
-// segment returns what a program's pointers to values may reach.
+// segment returns the memory that a program's pointers to values may reach.
 func (m *Map) segment() segment {
 	if !elemMaps.has(m.spec.Kind) {
 		return segment{}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestLRU: a full map makes room, and what was used last stays.
+// TestLRU: a full map makes room, and the most recently used elements stay.
 func TestLRU(t *testing.T) {
 	for _, kind := range []MapKind{LRUHash, PerCPULRU} {
 		m := testMaps(t, Heap{}, MapSpec{Name: "lru", Kind: kind, KeySize: 4, ValueSize: 8, MaxEntries: 16})[0]
@@ -38,7 +38,7 @@ func TestLRU(t *testing.T) {
 			touch(k)
 		}
 		n := 0
-		m.Each(func(key []byte, vals [][]byte) bool {
+		m.Walk(func(key []byte, vals [][]byte) bool {
 			n++
 			if k := uint64(key[0]); !slices.Contains(model, uint32(k)) || le64(vals[m.copies()-1]) != 3*k {
 				t.Errorf("%v: key %d has %v, the model %v", kind, k, vals, model)
@@ -100,7 +100,7 @@ func TestQueues(t *testing.T) {
 				}
 			}
 			var all []uint64
-			m.Each(func(_ []byte, vals [][]byte) bool { all = append(all, le64(vals[0])); return true })
+			m.Walk(func(_ []byte, vals [][]byte) bool { all = append(all, le64(vals[0])); return true })
 			if kind == Stack {
 				slices.Reverse(all)
 			}
@@ -173,7 +173,7 @@ func TestStacks(t *testing.T) {
 		t.Error(n, e)
 	}
 	keys := 0
-	m.Each(func(key []byte, vals [][]byte) bool {
+	m.Walk(func(key []byte, vals [][]byte) bool {
 		keys++
 		return le64(vals[0]) == other[0] && int(key[0]) == id
 	})
@@ -194,7 +194,7 @@ func TestStacks(t *testing.T) {
 // TestRestore: what Each tells of a map makes another one the same, whatever was in that.
 func TestRestore(t *testing.T) {
 	content := func(m *Map) (all [][][]byte) {
-		m.Each(func(key []byte, vals [][]byte) bool {
+		m.Walk(func(key []byte, vals [][]byte) bool {
 			e := [][]byte{bytes.Clone(key)}
 			for _, v := range vals {
 				e = append(e, bytes.Clone(v))

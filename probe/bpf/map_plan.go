@@ -26,12 +26,12 @@ func (m *Map) plan() (int, error) {
 		return 0, fmt.Errorf("values of %d bytes: want 1 to %d: %w", s.ValueSize, MaxValueSize, ErrMapLimit)
 	case s.MaxEntries == 0 || s.MaxEntries > MaxEntries:
 		return 0, fmt.Errorf("%d entries: want 1 to %d: %w", s.MaxEntries, MaxEntries, ErrMapLimit)
-	case len(s.Contents) > int(s.ValueSize):
+	case len(s.Contents) > int(s.ValueSize) && (s.Kind != Array || s.ValueSize%8 != 0 || len(s.Contents) > int(s.ValueSize)*int(s.MaxEntries)):
 		return 0, fmt.Errorf("contents of %d bytes for a value of %d", len(s.Contents), s.ValueSize)
 	}
 	if s.Kind == ProgArray || s.Kind == CgroupArray || mapsOfMaps.has(s.Kind) {
 		m.values = mapHeader
-		return mapHeader, nil // what is in it is not in memory
+		return mapHeader, nil // its contents are not in memory
 	}
 	m.perCPU = s.Kind == PerCPUArray || s.Kind == PerCPUHash || s.Kind == PerCPULRU
 	m.stride = roundUp(int(s.ValueSize), 8)

@@ -2,15 +2,16 @@ package bpf
 
 import "fmt"
 
-// A queue is a ring of values, a stack a pile of them; a bloom filter is a set of bits
-// that knows of a value that it certainly is not in it. Who changes a queue holds the word
-// at hdrLock; who finds it held tries a bounded number of times and gives up with EBUSY.
+// A queue returns its oldest value first, a stack its newest; a bloom filter is a set
+// of bits that can tell that a value is certainly not in it. A writer of a queue
+// holds the word at hdrLock; code that finds it held retries a bounded number of
+// times and fails with EBUSY.
 const (
-	hdrLock  = 64 // of a queue or a stack: 1 = somebody changes it
-	hdrFirst = 8  // of a queue: place of its first value; hdrCount says how many there are
+	hdrLock  = 64 // of a queue or a stack: 1 = being changed
+	hdrFirst = 8  // of a queue: place of its first value; hdrCount is the number of values
 )
 
-// lock takes the queue, or reports that it could not.
+// lock takes the lock, or reports that it could not.
 func (m *Map) lock() bool {
 	for try := range hashTries {
 		yieldProcessor(try)
@@ -23,7 +24,8 @@ func (m *Map) lock() bool {
 
 func (m *Map) unlock() { store64(m.area.Bytes, hdrLock, 0) }
 
-// queuedSlot returns the place of value i of those in the queue, the next one out first.
+// queuedSlot returns the place of value i in the queue, counted from the next one
+// out.
 func (m *Map) queuedSlot(i uint64) int {
 	if m.spec.Kind == Stack {
 		i = load64(m.area.Bytes, hdrCount) - 1 - i
@@ -31,7 +33,7 @@ func (m *Map) queuedSlot(i uint64) int {
 	return int((load64(m.area.Bytes, hdrFirst) + i) % uint64(m.spec.MaxEntries))
 }
 
-// push puts a value in. With UpdateExist a full queue loses its oldest value for it.
+// push adds a value. With UpdateExist a full queue drops its oldest value for it.
 func (m *Map) push(val []byte, flags uint64) int {
 	if m.spec.Kind == BloomFilter {
 		return m.bloomAdd(val, flags)
@@ -58,7 +60,7 @@ func (m *Map) push(val []byte, flags uint64) int {
 	return 0
 }
 
-// takeValue copies the next value into val, and takes it out if it is to go.
+// takeValue copies the next value into val, and removes it if out is set.
 func (m *Map) takeValue(val []byte, out bool) int {
 	if !m.lock() {
 		return errBusy
@@ -80,8 +82,9 @@ func (m *Map) takeValue(val []byte, out bool) int {
 	return 0
 }
 
-// eachQueued is Each for queues and stacks: what comes out next comes first.
-func (m *Map) eachQueued(f func(key []byte, vals [][]byte) bool) {
+// walkQueue is Walk for queues and stacks: in the order in which values would be
+// taken out.
+func (m *Map) walkQueue(f func(key []byte, vals [][]byte) bool) {
 	vals := m.newValues()
 	for i := uint64(0); i < load64(m.area.Bytes, hdrCount); i++ {
 		readShared(vals[0], m.valueAt(m.queuedSlot(i), 0))
@@ -91,12 +94,13 @@ func (m *Map) eachQueued(f func(key []byte, vals [][]byte) bool) {
 	}
 }
 
-// bloomHashes is how many hashes a filter has that does not say (kernel/bpf/bloom_filter.c).
+// bloomHashes is the default number of hashes of a filter
+// (kernel/bpf/bloom_filter.c).
 const bloomHashes = 5
 
 // hashes returns how many hashes a bloom filter has.
-func (m *Map) hashes() int {
-	if n := int(m.spec.Extra & 0xf); n != 0 {
+func (s *MapSpec) hashes() int {
+	if n := int(s.Extra & 0xf); n != 0 {
 		return n
 	}
 	return bloomHashes
@@ -105,7 +109,7 @@ func (m *Map) hashes() int {
 // planBloom places the bits: 7/5 for each hash of each value, rounded up to a power of
 // two, as in Linux.
 func (m *Map) planBloom() (int, error) {
-	m.entries = max(nextPow2(int(m.spec.MaxEntries)*m.hashes()*7/5), 64)
+	m.entries = max(nextPow2(int(m.spec.MaxEntries)*m.spec.hashes()*7/5), 64)
 	if m.extra = mapHeader; m.entries/8 > MaxMapSize {
 		return 0, fmt.Errorf("%d bits: %w", m.entries, ErrMapLimit)
 	}
@@ -125,7 +129,7 @@ func (m *Map) bloomAdd(val []byte, flags uint64) int {
 		return errInval
 	}
 	mem := m.area.Bytes
-	for i := range m.hashes() {
+	for i := range m.spec.hashes() {
 		at, bit := m.bit(val, i)
 		for w := load64(mem, at); w&bit == 0 && !cas64(mem, at, w, w|bit); w = load64(mem, at) {
 		}
@@ -133,9 +137,9 @@ func (m *Map) bloomAdd(val []byte, flags uint64) int {
 	return 0
 }
 
-// bloomTest returns 0 where the value may be in the filter, errNoEnt where it is not.
+// bloomTest returns 0 if the value may be in the filter, errNoEnt if it is not.
 func (m *Map) bloomTest(val []byte) int {
-	for i := range m.hashes() {
+	for i := range m.spec.hashes() {
 		if at, bit := m.bit(val, i); load64(m.area.Bytes, at)&bit == 0 {
 			return errNoEnt
 		}

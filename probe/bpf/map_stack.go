@@ -6,8 +6,8 @@ import (
 )
 
 // A map of stacks has one place for each number that get_stackid may return, which is
-// the low bits of the stack's hash. A state word for each stands behind the header: 0
-// nothing, 1 being written, else the hash, how many addresses there are, and 2.
+// the low bits of the stack's hash. A state word for each follows the header: 0 is
+// empty, 1 is being written, else it is the hash, the number of addresses, and 2.
 const (
 	stackNone    = 0
 	stackWriting = 1
@@ -27,11 +27,12 @@ func (m *Map) planStacks() error {
 }
 
 // hasStack reports whether there is a stack with that number.
-func (m *Map) hasStack(id int) bool { return load64(m.area.Bytes, m.slotWord(id)) > stackWriting }
+func (m *Map) hasStack(id int) bool { return load64(m.area.Bytes, slotWord(id)) > stackWriting }
 
-// keepStack puts a stack into the map, if it is not there, and returns its number. With stackFast
-// stacks of the same hash are taken for the same. What has another stack's number takes its
-// place with stackReuse, goes on to the next ones with StackNear, and else is errExist.
+// keepStack puts a stack into the map, unless it is already there, and returns its
+// number. With stackFast stacks of the same hash count as equal. If the number
+// belongs to another stack, the new one replaces it with stackReuse, and tries the
+// next numbers with StackNear; otherwise the result is errExist.
 func (m *Map) keepStack(pcs []uint64, flags uint64) (id int, e int) {
 	var b [8 * maxPCs]byte
 	stack := b[:8*len(pcs)]
@@ -47,7 +48,7 @@ func (m *Map) keepStack(pcs []uint64, flags uint64) (id int, e int) {
 	}
 	for try := range hashTries {
 		yieldProcessor(try)
-		at := m.slotWord(id)
+		at := slotWord(id)
 		have := load64(mem, at)
 		switch {
 		case have == stackWriting:
@@ -85,7 +86,7 @@ func (m *Map) putStack(id int, stack []byte) int {
 	v := m.valueAt(id, 0)
 	copyShared(v, m.zero[:len(v)])
 	copyShared(v[:8*n], stack)
-	store64(m.area.Bytes, m.slotWord(id), uint64(hashOf(stack[:8*n]))<<32|uint64(n)<<8|stackThere)
+	store64(m.area.Bytes, slotWord(id), uint64(hashOf(stack[:8*n]))<<32|uint64(n)<<8|stackThere)
 	return 0
 }
 
@@ -100,13 +101,13 @@ func (m *Map) stackIs(id int, pcs []uint64) bool {
 	return true
 }
 
-// dropStack takes a stack out.
+// dropStack removes a stack.
 func (m *Map) dropStack(key []byte) int {
 	id, ok := m.find(key)
 	if !ok {
 		return errNoEnt
 	}
-	at := m.slotWord(id)
+	at := slotWord(id)
 	if have := load64(m.area.Bytes, at); have > stackWriting && cas64(m.area.Bytes, at, have, stackNone) {
 		return 0
 	}

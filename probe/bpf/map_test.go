@@ -82,7 +82,7 @@ func TestArrayMap(t *testing.T) {
 		t.Error("a value of 1 byte was accepted")
 	}
 	n := 0
-	m.Each(func(key []byte, vals [][]byte) bool {
+	m.Walk(func(key []byte, vals [][]byte) bool {
 		if binary.LittleEndian.Uint32(key) != uint32(n) || !bytes.Equal(vals[0], one[0]) {
 			t.Errorf("entry %d: % x = % x", n, key, vals)
 		}
@@ -152,7 +152,7 @@ func TestHashModel(t *testing.T) {
 				}
 			}
 			n := 0
-			m.Each(func(key []byte, vals [][]byte) bool {
+			m.Walk(func(key []byte, vals [][]byte) bool {
 				n++
 				if model[string(key)] != string(bytes.Join(vals, nil)) {
 					t.Errorf("key % x differs", key)
@@ -195,7 +195,7 @@ func TestHashConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 	seen := map[string]bool{}
-	m.Each(func(key []byte, vals [][]byte) bool {
+	m.Walk(func(key []byte, vals [][]byte) bool {
 		if seen[string(key)] {
 			t.Errorf("key % x is there twice", key)
 		}
@@ -210,13 +210,13 @@ func TestHashConcurrent(t *testing.T) {
 	}
 }
 
-// TestHashStalled: a slot that another vCPU claimed and never finished keeps
-// nobody waiting for ever.
+// TestHashStalled: a slot that another vCPU claimed and never finished does not block
+// other code forever.
 func TestHashStalled(t *testing.T) {
 	m := testMaps(t, Heap{}, hashSpec)[0]
 	key, val := u32(5), u64(1)
 	h := hashOf(key)
-	at := m.slotWord(int(h & m.hash.mask))
+	at := slotWord(int(h & m.hash.mask))
 	for _, state := range []uint64{slotClaimed, slotUpdating} {
 		store64(m.area.Bytes, at, uint64(h)<<32|slotVersion|state)
 		if state == slotUpdating {
@@ -234,8 +234,8 @@ func TestHashStalled(t *testing.T) {
 	}
 }
 
-// FuzzHostileMap fills the memory of maps with anything, as a hostile guest
-// can, and wants the host to go on: no panic, no hang, nothing out of bounds.
+// FuzzHostileMap fills the memory of maps with random bytes, as a hostile guest can.
+// The host continues: no panic, no hang, nothing out of bounds.
 func FuzzHostileMap(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, uint64(1))
 	f.Add(bytes.Repeat([]byte{0xff}, 64), uint64(3))
@@ -254,7 +254,7 @@ func FuzzHostileMap(f *testing.F) {
 				m.update(k, make([]byte, 8), key%4, 0)
 				m.remove(k)
 				n := 0
-				m.Each(func([]byte, [][]byte) bool { n++; return true })
+				m.Walk(func([]byte, [][]byte) bool { n++; return true })
 				if n > m.entries {
 					t.Errorf("%d entries of %d", n, m.entries)
 				}

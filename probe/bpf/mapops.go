@@ -12,7 +12,7 @@ import (
 const (
 	UpdateAny     = 0
 	UpdateNoExist = 1 // only a new key
-	UpdateExist   = 2 // only a key that is there
+	UpdateExist   = 2 // only an existing key
 )
 
 // Errors that helpers return to programs, negated.
@@ -54,7 +54,7 @@ func mapError(errno int) error {
 	return ErrMapKind
 }
 
-// find returns the slot that key is in.
+// find returns the slot of key.
 func (m *Map) find(key []byte) (int, bool) {
 	switch {
 	case arrayMaps.has(m.spec.Kind):
@@ -92,7 +92,7 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 	return errInval
 }
 
-// write stores what update was given.
+// write stores the values of update.
 func (m *Map) write(slot int, val []byte, cpu int) {
 	if !m.perCPU {
 		copyShared(m.valueAt(slot, 0), val)
@@ -118,9 +118,9 @@ func (m *Map) remove(key []byte) int {
 	return errInval
 }
 
-// copyShared copies len(dst) bytes into memory of a map that other vCPUs may
-// access at the same time. It writes whole aligned words, so that a reader sees
-// each old or new; keys and values have room for a whole last word.
+// copyShared copies len(dst) bytes into memory of a map that other vCPUs may access
+// at the same time. It writes whole aligned words, so that a reader sees each either
+// old or new; keys and values have room for a whole last word.
 func copyShared(dst, src []byte) {
 	n := len(dst)
 	src = src[:n]
@@ -165,8 +165,8 @@ func (m *Map) checkKey(what string, key []byte) error {
 	return nil
 }
 
-// Lookup returns copies of the values of key: one, or for a per-CPU map one for
-// each vCPU. Errors are ErrKeyNotFound, ErrMapKind, or about the key's length.
+// Lookup returns copies of the values of key: one, or one for each vCPU of a per-CPU
+// map. Errors are ErrKeyNotFound, ErrMapKind, or about the key's length.
 func (m *Map) Lookup(key []byte) ([][]byte, error) {
 	if err := m.checkKey("look up a key", key); err != nil {
 		return nil, err
@@ -219,12 +219,13 @@ func (m *Map) Update(key []byte, vals [][]byte, flag uint64) error {
 	return nil
 }
 
-// Restore makes the map what entries say: a key and its values each, as Each has told them of a map of
-// the same kind and size. No program may use the map meanwhile. What has no place ends it with an
-// error as Update's.
+// Restore sets the map's contents to entries: a key and its values each, as Walk
+// yields them of a map of the same kind and size. No program may use the map during
+// the call. It stops at the first entry that does not fit, with an error as of
+// Update.
 func (m *Map) Restore(entries [][][]byte) error {
 	m.empty()
-	if m.spec.Kind == Stack { // what was put in first comes out last
+	if m.spec.Kind == Stack { // the first value in is the last one out
 		entries = slices.Clone(entries)
 		slices.Reverse(entries)
 	}
@@ -236,7 +237,7 @@ func (m *Map) Restore(entries [][][]byte) error {
 	return nil
 }
 
-// put is Update of maps of all kinds that Each has something of.
+// put is Update for all kinds of maps that Walk visits.
 func (m *Map) put(key []byte, vals [][]byte) error {
 	if m.spec.Kind != Queue && m.spec.Kind != Stack && m.spec.Kind != StackTrace {
 		return m.Update(key, vals, UpdateAny)
@@ -259,14 +260,14 @@ func (m *Map) put(key []byte, vals [][]byte) error {
 	return nil
 }
 
-// empty takes everything out, but of an array, all of whose elements are always there.
+// empty deletes everything, except in an array, whose elements always exist.
 func (m *Map) empty() {
 	if m.spec.Kind == Queue || m.spec.Kind == Stack {
 		store64(m.area.Bytes, hdrCount, 0)
 		return
 	}
 	var had [][]byte
-	m.Each(func(key []byte, _ [][]byte) bool { had = append(had, bytes.Clone(key)); return true })
+	m.Walk(func(key []byte, _ [][]byte) bool { had = append(had, bytes.Clone(key)); return true })
 	for _, key := range had {
 		_ = m.Delete(key) // ErrMapKind, of an array
 	}
@@ -283,13 +284,13 @@ func (m *Map) Delete(key []byte) error {
 	return nil
 }
 
-// Each calls f with a copy of every key and its values, until f returns false.
-// Keys that come or go meanwhile may or may not be seen. The slices are reused
-// for the next call. What is in a queue or on a stack has an empty key; a ring, and a
-// map of what is not bytes, has nothing.
-func (m *Map) Each(f func(key []byte, vals [][]byte) bool) {
+// Walk calls f with a copy of every key and its values, until f returns false. Keys
+// that are added or deleted during the walk may or may not be seen. The slices are
+// reused for the next call. Values of a queue or a stack have an empty key; f is not
+// called for a ring, nor for a map of maps or programs.
+func (m *Map) Walk(f func(key []byte, vals [][]byte) bool) {
 	if m.spec.Kind == Queue || m.spec.Kind == Stack {
-		m.eachQueued(f)
+		m.walkQueue(f)
 		return
 	}
 	key, vals := make([]byte, m.spec.KeySize), m.newValues()
@@ -311,7 +312,7 @@ func (m *Map) Each(f func(key []byte, vals [][]byte) bool) {
 	}
 }
 
-// slots returns how many places for elements there are to be looked at, of one vCPU.
+// slots returns the number of places for elements to look at, for one vCPU.
 func (m *Map) slots() int {
 	switch {
 	case arrayMaps.has(m.spec.Kind):

@@ -5,13 +5,12 @@ import "fmt"
 // Area is memory that holds a map, or the run block of a vCPU.
 type Area struct {
 	Bytes []byte // as the host sees it, aligned to 64
-	Addr  uint64 // where compiled code sees it; 0 when only the host does
+	Addr  uint64 // as compiled code sees it; 0 if only the host uses it
 }
 
-// Memory provides the bytes that maps live in. The machine gives out guest
-// memory that its exec areas can reach; Heap serves programs that only the host
-// runs. Alloc returns size zeroed bytes that start at a multiple of 64 and stay
-// where they are until Free.
+// Memory provides the memory of maps. The machine provides guest memory within reach
+// of its exec areas; Heap is for programs that only the host runs. Alloc returns size
+// zeroed bytes that start at a multiple of 64 and stay where they are until Free.
 type Memory interface {
 	Alloc(size int) (Area, error)
 	Free(Area)
@@ -35,14 +34,14 @@ func (Heap) Free(Area) {}
 //	| segment | element        | offset        |
 //	+---------+----------------+---------------+
 //
-// where a segment is the context, the stack, a ring record or the values of a
-// map, and an element is one value. Every load and store looks its segment up
-// in a table and bounds element and offset by what it finds there, so that
-// arithmetic on a pointer cannot reach the neighbouring value, let alone
-// anything else. Both back ends use the same numbers, and no program can learn
-// or forge an address of the guest or the host. With 4-level paging all these addresses are
-// non-canonical; with 5 levels they are user addresses that Linux gives only to
-// who asks for one beyond 47 bits (Documentation/arch/x86/x86_64/5level-paging.rst).
+// where a segment is the context, the stack, a ring record or the values of a map,
+// and an element is one value. Every load and store looks its segment up in a table
+// and bounds element and offset by the entry there, so arithmetic on a pointer cannot
+// reach the neighboring value, let alone anything else. Both back ends use the same
+// numbers, and no program can learn or forge an address of the guest or the host.
+// With 4-level paging all these addresses are non-canonical; with 5 levels they are
+// user addresses that Linux assigns only on request for addresses beyond 47 bits
+// (Documentation/arch/x86/x86_64/5level-paging.rst).
 const (
 	segShift  = 48
 	elemShift = 24
@@ -53,16 +52,16 @@ const (
 	segStack   = 2
 	segRecords = 3 // one for each reservation that a program can hold at a time
 	segMaps    = segRecords + MaxReservations
-	maxSegs    = segMaps + MaxMaps + MaxFrames // those of for_each_map_elem are behind the maps'
+	maxSegs    = segMaps + MaxMaps + MaxFrames // the segments of for_each_map_elem follow the maps'
 
 	// handleBit distinguishes the handle of a map from an address.
 	handleBit = 1 << 62
-	// funcBit distinguishes that of a function.
+	// funcBit distinguishes the handle of a function.
 	funcBit = 1 << 61
 )
 
-// MaxReservations is how many ring records a program can hold at a time
-// between reserve and submit or discard.
+// MaxReservations is the most ring records that a program can hold at a time between
+// reserve and submit or discard.
 const MaxReservations = 4
 
 func segPointer(seg, elem, off int) uint64 {
@@ -73,7 +72,7 @@ func funcHandle(slot int) uint64 { return funcBit | uint64(slot) }
 
 func mapHandle(i int) uint64 { return handleBit | uint64(i) }
 
-// segment is what addresses of one segment may reach, on the host.
+// segment is the memory that addresses of one segment may reach, on the host.
 type segment struct {
 	bytes    []byte
 	stride   uint64 // bytes from element to element
@@ -82,10 +81,10 @@ type segment struct {
 	readOnly bool
 }
 
-// at returns the n bytes at address p, or nil when they are not wholly inside
-// one element. It bounds the element by the segment and the slice by the bytes,
-// so that a segment that does not describe its bytes cannot do harm.
-func (s *segment) at(p, n uint64) []byte {
+// bytesAt returns the n bytes at address p, or nil if they are not wholly inside one
+// element. It bounds the element by the segment and the slice by the bytes, so that a
+// segment with wrong bounds cannot do harm.
+func (s *segment) bytesAt(p, n uint64) []byte {
 	elem, off := p>>elemShift&elemMask, p&offMask
 	if elem >= s.count || off+n > s.limit {
 		return nil

@@ -11,9 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// native executes compiled programs on this CPU. One mapping holds the entry
-// code, its stack, the compiled code, and whatever is allocated from it as a
-// Memory: the addresses that compiled code sees are those of this process.
+// native executes compiled programs on this CPU. One mapping holds the entry code,
+// its stack, the compiled code, and everything allocated from it as a Memory: the
+// addresses in compiled code are this process's.
 //
 //	0x0000  entry code
 //	0x1000  nativeState
@@ -40,11 +40,11 @@ const (
 	nativeSize     = 64 << 20
 )
 
-// newNative maps and assembles. SAFETY: the mapping is executable memory that
-// belongs to this native until the test ends; call is a Go function value, a
-// pointer to a word that holds the code's address. The entry code saves the
-// registers that Go's ABI keeps (RSP, RBP, R14, R15) and never blocks. A signal
-// meanwhile runs on the thread's signal stack, so RSP may be anything.
+// newNative maps and assembles. SAFETY: the mapping is executable memory that belongs
+// to this native until the test ends; call is a Go function value, a pointer to a
+// word that holds the code's address. The entry code saves the registers that Go's
+// ABI keeps (RSP, RBP, R14, R15) and never blocks. A signal during the call runs on
+// the thread's signal stack, so RSP may be anything.
 func newNative(t testing.TB) *native {
 	mem, err := syscall.Mmap(-1, 0, nativeSize, syscall.PROT_READ|syscall.PROT_WRITE|syscall.PROT_EXEC,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
@@ -206,8 +206,8 @@ func (n *native) Load(code []byte) (func(ctx, block, length uint64) (uint64, err
 	return func(ctx, block, length uint64) (uint64, error) { return n.invoke(a.Addr, ctx, block, length) }, nil
 }
 
-// low returns memory below 2 GiB, whose address is a displacement.
-func low(t *testing.T) (Area, error) {
+// lowMemory returns memory below 2 GiB, whose address is a displacement.
+func lowMemory(t *testing.T) (Area, error) {
 	b, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_32BIT)
 	if err != nil {
 		return Area{}, err

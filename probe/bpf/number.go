@@ -5,11 +5,10 @@ import (
 	"math/bits"
 )
 
-// number is what is known of 64 bits: a range without sign and one with it, and
-// some of the bits. All of it holds at once; tidy lets each part learn from the
-// others. The bits are as in "Sound, Precise, and Fast Abstract Interpretation with
-// Tristate Numbers" (Vishwanathan et al., CGO 2022), which is how Linux's verifier
-// has them.
+// number is the knowledge about 64 bits: an unsigned range, a signed range, and some
+// of the bits. All of it holds at once; tidy refines each part by the others. The
+// bits are as in "Sound, Precise, and Fast Abstract Interpretation with Tristate
+// Numbers" (Vishwanathan et al., CGO 2022), as in Linux's verifier.
 type number struct {
 	ulo, uhi uint64
 	lo, hi   int64
@@ -17,8 +16,8 @@ type number struct {
 	half     half
 }
 
-// half is the range of a number's lower 32 bits, without sign and with it. Comparisons of 32 bits say it of a number
-// whose upper half is not known.
+// half is the unsigned and signed range of a number's lower 32 bits. Comparisons of
+// 32 bits give it for a number whose upper half is not known.
 type half struct {
 	ulo, uhi uint32
 	lo, hi   int32
@@ -34,42 +33,41 @@ func constant(v uint64) number {
 	return number{v, v, int64(v), int64(v), v, 0, half{w, w, int32(w), int32(w)}}
 }
 
-// between is a number in a range without sign.
-func between(lo, hi uint64) number {
+// numberBetween is a number in an unsigned range.
+func numberBetween(lo, hi uint64) number {
 	n := anyNumber
 	n.ulo, n.uhi = lo, hi
 	n.tidy()
 	return n
 }
 
-// betweenSigned is a number in a range with sign.
-func betweenSigned(lo, hi int64) number {
+// numberBetweenSigned is a number in a signed range.
+func numberBetweenSigned(lo, hi int64) number {
 	n := anyNumber
 	n.lo, n.hi = lo, hi
 	n.tidy()
 	return n
 }
 
-// ofBits is a number of which bits are known.
-func ofBits(val, unk uint64) number {
+// numberOfBits is a number with these known bits.
+func numberOfBits(val, unk uint64) number {
 	n := anyNumber
 	n.val, n.unk = val&^unk, unk
 	n.tidy()
 	return n
 }
 
-// single returns the number when there is only one.
-func (n *number) single() (uint64, bool) { return n.ulo, n.ulo == n.uhi }
+// singleValue returns the number if there is only one possible.
+func (n *number) singleValue() (uint64, bool) { return n.ulo, n.ulo == n.uhi }
 
-// tidy lets the parts learn from each other. It returns false when no number is
-// like that.
+// tidy refines the parts by each other. It returns false if no number satisfies them.
 func (n *number) tidy() bool {
 	for range 2 {
-		// From the bits.
+		// Use the bits.
 		const sign = 1 << 63
 		n.ulo, n.uhi = max(n.ulo, n.val), min(n.uhi, n.val|n.unk)
 		n.lo, n.hi = max(n.lo, int64(n.val|n.unk&sign)), min(n.hi, int64(n.val|n.unk&^sign))
-		// Where the lowest bits are known, ranges begin and end with these.
+		// If the lowest bits are known, ranges begin and end with these.
 		if low := uint64(1)<<bits.TrailingZeros64(n.unk|sign) - 1; low != 0 && n.ulo <= n.uhi && n.lo <= n.hi {
 			up, down := (n.val-n.ulo)&low, (n.uhi-n.val)&low
 			if n.uhi-n.ulo < up || n.uhi-n.ulo < down {
@@ -82,7 +80,7 @@ func (n *number) tidy() bool {
 			}
 			n.lo, n.hi = n.lo+int64(up), n.hi-int64(down)
 		}
-		// Where the sign is known the ranges are one.
+		// If the sign is known both ranges are the same.
 		if n.lo >= 0 || n.hi < 0 {
 			n.ulo, n.uhi = max(n.ulo, uint64(n.lo)), min(n.uhi, uint64(n.hi))
 		}
@@ -106,7 +104,7 @@ func (n *number) tidy() bool {
 	return true
 }
 
-// tidyHalf lets the range of the lower half and the rest learn from each other.
+// tidyHalf refines the range of the lower half and the rest by each other.
 func (n *number) tidyHalf() bool {
 	h, val, unk := &n.half, uint32(n.val), uint32(n.unk)
 	const sign = 1 << 31
@@ -145,7 +143,7 @@ func (n *number) tidyHalf() bool {
 	return n.ulo <= n.uhi && n.lo <= n.hi
 }
 
-// lowerOf is what is known of a number whose lower half is that of n.
+// lowerOf is the knowledge about a number whose lower half is that of n.
 func lowerOf(n number) number {
 	r := anyNumber
 	r.val, r.unk, r.half = n.val&math.MaxUint32, n.unk|^uint64(math.MaxUint32), n.half
@@ -153,8 +151,8 @@ func lowerOf(n number) number {
 	return r
 }
 
-// meet adds what is known of the same number from elsewhere. It returns false when
-// both cannot be.
+// meet adds knowledge about the same number from elsewhere. It returns false if both
+// contradict each other.
 func (n *number) meet(o number) bool {
 	if (n.val^o.val)&^(n.unk|o.unk) != 0 {
 		return false
@@ -166,14 +164,14 @@ func (n *number) meet(o number) bool {
 	return n.ulo <= n.uhi && n.lo <= n.hi && n.tidy()
 }
 
-// join is what is known of a number that is one or the other.
+// join is the knowledge about a number that is one or the other.
 func (n number) join(o number) number {
 	unk := n.unk | o.unk | (n.val ^ o.val)
 	h := half{min(n.half.ulo, o.half.ulo), max(n.half.uhi, o.half.uhi), min(n.half.lo, o.half.lo), max(n.half.hi, o.half.hi)}
 	return number{min(n.ulo, o.ulo), max(n.uhi, o.uhi), min(n.lo, o.lo), max(n.hi, o.hi), n.val &^ unk, unk, h}
 }
 
-// widen is join for a number that has grown to what o says and may go on: each end
+// widen is join for a number that has grown to o and may continue to grow: each end
 // that has moved goes to the next of stops, which are ascending.
 func (n number) widen(o number, stops []int64) number {
 	j := n.join(o)
@@ -195,12 +193,12 @@ func (n number) widen(o number, stops []int64) number {
 	}
 	j.lo, j.hi = n.lo, n.hi
 	switch {
-	case j.lo >= 0: // the ranges are one
+	case j.lo >= 0: // both ranges are the same
 		j.ulo, j.uhi = uint64(j.lo), uint64(j.hi)
 	case j.ulo != n.ulo || j.uhi != n.uhi:
 		j.ulo, j.uhi = 0, math.MaxUint64
 	}
-	if j.unk != n.unk { // of the bits only alignment lasts
+	if j.unk != n.unk { // only alignment survives of the bits
 		low := uint64(1)<<bits.TrailingZeros64(j.unk) - 1
 		j.val, j.unk = j.val&low, ^low
 	}
@@ -211,8 +209,8 @@ func (n number) widen(o number, stops []int64) number {
 	return j
 }
 
-// as32 is the lower half of a number, extended with zeros.
-func (n number) as32() number {
+// truncate32 is the lower half of a number, extended with zeros.
+func (n number) truncate32() number {
 	const lower = math.MaxUint32
 	if n.uhi <= lower {
 		return n
@@ -222,17 +220,17 @@ func (n number) as32() number {
 	return m
 }
 
-// extended is the low size bytes of a number, extended with their sign.
-func (n number) extended(size int) number {
+// signExtend is the low size bytes of a number, extended with their sign.
+func (n number) signExtend(size int) number {
 	unused := 64 - 8*size
 	least, most := int64(math.MinInt64)>>unused, int64(math.MaxInt64)>>unused
 	if n.lo >= least && n.hi <= most {
 		return n
 	}
-	if v, ok := n.single(); ok {
+	if v, ok := n.singleValue(); ok {
 		return constant(uint64(int64(v) << unused >> unused))
 	}
-	r := betweenSigned(least, most)
+	r := numberBetweenSigned(least, most)
 	if size == 4 {
 		r.lo, r.hi, r.half = int64(n.half.lo), int64(n.half.hi), n.half
 		r.tidy()
@@ -244,7 +242,7 @@ func (n number) extended(size int) number {
 func (n number) plus(o number) number {
 	r := anyNumber
 	if lo, hi := n.ulo+o.ulo, n.uhi+o.uhi; (lo < n.ulo) == (hi < n.uhi) {
-		r.ulo, r.uhi = lo, hi // both ends wrap, or none
+		r.ulo, r.uhi = lo, hi // both ends wrap, or neither
 	}
 	if lo, hi := n.lo+o.lo, n.hi+o.hi; !overflows(n.lo, o.lo, lo) && !overflows(n.hi, o.hi, hi) {
 		r.lo, r.hi = lo, hi
@@ -258,10 +256,10 @@ func (n number) plus(o number) number {
 	return r
 }
 
-// halfOf is the range of what is in one range without sign, and in one with it, where it has 32 bits.
+// halfOf is the 32-bit range of a number with these unsigned and signed ranges.
 func halfOf(ulo, uhi, lo, hi int64) half {
 	h := anyHalf
-	if ulo>>32 == uhi>>32 { // both ends wrap, or none
+	if ulo>>32 == uhi>>32 { // both ends wrap, or neither
 		h.ulo, h.uhi = uint32(ulo), uint32(uhi)
 	}
 	if lo >= math.MinInt32 && hi <= math.MaxInt32 {
@@ -270,11 +268,11 @@ func halfOf(ulo, uhi, lo, hi int64) half {
 	return h
 }
 
-// overflows reports whether the sum of a and b has another sign than it should.
+// overflows reports whether the sum of a and b has the wrong sign.
 func overflows(a, b, sum int64) bool { return (a^sum)&(b^sum) < 0 }
 
-// negated is 0 less a number.
-func (n number) negated() number { return constant(0).minus(n) }
+// negate is 0 less a number.
+func (n number) negate() number { return constant(0).minus(n) }
 
 // minus is a difference modulo 2^64.
 func (n number) minus(o number) number {
@@ -300,50 +298,50 @@ func (n number) times(o number) number {
 	if zeros >= 64 {
 		return constant(0)
 	}
-	r := ofBits(0, ^uint64(0)<<zeros)
+	r := numberOfBits(0, ^uint64(0)<<zeros)
 	if over, hi := bits.Mul64(n.uhi, o.uhi); over == 0 {
-		r.meet(between(n.ulo*o.ulo, hi))
+		r.meet(numberBetween(n.ulo*o.ulo, hi))
 	}
 	return r
 }
 
 func (n number) and(o number) number {
 	ones, maybe := n.val&o.val, (n.val|n.unk)&(o.val|o.unk)
-	r := ofBits(ones, maybe&^ones)
-	r.meet(between(0, min(n.uhi, o.uhi)))
+	r := numberOfBits(ones, maybe&^ones)
+	r.meet(numberBetween(0, min(n.uhi, o.uhi)))
 	return r
 }
 
 func (n number) or(o number) number {
 	ones := n.val | o.val
-	r := ofBits(ones, (n.unk|o.unk)&^ones)
-	r.meet(between(max(n.ulo, o.ulo), math.MaxUint64))
+	r := numberOfBits(ones, (n.unk|o.unk)&^ones)
+	r.meet(numberBetween(max(n.ulo, o.ulo), math.MaxUint64))
 	return r
 }
 
 func (n number) xor(o number) number {
 	unk := n.unk | o.unk
-	return ofBits((n.val^o.val)&^unk, unk)
+	return numberOfBits((n.val^o.val)&^unk, unk)
 }
 
-// shifted is a shift to the left by s bits, or to the right by -s.
-func (n number) shifted(s int) number {
+// shift is a shift to the left by s bits, or to the right by -s.
+func (n number) shift(s int) number {
 	if s < 0 {
 		s = -s
-		r := between(n.ulo>>s, n.uhi>>s)
-		r.meet(ofBits(n.val>>s, n.unk>>s))
+		r := numberBetween(n.ulo>>s, n.uhi>>s)
+		r.meet(numberOfBits(n.val>>s, n.unk>>s))
 		return r
 	}
-	r := ofBits(n.val<<s, n.unk<<s)
+	r := numberOfBits(n.val<<s, n.unk<<s)
 	if bits.LeadingZeros64(n.uhi) >= s {
-		r.meet(between(n.ulo<<s, n.uhi<<s))
+		r.meet(numberBetween(n.ulo<<s, n.uhi<<s))
 	}
 	return r
 }
 
-// shiftedSigned is a shift to the right by s bits, with the sign.
-func (n number) shiftedSigned(s int) number {
-	r := betweenSigned(n.lo>>s, n.hi>>s)
-	r.meet(ofBits(uint64(int64(n.val)>>s)&^uint64(int64(n.unk)>>s), uint64(int64(n.unk)>>s)))
+// shiftSigned is a shift to the right by s bits, with the sign.
+func (n number) shiftSigned(s int) number {
+	r := numberBetweenSigned(n.lo>>s, n.hi>>s)
+	r.meet(numberOfBits(uint64(int64(n.val)>>s)&^uint64(int64(n.unk)>>s), uint64(int64(n.unk)>>s)))
 	return r
 }

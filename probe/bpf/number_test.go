@@ -15,8 +15,8 @@ func (n number) has(x uint64) bool {
 	return x >= n.ulo && x <= n.uhi && int64(x) >= n.lo && int64(x) <= n.hi && (x^n.val)&^n.unk == 0
 }
 
-// someNumber makes a number and some of those that it stands for.
-func someNumber(g *rand.Rand) (number, []uint64) {
+// randomNumber makes a number and some of those that it stands for.
+func randomNumber(g *rand.Rand) (number, []uint64) {
 	edges := []uint64{0, 1, 2, 7, 8, 255, 1 << 31, 1<<31 - 1, 1 << 32, 1<<32 - 1, 1 << 63, 1<<63 - 1, math.MaxUint64, math.MaxUint64 - 7}
 	x := g.Uint64() >> g.IntN(64)
 	if g.IntN(3) == 0 {
@@ -52,13 +52,13 @@ func someNumber(g *rand.Rand) (number, []uint64) {
 	return n, xs
 }
 
-// TestNumbers: what is known of a result is true of the results of all that the
-// operands may be.
+// TestNumbers: the knowledge about a result holds for the results of all possible
+// operands.
 func TestNumbers(t *testing.T) {
 	g := rand.New(rand.NewPCG(3, 4))
 	for range 200_000 {
-		a, xs := someNumber(g)
-		b, ys := someNumber(g)
+		a, xs := randomNumber(g)
+		b, ys := randomNumber(g)
 		s := g.IntN(64)
 		j, w := a.join(b), a.widen(b, []int64{-129, 0, 63, 64, 1 << 20, math.MaxInt32})
 		for _, x := range xs {
@@ -70,10 +70,10 @@ func TestNumbers(t *testing.T) {
 				n    number
 				x    uint64
 			}{
-				{"join", j, x}, {"widen", w, x}, {"as32", a.as32(), uint64(uint32(x))}, {"lower", lowerOf(a), x}, {"other upper half", lowerOf(a), x ^ 5<<40},
-				{"extended 1", a.extended(1), uint64(int8(x))}, {"extended 2", a.extended(2), uint64(int16(x))}, {"extended 4", a.extended(4), uint64(int32(x))},
-				{"negated", a.negated(), -x}, {"left", a.shifted(s), x << s}, {"right", a.shifted(-s), x >> s},
-				{"signed right", a.shiftedSigned(s), uint64(int64(x) >> s)},
+				{"join", j, x}, {"widen", w, x}, {"as32", a.truncate32(), uint64(uint32(x))}, {"lower", lowerOf(a), x}, {"other upper half", lowerOf(a), x ^ 5<<40},
+				{"extended 1", a.signExtend(1), uint64(int8(x))}, {"extended 2", a.signExtend(2), uint64(int16(x))}, {"extended 4", a.signExtend(4), uint64(int32(x))},
+				{"negated", a.negate(), -x}, {"left", a.shift(s), x << s}, {"right", a.shift(-s), x >> s},
+				{"signed right", a.shiftSigned(s), uint64(int64(x) >> s)},
 			} {
 				if !c.n.has(c.x) {
 					t.Fatalf("%s of %+v, by %d, is %+v, without %#x of %#x", c.name, a, s, c.n, c.x, x)
@@ -112,10 +112,10 @@ func TestNumbers(t *testing.T) {
 
 // TestNumbersExact has results that must not be less exact than this.
 func TestNumbersExact(t *testing.T) {
-	r := between
+	r := numberBetween
 	stops := []int64{0, 63, 64, 65, 1 << 23}
 	by4 := r(0, 63)
-	by4.meet(ofBits(0, ^uint64(3)))
+	by4.meet(numberOfBits(0, ^uint64(3)))
 	refined := r(0, 10)
 	refined.meet(r(5, 20))
 	for _, tt := range []struct {
@@ -125,24 +125,24 @@ func TestNumbersExact(t *testing.T) {
 		hi   int64
 	}{
 		{"sum", r(1, 5).plus(r(10, 20)), 11, 25},
-		{"sum with sign", betweenSigned(-5, 5).plus(constant(1)), -4, 6},
+		{"sum with sign", numberBetweenSigned(-5, 5).plus(constant(1)), -4, 6},
 		{"difference", r(10, 20).minus(r(1, 5)), 5, 19},
 		{"product", r(2, 3).times(constant(8)), 16, 24},
 		{"and", anyNumber.and(constant(7)), 0, 7},
-		{"shift", r(0, 1<<32-1).shifted(-28), 0, 15},
-		{"lower half", betweenSigned(-1, -1).as32(), 1<<32 - 1, 1<<32 - 1},
-		{"byte", anyNumber.extended(1), -128, 127},
-		{"lower half again", lowerOf(r(4, 9)).as32(), 4, 9},
-		{"lower half with sign", lowerOf(betweenSigned(-3, 9)).extended(4), -3, 9},
-		{"lower half and more", lowerOf(r(4, 9)).plus(constant(1<<40 + 1)).as32(), 5, 10},
-		{"lower half and less", lowerOf(r(4, 9)).minus(constant(1)).as32(), 3, 8},
+		{"shift", r(0, 1<<32-1).shift(-28), 0, 15},
+		{"lower half", numberBetweenSigned(-1, -1).truncate32(), 1<<32 - 1, 1<<32 - 1},
+		{"byte", anyNumber.signExtend(1), -128, 127},
+		{"lower half again", lowerOf(r(4, 9)).truncate32(), 4, 9},
+		{"lower half with sign", lowerOf(numberBetweenSigned(-3, 9)).signExtend(4), -3, 9},
+		{"lower half and more", lowerOf(r(4, 9)).plus(constant(1<<40 + 1)).truncate32(), 5, 10},
+		{"lower half and less", lowerOf(r(4, 9)).minus(constant(1)).truncate32(), 3, 8},
 		{"aligned", by4, 0, 60},
 		{"aligned and more", by4.plus(constant(4)), 4, 64},
 		{"meet", refined, 5, 10},
 		{"widened", constant(0).widen(r(0, 1), stops), 0, 63},
 		{"widened again", r(0, 63).widen(r(0, 66), stops), 0, 1 << 23},
 		{"widened at last", r(0, 63).widen(r(0, 1<<24), stops), 0, math.MaxInt64},
-		{"widened downwards", constant(3).widen(betweenSigned(-1, 3), stops), math.MinInt64, 3},
+		{"widened downwards", constant(3).widen(numberBetweenSigned(-1, 3), stops), math.MinInt64, 3},
 	} {
 		if tt.got.lo != tt.lo || tt.got.hi != tt.hi {
 			t.Errorf("%s: %d to %d, want %d to %d", tt.name, tt.got.lo, tt.got.hi, tt.lo, tt.hi)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/guest/sdt"
 )
 
 // MaxObjectSize bounds the size of an object file in bytes.
@@ -25,12 +27,12 @@ var (
 	errLeftOut = errors.New("left out")
 )
 
-// Object is an object file as clang makes them for the bpf target, parsed and
-// not yet in memory.
+// Object is an object file as clang makes them for the bpf target, parsed but not yet
+// loaded.
 type Object struct {
 	Maps     []MapSpec // in the order of their names; global variables are arrays named .data, .bss, .rodata
 	Programs []ObjectProgram
-	LeftOut  []string // functions that programs are at which were left out
+	LeftOut  []string // functions whose programs were left out
 
 	without map[string]bool // the programs that were left out
 }
@@ -40,49 +42,53 @@ type ObjectProgram struct {
 	Name     string // of the C function
 	Section  string // such as kprobe/NAME or fexit/NAME
 	Kind     Kind
-	AttachTo string           // function, which may be empty; for a kprobe it may end in +OFFSET
-	args     int              // of Fentry and Fexit: words of arguments of the function
-	returns  bool             // likewise: it returns something
-	follows  bool             // it reads memory of the kernel by its addresses, as Linux's typed pointers
+	AttachTo string           // function, which may be empty; for a kprobe it may end in +OFFSET; or AtTracepoint and a tracepoint's name
+	args     int              // of Fentry, Fexit and Tracepoint: words of arguments
+	returns  bool             // likewise: it returns a value
+	follows  bool             // it reads kernel memory by address, as through Linux's typed pointers
 	insns    asm.Instructions // with maps numbered as in maps
 	maps     []string
 }
 
-// NewObjectProgram makes a program of an object that is in no file: of p, with these
+// NewObjectProgram makes a program of an object without a file: p with these
 // instructions, in which maps are numbered as in maps.
 func NewObjectProgram(p ObjectProgram, insns asm.Instructions, maps []string) ObjectProgram {
 	p.insns, p.maps = insns, maps
 	return p
 }
 
-// Selection says what of a file is loaded, and how.
+// Selection says which parts of a file are loaded, and how.
 type Selection struct {
-	// Section selects the programs in it, and the maps that they use; nothing else in
-	// the file matters. It may be several sections with commas between, and patterns
-	// (path.Match). "" = all.
+	// Section selects the programs in that section, and the maps that they use; the
+	// rest of the file is ignored. It may be several sections separated by commas,
+	// and patterns (path.Match). "" = all.
 	Section string
 	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
-	At      map[string]string // where programs attach to, by what their section says, or where it says nothing by their names; "" is for the only program
-	// Has reports whether the guest has a function. Programs at others are left out, as
-	// tools do that are made for several kernels; nil: none are.
+	At      map[string]string // where programs attach, by the place in their section's name or, without one, by program name; "" is for the only program
+	// Has reports whether the guest has a function. Programs at other functions are
+	// left out, for tools made for several kernels; if it is nil all are loaded.
 	Has    func(function string) bool
-	Kernel *Kernel // nil: the guest is no kernel that programs are made for
+	Kernel *Kernel // nil: the guest's kernel is not supported or not known
+	// Static returns the statically defined probes of a file of the guest (USDT), and the path in their places. If it is nil, files are not read, and programs at such
+	// probes have PATH:PROVIDER:NAME as their place.
+	Static func(path string) (all []sdt.Probe, at string, err error)
 }
 
-// LoadObject parses an object file. Programs stand in sections such as kprobe/NAME
-// and fexit/NAME; functions that they call are linked in, maps come from .maps and from
-// global variables, and what the file says of a kernel (CO-RE, options, symbols) is
-// taken from that of the selection. A program of the host that carries one such file, as those
-// with a skeleton of libbpf's do, is as good as that. Errors say what in the file is not supported or
-// damaged, ErrSection for programs that cannot be served, ErrNoSection where there is no
-// section of the selection's name; the file may be hostile.
+// LoadObject parses an object file. Programs are in sections such as kprobe/NAME and
+// fexit/NAME; functions that they call are linked in, maps come from .maps and from
+// global variables, and references to a kernel (CO-RE, options, symbols) are resolved
+// by the selection's kernel. A program of the host that contains one such file, as
+// one with a skeleton of libbpf does, is accepted too. Errors say which part of the
+// file is not supported or damaged. They wrap ErrSection for unsupported programs,
+// and ErrNoSection if there is no section of the selection's name. The file may be
+// hostile.
 func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	if len(b) > MaxObjectSize {
 		return nil, fmt.Errorf("load object of %d bytes: %w", len(b), ErrObjectTooLarge)
 	}
 	defer func() {
-		// The parser is not ours and the file may be anything: should it
-		// stumble, that is an error of this file and not the end of the daemon.
+		// The parser is not ours and the file may be anything: a panic of the parser
+		// must be an error of this file and not the end of the daemon.
 		if r := recover(); r != nil {
 			o, err = nil, fmt.Errorf("load object: damaged file: %v", r)
 		}
@@ -90,6 +96,9 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	b, err = carriedObject(b)
 	if err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
+	}
+	if !bytes.HasPrefix(b, objectMagic) {
+		return nil, errors.New("load object: it is not an object file: 'clang -g -O2 -target bpf -c FILE.c' makes one")
 	}
 	b, x, err := prepare(b, sel)
 	if err != nil {
@@ -107,6 +116,7 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	}
 	widenEnums(b, spec.Types)
 	o = &Object{without: map[string]bool{}}
+	static := &statics{find: sel.Static}
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := objectProgram(spec.Programs[name], &sel, x, len(spec.Programs) == 1)
 		if errors.Is(err, errLeftOut) {
@@ -117,7 +127,13 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("load object: program %q in section %q: %w", name, spec.Programs[name].SectionName, err)
 		}
-		o.Programs = append(o.Programs, p)
+		copies := []ObjectProgram{p}
+		if atStatic(p.Section) {
+			if copies, err = static.places(p); err != nil {
+				return nil, fmt.Errorf("load object: program %q in section %q: %w", name, p.Section, err)
+			}
+		}
+		o.Programs = append(o.Programs, copies...)
 	}
 	if len(o.Programs) == 0 && len(o.LeftOut) > 0 {
 		return nil, fmt.Errorf("load object: %w: the guest has no function of %q", ErrNoPrograms, o.LeftOut)
@@ -125,10 +141,13 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	if len(o.Programs) == 0 {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
-	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
+	if n := len(spec.Programs) - len(o.LeftOut); n != 1 && sel.At[""] != "" {
 		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, sel.At[""])
 	}
 	if err := o.addMaps(spec, x, sel.Section != "" || len(o.LeftOut) > 0); err != nil {
+		return nil, fmt.Errorf("load object: %w", err)
+	}
+	if err := static.fill(o, spec); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
 	if err := o.setConstants(spec.Variables, sel.Set); err != nil {
@@ -137,7 +156,8 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	return o, nil
 }
 
-// notSelected is what the parser says of a map whose values are in a section that is hidden from it.
+// notSelected is the parser's error for a map whose values are in a section hidden
+// from it.
 var notSelected = regexp.MustCompile(`section "\.maps": reference to ("[^"]*") in section SHN_UNDEF`)
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -149,32 +169,55 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// objectProgram makes a program of the object; only says that it has no others.
+// objectProgram makes a program of the object; only says that it is the only one.
 func objectProgram(s *ebpf.ProgramSpec, sel *Selection, x *externs, only bool) (p ObjectProgram, err error) {
 	p = ObjectProgram{Name: s.Name, Section: s.SectionName}
+	if prefix, event, _ := strings.Cut(strings.TrimPrefix(p.Section, "?"), "/"); prefix == "perf_event" {
+		at := sel.At[p.Name]
+		if only && at == "" {
+			at = sel.At[""]
+		}
+		return p, perfEventError(cmp.Or(at, event))
+	}
 	if p.Kind, p.AttachTo, err = sectionOf(s.SectionName); err != nil {
 		return p, err
 	}
-	// Where the section names no function, the program's own name stands for it.
+	// If the section names no function, use the program's own name.
 	if at, ok := sel.At[""]; ok && only {
 		p.AttachTo = at
 	} else if at, ok := sel.At[cmp.Or(p.AttachTo, p.Name)]; ok {
 		p.AttachTo = at
 	}
-	if name, _, _ := strings.Cut(p.AttachTo, "+"); sel.Has != nil && name != "" && !inUserCode(p.Section) && !sel.Has(name) {
+	tracepoint, atTracepoint := strings.CutPrefix(p.AttachTo, AtTracepoint)
+	if (p.Kind == Tracepoint || p.Kind == Event) && !atTracepoint && p.AttachTo != "" { // the syntax of --at
+		tracepoint, atTracepoint, p.AttachTo = p.AttachTo, true, AtTracepoint+p.AttachTo
+	}
+	function := p.AttachTo
+	if atTracepoint {
+		function = TracepointFunction(tracepoint)
+	}
+	if p.Kind == Event {
+		function = "" // the owner of the kernel's events checks whether it exists
+	}
+	if name, _, _ := strings.Cut(function, "+"); sel.Has != nil && name != "" && !inUserCode(p.Section) && !sel.Has(name) {
 		return p, errLeftOut
 	}
 	if p.Kind.typed() {
-		f, err := sel.Kernel.function(p.AttachTo)
+		f, err := sel.Kernel.function(function)
 		if err != nil {
 			return p, err
+		}
+		if p.follows = true; p.Kind == Tracepoint {
+			if p.args, err = tracepointArgs(f); err != nil {
+				return p, fmt.Errorf("tracepoint %q: %w", tracepoint, err)
+			}
+			return p, p.link(s.Instructions, x)
 		}
 		var returns bool
 		if p.args, returns, err = typedArgs(f); err != nil {
 			return p, fmt.Errorf("function %q: %w", p.AttachTo, err)
 		}
 		p.returns = returns
-		p.follows = true
 	}
 	return p, p.link(s.Instructions, x)
 }

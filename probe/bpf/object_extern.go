@@ -11,40 +11,41 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Externs are what an object refers to and does not define: options of the kernel's
-// configuration, its symbols, and functions of its that programs may call. Their types
-// stand in data sections of the file's types, of no section of the file.
+// Externs are names that an object refers to and does not define: options of the
+// kernel's configuration, its symbols, and kernel functions that programs may call.
+// Their types are in data sections of the file's BTF, which no section of the file
+// corresponds to.
 
 // kconfigName is the map of the kernel's options. The parser sees the sections of
-// externs under names that it does not know, and leaves what refers to them to us.
+// externs under names that it does not know, and leaves references to them to us.
 const (
 	kconfigName   = ".kconfig"
 	kconfigHidden = "_kconfig"
 	ksymsHidden   = "_ksyms"
 )
 
-// externs are those of one object.
+// externs are the externs of one object.
 type externs struct {
 	kernel  *Kernel
-	refs    map[string]externRef // that code refers to
-	options *MapSpec             // nil: there are none
+	refs    map[string]externRef // references in code
+	options *MapSpec             // nil if there are no options
 	offset  map[string]uint32    // in options
 	symbols map[string]btf.Type  // *btf.Var or *btf.Func
 
 	unselected map[string]unselected // maps with programs that are not loaded in their values
 
-	addresses map[string]string // sections of data that have addresses in them, and which variable
+	addresses map[string]string // data sections that contain addresses, with the variable
 }
 
 // externRef is a reference to an extern.
 type externRef struct {
 	weak  bool
 	where string // section and instruction
-	order int    // by which it came in the file
+	order int    // its position in the file
 }
 
-// newExterns finds the types of externs, in the bytes that describe an object's types, and
-// the values of options.
+// newExterns finds the types of externs, in an object's BTF, and the values of
+// options.
 func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, error) {
 	x := &externs{kernel: k, refs: refs, offset: map[string]uint32{}, symbols: map[string]btf.Type{}}
 	if len(refs) == 0 {
@@ -53,7 +54,7 @@ func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, e
 	if k == nil {
 		return nil, x.undefinedError(slices.MinFunc(sortedKeys(refs), func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
 	}
-	// Read on its own: the parser of files wants a section for each data section.
+	// Read on its own: the parser of files requires a section for each data section.
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
 	if err != nil {
 		return nil, fmt.Errorf("types of what is extern: %w", err)
@@ -72,7 +73,7 @@ func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, e
 	return x, nil
 }
 
-// readSymbols takes the types of the kernel's symbols and functions.
+// readSymbols reads the types of the kernel's symbols and functions.
 func (x *externs) readSymbols(section *btf.Datasec) error {
 	for _, v := range section.Vars {
 		x.symbols[v.Type.TypeName()] = v.Type
@@ -104,7 +105,7 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 			} else {
 				copy(b, value)
 			}
-		} else if !ref.weak { // a weak one is 0, as libbpf has it
+		} else if !ref.weak { // a weak one is 0, as in libbpf
 			return fmt.Errorf("%s: the guest's kernel has no option %q, or its configuration is not known", ref.where, v.Name)
 		}
 		m.Contents = append(m.Contents, b...)
@@ -115,7 +116,7 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 	return nil
 }
 
-// undefinedError refuses an extern that nothing is known of.
+// undefinedError rejects an unknown extern.
 func (x *externs) undefinedError(name string) error {
 	if x.kernel == nil {
 		return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used): attach it to a Linux guest, or give bpf check the kernel by --kernel", x.refs[name].where, name)
@@ -123,8 +124,8 @@ func (x *externs) undefinedError(name string) error {
 	return fmt.Errorf("%s: %q is extern and defined nowhere, and the file has no type of it: declare it __ksym or __kconfig, and compile with -g", x.refs[name].where, name)
 }
 
-// resolve gives an instruction that refers to an extern what that is. It reports whether
-// the address is one of the kernel's.
+// resolve resolves the extern in an instruction. It reports whether the result is an
+// address of the kernel's.
 func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(string) int) (address bool, err error) {
 	ref := x.refs[name]
 	if off, ok := x.offset[name]; ok {
@@ -151,7 +152,7 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 		return false, nil
 	case !ins.OpCode.IsDWordLoad():
 		return false, fmt.Errorf("%s: %q is not used as an address", ref.where, name)
-	case function: // whether it is there: for a program it is not
+	case function: // checks its existence: for a program it does not exist
 		ins.Src, ins.Constant = 0, 0
 		return false, nil
 	}
@@ -175,10 +176,11 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 	return true, nil
 }
 
-// missingKey has, in the metadata of an instruction, what is missing for it.
+// missingKey is the key, in the metadata of an instruction, for the name of what it
+// lacks.
 type missingKey struct{}
 
-// replaceMissing replaces an instruction of one slot by one that nothing may come to.
+// replaceMissing replaces an instruction of one slot by one that must be unreachable.
 func replaceMissing(ins *asm.Instruction, why string) {
 	call := asm.BuiltinFunc(missingCall).Call()
 	call.Metadata = ins.Metadata
@@ -186,11 +188,12 @@ func replaceMissing(ins *asm.Instruction, why string) {
 	*ins = call.WithReference("")
 }
 
-// missingCall stands in instructions that cannot be executed. No helper has the number.
+// missingCall is the helper number in instructions that cannot be executed. No helper
+// has it.
 const missingCall = btf.COREBadRelocationSentinel
 
-// whyMissing returns what is missing for an instruction, "" for nothing.
-func whyMissing(ins *asm.Instruction) string {
+// missingReason returns what an instruction lacks, or "".
+func missingReason(ins *asm.Instruction) string {
 	why, _ := ins.Metadata.Get(missingKey{}).(string)
 	return why
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// ErrSection is the cause when programs in a section of that name cannot be served.
+// ErrSection is the cause if programs in a section of that name are not supported.
 var ErrSection = errors.New("not supported")
 
-// wants reports whether the programs of a section are selected: those of all sections,
-// but for those whose names begin with ?, which libbpf does not load either unless
-// somebody asks for them.
+// wants reports whether the programs of a section are selected. Without a selection
+// these are all sections except those whose names begin with ?, which libbpf does not
+// load either unless requested.
 func (s *Selection) wants(section string) bool {
 	if s.Section == "" {
 		return !strings.HasPrefix(section, "?")
@@ -28,9 +28,9 @@ func (s *Selection) wants(section string) bool {
 	})
 }
 
-// ParseAt reads where programs attach to instead of what their sections say, for
-// Selection.At: PLACE for the only program, or NAME=PLACE with commas between, where NAME
-// is what a section says.
+// ParseAt reads replacements for the places in section names, for Selection.At: PLACE
+// for the only program, or NAME=PLACE separated by commas, where NAME is the place in
+// the section's name.
 func ParseAt(text string) (map[string]string, error) {
 	at := map[string]string{}
 	if text == "" {
@@ -49,35 +49,35 @@ func ParseAt(text string) (map[string]string, error) {
 	return at, nil
 }
 
-// sectionKinds says what the programs of sections that are served are.
+// sectionKinds are the kinds of the programs in supported sections.
 var sectionKinds = map[string]Kind{
 	"kprobe": Kprobe, "kretprobe": Kretprobe, "kprobe.multi": Kprobe, "kretprobe.multi": Kretprobe,
 	"ksyscall": Kprobe, "kretsyscall": Kretprobe,
-	"uprobe": Kprobe, "uprobe.s": Kprobe, "uretprobe": Kretprobe, "uretprobe.s": Kretprobe,
+	"uprobe": Kprobe, "uprobe.s": Kprobe, "uretprobe": Kretprobe, "uretprobe.s": Kretprobe, "usdt": Kprobe, "usdt.s": Kprobe,
 	"fentry": Fentry, "fentry.s": Fentry, "fexit": Fexit, "fexit.s": Fexit,
+	"raw_tracepoint": Tracepoint, "raw_tp": Tracepoint, "raw_tracepoint.w": Tracepoint, "raw_tp.w": Tracepoint, "tp_btf": Tracepoint,
+	"tracepoint": Event, "tp": Event,
 }
 
-// inUserCode reports whether a section is about a place in user code.
+// inUserCode reports whether a section names a place in user code.
 func inUserCode(section string) bool {
 	section = strings.TrimPrefix(section, "?")
-	return strings.HasPrefix(section, "uprobe") || strings.HasPrefix(section, "uretprobe")
+	return strings.HasPrefix(section, "uprobe") || strings.HasPrefix(section, "uretprobe") || atStatic(section)
 }
 
-// sectionAdvice says of sections that are not served what to do instead.
+// sectionAdvice is advice for sections that are not supported.
 var sectionAdvice = []struct{ prefixes, advice string }{
-	{"tracepoint tp raw_tracepoint raw_tp raw_tracepoint.w raw_tp.w tp_btf", "the guest's tracepoints are off as long as the guest itself does not use them: put the program at a function that the tracepoint is in (kprobe/, fentry/)"},
-	{"perf_event", "the host does not lend the guest's counters to programs: put the program at a function that runs periodically (kprobe/)"},
 	{"uprobe.multi uretprobe.multi uprobe.session", "use uprobe/ and uretprobe/"},
-	{"usdt usdt.s", "its places are known to the program's file in the guest only: name the section kprobe/ and choose the place in user code with --at"},
 	{"fmod_ret fmod_ret.s", "what a program returns means nothing here: use kprobe/ and override_return"},
 	{"kprobe.session", "use kprobe/ and kretprobe/"},
 }
 
-// systemCall is how functions of system calls begin in the names of x86-64 kernels
+// systemCall is the prefix of the functions of system calls in x86-64 kernels
 // (SYSCALL_DEFINE, arch/x86/include/asm/syscall_wrapper.h).
 const systemCall = "__x64_sys_"
 
-// sectionOf returns what the programs of a section are, and what they attach to.
+// sectionOf returns the kind of the programs of a section, and the place that they
+// attach to.
 func sectionOf(section string) (kind Kind, attachTo string, err error) {
 	prefix, target, _ := strings.Cut(strings.TrimPrefix(section, "?"), "/")
 	kind, ok := sectionKinds[prefix]
@@ -93,10 +93,21 @@ func sectionOf(section string) (kind Kind, attachTo string, err error) {
 				return 0, "", fmt.Errorf("%s/ is %w: %s", prefix, ErrSection, a.advice)
 			}
 		}
-		return 0, "", fmt.Errorf("%q is %w: only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/ and uretprobe/, and tracepoint/syscalls/ are", section, ErrSection)
+		return 0, "", fmt.Errorf("%q is %w: only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/, uretprobe/ and usdt/, and tracepoint/, raw_tp/ and tp_btf/ are", section, ErrSection)
 	}
 	if strings.HasSuffix(prefix, "syscall") && target != "" {
 		target = systemCall + target
+	}
+	switch {
+	case target == "":
+	case kind == Tracepoint:
+		target = AtTracepoint + target
+	case kind == Event:
+		category, name, ok := strings.Cut(target, "/")
+		if !ok || category == "" || name == "" || strings.ContainsAny(name, "/:") {
+			return 0, "", fmt.Errorf("%q is %w: want tracepoint/CATEGORY/NAME", section, ErrSection)
+		}
+		target = AtTracepoint + category + ":" + name
 	}
 	if strings.HasSuffix(prefix, ".multi") && strings.ContainsAny(target, "*?") {
 		return 0, "", fmt.Errorf("%s/ with a pattern is %w: choose one function with --at", prefix, ErrSection)
@@ -104,8 +115,28 @@ func sectionOf(section string) (kind Kind, attachTo string, err error) {
 	return kind, target, nil
 }
 
-// typedArgs returns how many words of arguments a function of the kernel has, and
-// whether it returns one.
+// tracepointArgs returns the number of argument words of a tracepoint whose iterator
+// function has this prototype.
+func tracepointArgs(p *btf.FuncProto) (words int, err error) {
+	for i, a := range p.Params {
+		switch size, err := btf.Sizeof(a.Type); {
+		case i == 0:
+		case err != nil:
+			return 0, fmt.Errorf("argument %d: %w", i, err)
+		case size > 8:
+			return 0, fmt.Errorf("argument %d, %v, has more than one word", i, a.Type)
+		default:
+			words++
+		}
+	}
+	if words > maxTracepointArgs {
+		return 0, fmt.Errorf("it has %d arguments, more than %d", words, maxTracepointArgs)
+	}
+	return words, nil
+}
+
+// typedArgs returns the number of argument words of a kernel function, and whether it
+// returns a word.
 func typedArgs(p *btf.FuncProto) (words int, returns bool, err error) {
 	for i, a := range p.Params {
 		size, err := btf.Sizeof(a.Type)

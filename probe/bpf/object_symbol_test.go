@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// untyped returns an object in which symbols of some types have none.
-func untyped(t *testing.T, b []byte, types ...elf.SymType) []byte {
+// stripTypes returns an object in which symbols of some types have none.
+func stripTypes(t *testing.T, b []byte, types ...elf.SymType) []byte {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
@@ -34,8 +34,8 @@ func untyped(t *testing.T, b []byte, types ...elf.SymType) []byte {
 	return b
 }
 
-// TestSymbolsWithoutType: objects whose functions, maps or variables have no type, as those of old compilers, are as good
-// as others.
+// TestSymbolsWithoutType: objects whose functions, maps or variables have no type, as
+// written by old compilers, work like others.
 func TestSymbolsWithoutType(t *testing.T) {
 	for _, file := range []string{"count.o", "subprog.o", "tails.o", "weakmap.o"} {
 		want, err := LoadObject(readObject(t, file), Selection{})
@@ -43,7 +43,7 @@ func TestSymbolsWithoutType(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, types := range [][]elf.SymType{{elf.STT_OBJECT}, {elf.STT_FUNC}, {elf.STT_FUNC, elf.STT_OBJECT}} {
-			got, err := LoadObject(untyped(t, readObject(t, file), types...), Selection{})
+			got, err := LoadObject(stripTypes(t, readObject(t, file), types...), Selection{})
 			if err != nil {
 				t.Errorf("%s without %v: %v", file, types, err)
 				continue

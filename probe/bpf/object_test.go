@@ -244,8 +244,8 @@ func hugeBSS(t *testing.T, b []byte) []byte {
 	return nil
 }
 
-// withoutTypes gives the sections of types other names.
-func withoutTypes(t *testing.T, b []byte) []byte {
+// hideTypes gives the sections of types other names.
+func hideTypes(t *testing.T, b []byte) []byte {
 	t.Helper()
 	out := bytes.ReplaceAll(b, []byte(".BTF"), []byte(".XXX"))
 	if bytes.Equal(out, b) {
@@ -277,7 +277,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestLoadSection wants that only what is asked for is looked at.
+// TestLoadSection: only the requested section is examined.
 func TestLoadSection(t *testing.T) {
 	mixed := readObject(t, "mixed.o")
 	for _, tt := range []struct{ section, want string }{
@@ -311,7 +311,7 @@ func TestLoadSection(t *testing.T) {
 	}
 }
 
-// TestSet wants constants to be what is asked for.
+// TestSet: constants have the requested values.
 func TestSet(t *testing.T) {
 	mixed := readObject(t, "mixed.o")
 	load := func(name, value string) (*Object, error) {
@@ -377,14 +377,14 @@ func TestObjectRefused(t *testing.T) {
 		file []byte
 		want string
 	}{
-		{"empty", nil, "EOF"},
-		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "bad magic"},
+		{"empty", nil, "it is not an object file"},
+		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "it is not an object file"},
 		{"truncated", good[:len(good)/2], "EOF"},
 		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/, ksyscall/"},
 		{"huge .bss", hugeBSS(t, readObject(t, "record.o")), "too large"},
 		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
 		{"kernel configuration", readObject(t, "kconfig.o"), `section "kprobe/vfs_read", instruction 1: "CONFIG_HZ" is extern and defined nowhere`},
-		{"kernel configuration without types", withoutTypes(t, readObject(t, "kconfig.o")), `instruction 1: "CONFIG_HZ" is extern`},
+		{"kernel configuration without types", hideTypes(t, readObject(t, "kconfig.o")), `instruction 1: "CONFIG_HZ" is extern`},
 		{"kernel symbols", readObject(t, "ksyms.o"), `"bpf_prog_active" is extern and defined nowhere`},
 		{"other sections", readObject(t, "mixed.o"), `"CONFIG_HZ" is extern`},
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
@@ -415,8 +415,8 @@ func TestLoadLimit(t *testing.T) {
 	}
 }
 
-// FuzzLoadObject wants errors and no panics, hangs or unbounded memory of
-// whatever a file may hold, and runs what does load.
+// FuzzLoadObject: any file gives an error, without panics, hangs or unbounded memory;
+// objects that load are run.
 func FuzzLoadObject(f *testing.F) {
 	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o", "kernel.o", "typed.o", "callback.o", "syscall.o", "wide.o", "tails.o"} {
 		f.Add(readObject(f, name))
@@ -446,7 +446,7 @@ func FuzzLoadObject(f *testing.F) {
 		}
 		defer c.Close()
 		for _, p := range c.Programs {
-			p.HostOnly()
+			p.hostOnly()
 			if _, err := NewVM(p.Program, 0).Run(make([]byte, RegsSize), &fakeEnv{}); err != nil {
 				var fault *Fault
 				if !errors.As(err, &fault) {
@@ -457,7 +457,7 @@ func FuzzLoadObject(f *testing.F) {
 	})
 }
 
-// TestTypes runs a program that fills a map and a ring, and wants what is in them by
+// TestTypes runs a program that fills a map and a ring, and checks their contents by
 // the types of the object.
 func TestTypes(t *testing.T) {
 	o, err := LoadObject(readObject(t, "mixed.o"), Selection{Section: "kprobe/vfs_read"})
@@ -483,7 +483,7 @@ func TestTypes(t *testing.T) {
 			})
 			continue
 		}
-		m.Each(func(key []byte, vals [][]byte) bool {
+		m.Walk(func(key []byte, vals [][]byte) bool {
 			got[name] = string(s.KeyType.JSON(key)) + " " + string(s.ValueType.JSON(vals[0]))
 			return true
 		})
@@ -540,7 +540,8 @@ func TestWeakMaps(t *testing.T) {
 	}
 }
 
-// TestLeftOutTail leaves out a program that is also in a map of programs: a tail call to it goes on behind the call.
+// TestLeftOutTail leaves out a program that is also in a map of programs: a tail call
+// to it continues after the call.
 func TestLeftOutTail(t *testing.T) {
 	has := func(f string) bool { return f == "vfs_read" }
 	o, err := LoadObject(readObject(t, "tails.o"), Selection{Has: has})

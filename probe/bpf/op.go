@@ -2,9 +2,9 @@ package bpf
 
 import "github.com/cilium/ebpf/asm"
 
-// opc is a lowered operation: what is spread over opcode, source, offset and
-// immediate in an instruction is one number here, so that both back ends
-// switch once. An op stands at the index of its instruction's slot.
+// opc is a lowered operation: the opcode, source, offset and immediate of an
+// instruction are combined into one number, so that both back ends need a single
+// switch. The index of an op is its instruction's slot.
 type opc uint8
 
 // op is a lowered instruction.
@@ -14,11 +14,11 @@ type op struct {
 	src  uint8
 	size uint8 // bytes that a load, store or atomic operation moves
 	off  int32 // displacement of a memory operand; for jumps and local calls the target's slot
-	cost int32 // what a jump back or a call takes from the budget
+	cost int32 // the cost of a jump back or a call
 	imm  int64 // immediate, extended with sign; helper number; atomic operation
 }
 
-// Arithmetic comes in fours: 64 bits with immediate, 64 with register, 32 with
+// Arithmetic has four forms: 64 bits with immediate, 64 with register, 32 with
 // immediate, 32 with register.
 const (
 	opInvalid opc = 4 * iota
@@ -36,7 +36,7 @@ const (
 	opXor
 	opMov
 	opArsh
-	// Conditional jumps come in the same fours.
+	// Conditional jumps have the same four forms.
 	opJeq
 	opJne
 	opJgt
@@ -48,7 +48,7 @@ const (
 	opJslt
 	opJsle
 	opJset
-	opSingles // the rest comes one by one
+	opSingles // the rest has one form
 
 	form64K opc = 0
 	form64X opc = 1
@@ -64,7 +64,7 @@ const (
 	opMovs32
 	opMovs8w // 32 bits
 	opMovs16w
-	opLe16 // on a little-endian machine a cut
+	opLe16 // on a little-endian machine a truncation
 	opLe32
 	opNop // le64
 	opSwap16
@@ -74,7 +74,7 @@ const (
 	opCall
 	opCallLocal
 	opExit
-	opMissing // what nothing comes to: see missing
+	opMissing // must be unreachable
 	opLoadImm // 64-bit immediate, map handle or address; the next slot is skipped
 	opLoad8
 	opLoad16
@@ -199,7 +199,7 @@ func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
 	case op == asm.Exit:
 		o.code = opExit
 		return
-	case whyMissing(i) != "":
+	case missingReason(i) != "":
 		o.code = opMissing
 		return
 	case i.IsFunctionCall():

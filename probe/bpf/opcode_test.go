@@ -14,7 +14,7 @@ var edge = []uint64{
 	math.MaxInt64, 1 << 63, 1<<63 + 1, math.MaxUint64, math.MaxUint64 - 1, 0xffffffff80000000,
 }
 
-// alu is what RFC 9669, table 4.1, says of an operation, written without a look
+// specALU is what RFC 9669, table 4.1, says of an operation, written without a look
 // at either back end. The 32-bit forms cut the operands and the result.
 func specALU(op Opcode, signed, wide bool, a, b uint64) uint64 {
 	if !wide {
@@ -87,7 +87,7 @@ type evaluator struct {
 
 func (e *evaluator) want(name string, a, b, want uint64, insns ...Insn) {
 	e.t.Helper()
-	prog := append(wide(R0, ImmConst, int64(a)), wide(R2, ImmConst, int64(b))...)
+	prog := append(wideImmediate(R0, ImmConst, int64(a)), wideImmediate(R2, ImmConst, int64(b))...)
 	prog = append(append(prog, insns...), Insn{Op: OpExitK})
 	p, err := New(Spec{Insns: read(e.t, prog...)})
 	if err != nil {
@@ -298,7 +298,7 @@ func checkRegisters(t *testing.T, runs map[string]RunFunc, i Insn) {
 	var prog []Insn
 	for r := range regs {
 		regs[r] = 1000 + 37*uint64(r)
-		prog = append(prog, wide(Reg(r), ImmConst, int64(regs[r]))...)
+		prog = append(prog, wideImmediate(Reg(r), ImmConst, int64(regs[r]))...)
 	}
 	prog = append(prog, i)
 	regs[i.Dst] = specALU(i.Op&opMask, i.Off == 1, i.Class() == ClassALU64, regs[i.Dst], regs[i.Src])

@@ -5,38 +5,42 @@ import (
 	"slices"
 )
 
-// What is decided about a program before it is attached is decided here, for a guest that runs and for a check
-// without one: why it runs on the host, with which maps, and whether it is refused.
+// Decisions about a program before it is attached, for a running guest and for a
+// check without a guest: whether and why it runs on the host, with which maps, and
+// whether it is rejected.
 
-// WhyHost returns why the program runs on the host in any guest, "" where nothing is known against the guest.
-func (p *Program) WhyHost() string {
+// HostReason returns why the program runs on the host in any guest, "" if it may run
+// in a guest.
+func (p *Program) HostReason() string {
 	if p.kind == Watch {
 		return "a watch takes an exit"
 	}
-	for _, h := range p.helpers { // which say more than that the host alone has their maps
+	for _, h := range p.helpers { // their reason is more specific than that only the host has their maps
 		if info := helperByID[h]; info.Place == OnHost {
 			return fmt.Sprintf("it calls %v, which %s", h, info.Why)
 		}
 	}
-	return p.HostOnly()
+	return p.hostOnly()
 }
 
-// InUser reports whether the program's section is about a place in user code.
+// InUser reports whether the program's section names a place in user code.
 func (p *LoadedProgram) InUser() bool { return inUserCode(p.Section) }
 
 // Placement is where programs run, and which maps programs in the guest use.
 //
-// What a program has in the guest is memory of the privilege that it runs at. CPL3 must neither read what a program
-// has seen of the kernel, nor write what it relies on; and CPL0 must not touch what is of CPL3, or it faults once the
-// guest has set CR4.SMAP. So programs of both privileges never share a map in the guest: the map is the kernel's, and
-// the program of user code runs on the host.
+// A program in the guest uses memory of the privilege that it runs at. CPL3 must
+// neither read data of the kernel that a program has stored, nor write data that the
+// program relies on; and CPL0 must not touch memory of CPL3, or it faults once the
+// guest has set CR4.SMAP. So programs of both privileges never share a map in the
+// guest: the map is the kernel's, and the program of user code runs on the host.
 type Placement struct {
-	Why  []string        // by program: why it runs on the host; "": it need not
+	Why  []string        // by program: why it runs on the host; "": it can run in the guest
 	User []bool          // by program: it is for code of CPL3
-	Maps map[string]bool // maps that programs in the guest use, and whether these are of user code
+	Maps map[string]bool // maps that programs in the guest use; true if it is a map of user code
 }
 
-// Places decides where programs run: judge says why one runs on the host for itself, and whether it is for user code.
+// Places decides where programs run: judge returns a reason why one runs on the host
+// by itself, and whether it is for user code.
 func Places(ps []LoadedProgram, judge func(p *LoadedProgram) (why string, user bool)) Placement {
 	pl := Placement{Maps: map[string]bool{}}
 	for i := range ps {
@@ -66,36 +70,36 @@ func (pl *Placement) giveMaps(maps []*Map, user bool) string {
 	return ""
 }
 
-// Allowed says what programs may be.
+// Allowed says which programs are accepted.
 type Allowed struct {
-	Unsafe bool                // they may change what the guest does: see Helper.ChangesGuest
-	Strict bool                // one with warnings is refused
-	Lacks  func(Helper) string // see Program.Lacking; nil: nothing lacks
+	Unsafe bool                // they may change the guest: see Helper.ChangesGuest
+	Strict bool                // programs with warnings are rejected
+	Lacks  func(Helper) string // see Program.WarnLacking; nil: nothing lacks
 }
 
-// UnsafeError is the refusal of a program that changes what the guest does.
+// UnsafeError is the rejection of a program that changes the guest.
 type UnsafeError struct {
 	Section, Program string
 	Helper           Helper
 }
 
-// Error names the program and what it calls.
+// Error names the program and the helper it calls.
 func (e *UnsafeError) Error() string {
 	return fmt.Sprintf("section %q: program %s calls %v, which changes what the guest does", e.Section, e.Program, e.Helper)
 }
 
-// StrictError is the refusal of a program for its warnings.
+// StrictError is the rejection of a program for its warnings.
 type StrictError struct {
 	Section, Program string
 	Warnings         []Warning // at least one
 }
 
-// Error tells the first of the warnings.
+// Error returns the first warning.
 func (e *StrictError) Error() string {
 	return fmt.Sprintf("load object: program %q in section %q: %v", e.Program, e.Section, &e.Warnings[0])
 }
 
-// PlaceError is the refusal of a program that says nowhere where it belongs.
+// PlaceError is the rejection of a program without a place to attach to.
 type PlaceError struct{ Section, Program string }
 
 // Error names the program and its section.
@@ -103,7 +107,7 @@ func (e *PlaceError) Error() string {
 	return fmt.Sprintf("section %q, function %q: not a place and a name", e.Section, e.Program)
 }
 
-// Judge returns the warnings of a program, or the error for which it is refused.
+// Judge returns the warnings of a program, or the error for which it is rejected.
 func (p *LoadedProgram) Judge(a Allowed) ([]Warning, error) {
 	if p.AttachTo == "" {
 		return nil, &PlaceError{p.Section, p.Name()}
@@ -113,7 +117,7 @@ func (p *LoadedProgram) Judge(a Allowed) ([]Warning, error) {
 	}
 	warnings := p.Warnings()
 	if a.Lacks != nil {
-		warnings = append(warnings, p.Lacking(a.Lacks)...)
+		warnings = append(warnings, p.WarnLacking(a.Lacks)...)
 	}
 	if a.Strict && len(warnings) > 0 {
 		return warnings, &StrictError{Section: p.Section, Program: p.Name(), Warnings: warnings}

@@ -9,22 +9,32 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Kind says what a program is attached to, which fixes its context.
+// Kind is where a program is attached, which determines its context.
 type Kind uint8
 
 // The kinds of program.
 const (
-	Raw       Kind = iota // context is any memory, and may be written
-	Kprobe                // context is struct pt_regs, read-only
-	Kretprobe             // the same, at the function's return
-	Watch                 // the same, behind an access to memory; on the host
-	Fentry                // context is the function's arguments, words by its type, read-only
-	Fexit                 // the same, at its return, and behind them what it returns
-	SysEnter              // context is what the tracepoint at the entry of a system call has, read-only
-	SysExit               // the same, of that at its return
+	Raw        Kind = iota // context is any memory, and may be written
+	Kprobe                 // context is struct pt_regs, read-only
+	Kretprobe              // the same, at the function's return
+	Watch                  // the same, after an access to memory; on the host
+	Fentry                 // context is the function's arguments, words by its type, read-only
+	Fexit                  // the same, at its return, followed by the result
+	SysEnter               // context is that of the tracepoint at the entry of a system call, read-only
+	SysExit                // the same, of the tracepoint at its return
+	Tracepoint             // context is the arguments of a tracepoint of Linux, a word each, read-only
+	Event                  // context is the record of an event of Linux tracing, read-only; on the host
 )
 
-// String returns the prefix of the section that clang output has the kind in.
+// AtTracepoint is the prefix of the name of a tracepoint in ObjectProgram.AttachTo.
+const AtTracepoint = "tracepoint:"
+
+// TracepointFunction returns the function that a tracepoint of Linux calls while
+// several functions are registered on it. The arguments of the tracepoint follow its
+// first argument (include/linux/tracepoint.h).
+func TracepointFunction(name string) string { return "__traceiter_" + name }
+
+// String returns the prefix of the sections for the kind in clang's output.
 func (k Kind) String() string {
 	switch k {
 	case Kprobe:
@@ -41,6 +51,10 @@ func (k Kind) String() string {
 		return "sys_enter"
 	case SysExit:
 		return "sys_exit"
+	case Tracepoint:
+		return "raw_tracepoint"
+	case Event:
+		return "tracepoint"
 	}
 	return "raw"
 }
@@ -49,13 +63,22 @@ func (k Kind) String() string {
 func (k Kind) AtReturn() bool { return k == Kretprobe || k == Fexit || k == SysExit }
 
 func (k Kind) hasRegs() bool { return k != Raw }
-func (k Kind) typed() bool   { return k == Fentry || k == Fexit }
-func (k Kind) isCall() bool  { return k == SysEnter || k == SysExit }
+func (k Kind) typed() bool   { return k == Fentry || k == Fexit || k == Tracepoint }
+
+// maxArgs is the most words of arguments of a typed program.
+func (k Kind) maxArgs() int {
+	if k == Tracepoint {
+		return maxTracepointArgs
+	}
+	return len(x86.CallArgs)
+}
+
+func (k Kind) isCall() bool { return k == SysEnter || k == SysExit }
 
 // DefaultBudget is the budget of a program that sets none.
 const DefaultBudget = 1 << 20
 
-// Spec is what a program is made from.
+// Spec is the specification of a program.
 type Spec struct {
 	Name string
 	Kind Kind
@@ -63,17 +86,19 @@ type Spec struct {
 	// of other instructions; maps are named by their number in Maps.
 	Insns asm.Instructions
 	Maps  []*Map
-	// Args is how many words of arguments the function of a Fentry or Fexit has, at most
-	// six; Returns, of a Fexit, whether it returns a word.
+	// Args is the number of argument words of the function of a Fentry or Fexit, at
+	// most six, or of a Tracepoint, at most twelve; Returns says whether the function
+	// of a Fexit returns a word.
 	Args    int
 	Returns bool
-	// Follows has a load from what is no address of the program's read the guest's memory,
-	// as loads by Linux's typed pointers (BTF) do: what cannot be read is 0.
+	// Follows makes a load from an address that is not the program's read the guest's
+	// memory, as loads through Linux's typed pointers (BTF) do: unreadable memory
+	// reads as 0.
 	Follows bool
-	// Budget bounds the run time: every jump back takes the number of slots
-	// that it goes back over, and every local call the length of the function,
-	// from it, and a run never executes more instructions than the budget and
-	// the program's length together. 0 stands for DefaultBudget.
+	// Budget bounds the run time: every jump back costs the number of slots that it
+	// goes back over, and every local call the length of the function. A run never
+	// executes more instructions than the budget and the program's length together. 0
+	// means DefaultBudget.
 	Budget int64
 }
 
@@ -83,7 +108,7 @@ type Program struct {
 	name    string
 	kind    Kind
 	insns   asm.Instructions
-	slots   slots // the same
+	slots   slots // indexed by slot
 	ops     []op
 	fns     *functions
 	maps    []*Map
@@ -103,7 +128,7 @@ func New(s Spec) (*Program, error) {
 		name: s.Name, kind: s.Kind, maps: slices.Clone(s.Maps), budget: s.Budget, cpus: 1,
 		args: s.Args, returns: s.Returns, follows: s.Follows,
 	}
-	if p.args < 0 || p.args > len(x86.CallArgs) {
+	if p.args < 0 || p.args > p.kind.maxArgs() {
 		return nil, fmt.Errorf("make program %q: %d words of arguments", s.Name, p.args)
 	}
 	if p.budget == 0 {
@@ -143,15 +168,14 @@ func New(s Spec) (*Program, error) {
 	return p, nil
 }
 
-// complete refuses a program that may come to an instruction for which something is
-// missing.
+// complete rejects a program that may reach an instruction that lacks something.
 func (p *Program) complete() error {
 	if !slices.ContainsFunc(p.ops, func(o op) bool { return o.code == opMissing }) {
 		return nil
 	}
 	for pc, f := range verify(p, false).facts {
 		if p.ops[pc].code == opMissing && f.reached {
-			return fmt.Errorf("make program %q: instruction %d: %s", p.name, pc, whyMissing(p.slots[pc]))
+			return fmt.Errorf("make program %q: instruction %d: %s", p.name, pc, missingReason(p.slots[pc]))
 		}
 	}
 	return nil
@@ -166,8 +190,8 @@ func (p *Program) check(s Spec) (err error) {
 	return err
 }
 
-// WithMaps returns the program with other maps, which are like those that it was checked
-// with but for where they are, and for the size of rings.
+// WithMaps returns the program with other maps, which equal those that it was checked
+// with except for their addresses, and for the size of rings.
 func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
 	if len(maps) != len(p.maps) {
 		return nil, fmt.Errorf("make program %q: %d maps, not %d", p.name, len(maps), len(p.maps))
@@ -187,11 +211,11 @@ func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
 	return &q, nil
 }
 
-// Name returns the name the program was made with.
+// Name returns the name of the program.
 func (p *Program) Name() string { return p.name }
 
-// contextSize returns the size in bytes of the program's context; that of a raw one has
-// any size.
+// contextSize returns the size in bytes of the program's context; a raw program's can
+// have any size.
 func (p *Program) contextSize() int {
 	if !p.kind.typed() {
 		return p.kind.ContextSize()
@@ -203,7 +227,7 @@ func (p *Program) contextSize() int {
 	return 8 * words
 }
 
-// argWords returns how many words of arguments get_func_arg knows.
+// argWords returns the number of argument words for get_func_arg.
 func (p *Program) argWords() int {
 	switch {
 	case p.kind.typed():
@@ -214,28 +238,31 @@ func (p *Program) argWords() int {
 	return len(x86.CallArgs)
 }
 
-// Kind returns what the program can be attached to.
+// Kind returns where the program can be attached.
 func (p *Program) Kind() Kind { return p.kind }
 
 // Len returns the length in instruction slots.
 func (p *Program) Len() int { return len(p.slots) }
 
-// Budget returns how many steps a run may take: see Spec.
+// Budget returns the program's budget: see Spec.
 func (p *Program) Budget() int64 { return p.budget }
 
 // Insns returns a copy of the instructions.
 func (p *Program) Insns() asm.Instructions { return slices.Clone(p.insns) }
 
-// HostOnly returns why the program can only run on the host, "" if nothing is known
-// against the guest.
-func (p *Program) HostOnly() string {
+// hostOnly returns why the program can only run on the host, "" if it may run in a
+// guest.
+func (p *Program) hostOnly() string {
 	for _, m := range p.maps {
 		if !m.spec.Kind.InGuest() {
 			return fmt.Sprintf("map %q is a %v, which only the host has", m.spec.Name, m.spec.Kind)
 		}
 	}
-	if p.kind.isCall() {
+	switch {
+	case p.kind.isCall():
 		return "its context is that of a tracepoint, which the host makes"
+	case p.kind == Event:
+		return "its context is the record of an event, which the host makes"
 	}
 	for _, i := range p.slots {
 		if i != nil && i.IsLoadOfFunctionPointer() {

@@ -8,7 +8,7 @@ type (
 )
 
 // set emits r = v. It may change the flags.
-func (c *compiler) set(r reg64, v uint64) {
+func (c *coder) set(r reg64, v uint64) {
 	if v == 0 {
 		c.Xor(4, r, r)
 		return

@@ -6,11 +6,13 @@ import (
 )
 
 // run executes a function of the program on r, in frame depth, until it returns. The
-// budget is v.left before and behind it. The switch covers every lowered operation; register numbers are masked so that the compiler needs no
-// bounds checks, and jump targets were checked once and for all.
+// budget is v.left before and after it. The switch covers every lowered operation;
+// register numbers are masked so that the compiler needs no bounds checks, and jump
+// targets were checked when the program was made.
 //
-// Programs on several vCPUs race for what is in maps, as they do in the kernel: an aligned access is one access of the
-// processor, and what it reads is nothing that we trust. The race detector is not told of them.
+// Programs on several vCPUs race for the contents of maps, as they do in the kernel:
+// an aligned access is one access of the processor, and its result is not trusted.
+// The race detector does not see these accesses.
 //
 //go:norace
 func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
@@ -398,7 +400,7 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 				binary.LittleEndian.PutUint64(b, x)
 			}
 		case opAtomic:
-			if code := v.atomic(o, r); code != NoFault {
+			if code := v.runAtomic(o, r); code != NoFault {
 				return v.stop(code, pc, r[o.dst&15]+uint64(int64(o.off)))
 			}
 		case opCall:
@@ -414,7 +416,7 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 				ops, budget, pc = v.prog.ops, v.left, -1
 				continue
 			default:
-				if v.fault.PC < 0 { // else it is that of a function that the helper has called
+				if v.fault.PC < 0 { // else the fault is in a function that the helper has called
 					v.fault.PC = pc
 				}
 				return code
@@ -459,8 +461,9 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 			continue
 		}
 	jump:
-		// Beside helpers only what can make a loop costs: with every jump back paid
-		// for by the slots it goes back over, the rest is bounded by the length.
+		// In addition to helpers, only operations that can make a loop have a cost:
+		// every jump back pays for the slots it goes back over, so the rest is
+		// bounded by the length.
 		if o.cost != 0 {
 			if budget -= int64(o.cost); budget < 0 {
 				return v.stop(FaultBudget, pc, 0)
@@ -470,8 +473,8 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 	}
 }
 
-// follow loads from an address that is none of the program's: of the guest's memory, if
-// the program does so, where what cannot be read is 0.
+// follow loads from an address that is not the program's: from the guest's memory, if
+// the program follows, and 0 if it cannot be read.
 func (v *VM) follow(o *op, addr uint64) (uint64, FaultCode) {
 	if !v.prog.follows || isOwn(addr) {
 		return 0, v.badArg(FaultLoad, addr)
@@ -497,7 +500,7 @@ func (v *VM) follow(o *op, addr uint64) (uint64, FaultCode) {
 	return partWord(b), NoFault
 }
 
-// stop notes where and at what address a fault happened.
+// stop records the place and address of a fault.
 func (v *VM) stop(code FaultCode, pc int, addr uint64) FaultCode {
 	v.fault.PC, v.fault.Addr = pc, addr
 	return code

@@ -2,78 +2,79 @@ package bpf
 
 import "slices"
 
-// baseKind says what the address in a register counts from.
+// baseKind is the base that the address in a register counts from.
 type baseKind uint8
 
 const (
-	noBase    baseKind = iota // no address: a number
+	noBase    baseKind = iota // not an address: a number
 	inContext                 // the context
 	inFrame                   // the function's frame pointer
-	aMap                      // no address: the handle of map m
+	aMap                      // not an address: the handle of map m
 	inValue                   // a value of map m
-	inRecord                  // a record that is reserved in ring m
+	inRecord                  // a reserved record of ring m
 )
 
-// base is what an address counts from.
+// base is the base of an address.
 type base struct {
 	kind baseKind
 	null bool  // or it is 0
 	told bool  // a function of the program that was called with it may have compared it with 0
 	m    int16 // map
-	elem int32 // element, for this vCPU where each has its own; -1 = not known
-	id   int32 // 1 + slot of the call that it comes from; 0 = not known
+	elem int32 // element, for this vCPU if each has its own; -1 = not known
+	id   int32 // 1 + slot of the call that returned it; 0 = not known
 }
 
-// value is what is known of a register, or of a place in the frame: it is a
-// number, or an address that is a number behind its base.
+// value is the knowledge about a register, or about a place in the frame: it is a
+// number, or an address, which is a number added to its base.
 type value struct {
 	base
 	num number
-	// The number is that which the value numbered vn has, plus delta; 0 when no
-	// other value is known to have to do with it. A value is numbered for the slot of
-	// the operation that makes it, or for the register and the slot where paths meet.
+	// The number is the value numbered vn plus delta; 0 if no other value is known to
+	// be related. A value is numbered by the slot of the operation that makes it, or
+	// by the register and the slot where paths meet.
 	vn    int32
 	delta int64
-	from  product // what the value numbered vn is
-	unset bool    // nothing was put there, on some path
-	mixed bool    // what has no base may be an address, on some path; else it certainly is none of the program's
+	from  product // the product that the value numbered vn is
+	unset bool    // not written, on some path
+	mixed bool    // a value without a base may be an address, on some path; otherwise it certainly is not an address of the program's
 }
 
 // product says that a numbered value is factor times a number, and smaller than
-// 1<<64: that of the value numbered vn, plus delta. Nothing is said when factor is 0.
+// 1<<64; the number is the value numbered vn, plus delta. If factor is 0 it says
+// nothing.
 type product struct {
 	vn     int32
 	delta  int64
 	factor uint64
 }
 
-func scalar(n number) value     { return value{num: n} }
-func unknown() value            { return value{num: anyNumber, mixed: true} } // a number or an address
-func constValue(v uint64) value { return value{num: constant(v)} }
+func scalarValue(n number) value { return value{num: n} }
+func unknownValue() value        { return value{num: anyNumber, mixed: true} } // a number or an address
+func constValue(v uint64) value  { return value{num: constant(v)} }
 func (v *value) isConst(c int64) bool {
-	n, ok := v.num.single()
+	n, ok := v.num.singleValue()
 	return ok && v.kind == noBase && int64(n) == c
 }
 
-// known returns the number that a value is.
-func (v *value) known() (uint64, bool) {
-	n, ok := v.num.single()
+// knownNumber returns the number that a value is, if known.
+func (v *value) knownNumber() (uint64, bool) {
+	n, ok := v.num.singleValue()
 	return n, ok && v.kind == noBase
 }
 
-// near reports whether all that an address may be is so close to its base that it
-// cannot be an address behind another one: values are smaller than 1 << 23.
+// near reports whether every possible address is so close to its base that it cannot
+// be an address from another base: values are smaller than 1 << 23.
 func (v *value) near() bool { return v.num.lo >= -nearest && v.num.hi < 2*nearest }
 
 const nearest = 1 << 23
 
-// word is a place in the frame of which the content is known.
+// word is a place in the frame with known contents.
 type word struct {
 	off, size int16
 	v         value
 }
 
-// maxWords is how many places of a frame are followed.
+// maxWords is the number of places of a frame that are followed.
 const maxWords = 16
 
 // frameBytes is a set of bytes of the frame: byte -FrameSize+i is bit i.
@@ -103,16 +104,16 @@ func (f *frameBytes) count(off int64, n int) (k int) {
 	return k
 }
 
-// state is what is known where an operation begins.
+// state is the knowledge at the beginning of an operation.
 type state struct {
 	regs    [numRegs]value
 	words   []word     // not changed in place
 	written frameBytes // bytes of the frame that were certainly written
-	touched frameBytes // and those that may have been written on each path, by what may have gone elsewhere too
+	touched frameBytes // bytes that may have been written on each path, including by accesses that may have gone elsewhere
 	open    []int32    // ids of the records that are open, on some path; not changed in place
 }
 
-// word returns what the n bytes at an offset of the frame are, if that is known.
+// word returns the value of the n bytes at an offset of the frame, if known.
 func (s *state) word(off int64, n int) (value, bool) {
 	var bytes uint64
 	covered := 0
@@ -123,13 +124,13 @@ func (s *state) word(off int64, n int) (value, bool) {
 			return w.v, true
 		case w.v.kind != noBase:
 		case at >= 0 && at+int64(n) <= int64(w.size): // a part
-			part := w.v.num.shifted(int(-8 * at))
+			part := w.v.num.shift(int(-8 * at))
 			if n == 4 {
-				return scalar(part.as32()), true
+				return scalarValue(part.truncate32()), true
 			}
-			return scalar(part.and(ofSize(n))), true
-		case at <= 0 && -at+int64(w.size) <= int64(n): // one of several that it may be made of
-			if c, ok := w.v.num.single(); ok {
+			return scalarValue(part.and(numberOfSize(n))), true
+		case at <= 0 && -at+int64(w.size) <= int64(n): // one of several parts of it
+			if c, ok := w.v.num.singleValue(); ok {
 				bytes |= c << (-8 * at)
 				covered += int(w.size)
 			}
@@ -138,8 +139,8 @@ func (s *state) word(off int64, n int) (value, bool) {
 	return constValue(bytes), covered == n
 }
 
-// at returns what is in the very place of a word.
-func (s *state) at(p word) (value, bool) {
+// valueAt returns the value at the exact place of a word.
+func (s *state) valueAt(p word) (value, bool) {
 	for _, w := range s.words {
 		if w.off == p.off && w.size == p.size {
 			return w.v, true
@@ -148,7 +149,7 @@ func (s *state) at(p word) (value, bool) {
 	return value{}, false
 }
 
-// forget forgets what is in the frame between two offsets.
+// forget discards the contents of the frame between two offsets.
 func (s *state) forget(lo, hi int64) {
 	var kept []word
 	for _, w := range s.words {
@@ -159,7 +160,7 @@ func (s *state) forget(lo, hi int64) {
 	s.words = kept
 }
 
-// put notes that v is written to the n bytes at an offset of the frame.
+// put records that v is written to the n bytes at an offset of the frame.
 func (s *state) put(off int64, n int, v value) {
 	s.written.set(off, n, true)
 	s.touched.set(off, n, true)
@@ -169,9 +170,9 @@ func (s *state) put(off int64, n int, v value) {
 			return
 		}
 		if n == 4 {
-			v = scalar(v.num.as32())
+			v = scalarValue(v.num.truncate32())
 		} else {
-			v = scalar(v.num.and(ofSize(n)))
+			v = scalarValue(v.num.and(numberOfSize(n)))
 		}
 	}
 	if len(s.words) < maxWords {
@@ -179,8 +180,8 @@ func (s *state) put(off int64, n int, v value) {
 	}
 }
 
-// each lets f change every value.
-func (s *state) each(f func(v *value)) {
+// changeValues lets f change every value.
+func (s *state) changeValues(f func(v *value)) {
 	for i := range s.regs {
 		f(&s.regs[i])
 	}
@@ -196,10 +197,10 @@ func (s *state) each(f func(v *value)) {
 	}
 }
 
-// define forgets that anything has to do with the value numbered vn, or comes from
-// the call in that slot, because that is made anew.
+// define discards all relations to the value numbered vn, and all bases from the call
+// in that slot, because the operation there makes a new value.
 func (s *state) define(vn int32) {
-	s.each(func(v *value) {
+	s.changeValues(func(v *value) {
 		if v.vn == vn {
 			v.vn, v.delta, v.from = 0, 0, product{}
 		}
@@ -208,14 +209,14 @@ func (s *state) define(vn int32) {
 		}
 		if v.id == vn && v.kind != noBase {
 			if v.id = 0; v.kind == inRecord {
-				*v = unknown()
+				*v = unknownValue()
 			}
 		}
 	})
 }
 
-// refine says that the number of register r is n, and what follows for all that
-// have to do with it. It returns false when that cannot be.
+// refine records that the number of register r is n, and the consequences for all
+// related values. It returns false if that is impossible.
 func (s *state) refine(r uint8, n number) bool {
 	ok := s.regs[r].num.meet(n)
 	v := s.regs[r]
@@ -223,7 +224,7 @@ func (s *state) refine(r uint8, n number) bool {
 		if vn == 0 {
 			return
 		}
-		s.each(func(x *value) {
+		s.changeValues(func(x *value) {
 			if x.vn == vn {
 				ok = x.num.meet(n.plus(constant(uint64(x.delta-delta)))) && ok
 			}
@@ -232,24 +233,24 @@ func (s *state) refine(r uint8, n number) bool {
 	follow(v.vn, v.delta, n)
 	if f := v.from; f.factor != 0 {
 		p := v.num.minus(constant(uint64(v.delta)))
-		follow(f.vn, f.delta, between(p.ulo/f.factor, p.uhi/f.factor))
+		follow(f.vn, f.delta, numberBetween(p.ulo/f.factor, p.uhi/f.factor))
 	}
 	return ok
 }
 
-// decideNull says that the address in register r, and all that come from the same
-// call, are 0, or that they are not.
+// decideNull records that the address in register r, and all from the same call, are
+// 0, or that they are not.
 func (s *state) decideNull(r uint8, isNull bool) {
 	b := s.regs[r].base
 	decide := func(x *value) {
 		if x.null = false; isNull {
-			x.base = base{} // and so it is the number behind it
+			x.base = base{} // so it is just the number
 		}
 	}
 	if decide(&s.regs[r]); b.id == 0 {
 		return
 	}
-	s.each(func(x *value) {
+	s.changeValues(func(x *value) {
 		if x.base == b {
 			decide(x)
 		}
@@ -259,19 +260,21 @@ func (s *state) decideNull(r uint8, isNull bool) {
 	}
 }
 
-// noteCompared says that a function that was called with an address may have compared it with 0.
+// noteCompared records that a function that was called with an address may have
+// compared it with 0.
 func (s *state) noteCompared(b base) {
 	if b.kind == noBase || !b.null {
 		return
 	}
-	s.each(func(x *value) {
+	s.changeValues(func(x *value) {
 		if x.base == b {
 			x.told = true
 		}
 	})
 }
 
-// givesFrame reports whether a function that is called here may get an address in the frame.
+// givesFrame reports whether a function that is called here may get an address in the
+// frame.
 func (s *state) givesFrame() bool {
 	isAddress := func(v *value) bool {
 		return v.kind == inFrame || v.kind == noBase && !v.unset && v.num.uhi >= 1<<segShift
@@ -284,18 +287,18 @@ func (s *state) givesFrame() bool {
 	return slices.ContainsFunc(s.words, func(w word) bool { return isAddress(&w.v) })
 }
 
-// close takes a record out of those that are open.
+// close removes a record from the open ones.
 func (s *state) close(id int32) {
 	s.open = slices.DeleteFunc(slices.Clone(s.open), func(o int32) bool { return o == id })
 }
 
-// end says that a record was submitted or discarded: nothing is an address in it any
-// more.
+// end records that a record was submitted or discarded: no value is an address in it
+// any more.
 func (s *state) end(id int32) {
 	s.close(id)
-	s.each(func(v *value) {
+	s.changeValues(func(v *value) {
 		if v.kind == inRecord && v.id == id {
-			*v = scalar(anyNumber)
+			*v = scalarValue(anyNumber)
 		}
 	})
 }
@@ -303,13 +306,13 @@ func (s *state) end(id int32) {
 // meeting is a place where paths meet.
 type meeting struct {
 	phi   func(r int) int32 // number of the value of register r from there
-	widen bool              // what goes on growing grows at once to the next of stops
+	widen bool              // a value that keeps growing grows at once to the next of stops
 	stops []int64
-	tired bool // what differs is not known any more
+	tired bool // values that differ become unknown
 }
 
-// join adds what another path knows. It reports whether that changed anything, and
-// whether the address of the context gets out of sight.
+// join adds the knowledge of another path. It reports whether that changed anything,
+// and whether the address of the context is no longer tracked.
 func (s *state) join(o *state, at meeting) (changed, escapes bool) {
 	for i := range s.regs {
 		c, e := s.regs[i].join(&o.regs[i], at.phi(i), at)
@@ -325,7 +328,7 @@ func (s *state) join(o *state, at meeting) (changed, escapes bool) {
 	}
 	var words []word
 	for _, w := range s.words {
-		v, ok := o.at(w)
+		v, ok := o.valueAt(w)
 		if !ok {
 			changed, escapes = true, escapes || w.v.kind == inContext
 			continue
@@ -335,7 +338,7 @@ func (s *state) join(o *state, at meeting) (changed, escapes bool) {
 		words = append(words, w)
 	}
 	for _, w := range o.words {
-		if _, ok := s.at(w); !ok {
+		if _, ok := s.valueAt(w); !ok {
 			escapes = escapes || w.v.kind == inContext
 		}
 	}
@@ -348,14 +351,14 @@ func (s *state) join(o *state, at meeting) (changed, escapes bool) {
 	return changed, escapes
 }
 
-// join makes of v what is known of a register that is v or o.
+// join makes v the knowledge about a register that is v or o.
 func (v *value) join(o *value, phi int32, at meeting) (changed, escapes bool) {
 	if *v == *o {
 		return false, false
 	}
 	old := *v
 	to := o.base
-	switch { // what is 0 may be an address that is 0, whatever its call has returned
+	switch { // 0 may be an address that is 0, whatever its call has returned
 	case v.kind == inValue && o.isConst(0):
 		v.id = 0
 		to = v.base

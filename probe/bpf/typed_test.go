@@ -12,9 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// TestCompiledTyped runs made-up programs of words of arguments and results in both back
-// ends: the interpreter has them as the function's type says, compiled code finds them
-// among the registers.
+// TestCompiledTyped runs generated programs with words of arguments and results in
+// both back ends: the interpreter gets them by the function's type, compiled code
+// finds them in the registers.
 func TestCompiledTyped(t *testing.T) {
 	n := newNative(t)
 	r := rand.New(rand.NewPCG(7, 11))
@@ -80,7 +80,7 @@ func TestTypedOnHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if why := p.HostOnly(); (why == "") != (want == "") || !strings.Contains(why, want) {
+		if why := p.hostOnly(); (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%q: %q, want something about %q", src, why, want)
 		}
 	}
@@ -92,7 +92,7 @@ func TestTypedOnHost(t *testing.T) {
 // TestCompiledTaskAddress: the current task's address is the same in both back ends.
 func TestCompiledTaskAddress(t *testing.T) {
 	n := newNative(t)
-	task, err := low(t)
+	task, err := lowMemory(t)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,13 @@ import (
 	"slices"
 )
 
-// The verifier finds out what a program certainly does, whatever it is run on: it
-// follows every path through the program with what is known of the registers and
-// of the frame, joins what is known where paths meet, and goes on until nothing
-// changes. The compiler drops each check that is proven not to be needed, so what is
-// proven must be true; what is not is checked as the program runs. What certainly is a
-// mistake is a warning.
+// The verifier determines facts about a program that hold in any environment: it
+// follows every path through the program with knowledge about the registers and the
+// frame, joins the knowledge where paths meet, and continues until nothing changes.
+// The compiler drops each check that is proven to be unnecessary, so proofs must be
+// true; everything else is checked at run time. A certain mistake is a warning.
 
-// jumpChoice says which ways a conditional jump can go.
+// jumpChoice is the set of ways that a conditional jump can go.
 type jumpChoice uint8
 
 const (
@@ -22,48 +21,48 @@ const (
 	neverTaken
 )
 
-// fact is what is known of one operation.
+// fact is the knowledge about one operation.
 type fact struct {
 	reached bool
 	open    bool // a record may be open
 	jump    jumpChoice
 	mem     access    // of a load, store or atomic operation
 	call    *callFact // of a helper call
-	test    base      // of a comparison of an address with 0: what it counts from
+	test    base      // of a comparison of an address with 0: its base
 }
 
 // verifier is the analysis of one program.
 type verifier struct {
 	p             *Program
-	heads         []*state // what is known where paths meet: at the starts of functions and where jumps go
-	isHead, loops []bool   // where paths meet, and of those where jumps back go
-	outer         []int32  // which of the loops that are in no other one a slot is in, from 1 on: see findLoops
+	heads         []*state // the state where paths meet: at the starts of functions and at jump targets
+	isHead, loops []bool   // where paths meet, and which of those are targets of jumps back
+	outer         []int32  // the outermost loop that a slot is in, from 1 on: see findLoops
 	visits        []uint16
-	todo          []bool // heads to go on from
+	todo          []bool // heads to continue from
 	lowest        int    // no head before this one is to do
 	joins, work   int
-	noResult      []bool // functions that may end without anything in R0
+	noResult      []bool // functions that may end without writing R0
 	stops         []int64
-	sizes         map[int32][2]int64 // of records, by id: the least and the greatest they can have
+	sizes         map[int32][2]int64 // of records, by id: the least and the greatest possible
 	live          int                // heads that are kept
 	free          []*state           // of heads that are not kept any more
 
 	now, taken, falls state // scratch of block and branch
 
-	final    bool // what is known is all that can be known: facts and warnings are written down
+	final    bool // the analysis is complete: facts and warnings are recorded
 	closed   bool // nothing changes any more
 	tell     bool // warnings are wanted
 	facts    []fact
 	warnings []Warning
-	unended  []Warning          // about records, unless some record is ended that is not known
-	more     int                // warnings that are left out
-	gaveUp   bool               // the program is too much to follow: nothing is known
+	unended  []Warning          // about records, unless an unknown record is ended
+	more     int                // warnings that are omitted
+	gaveUp   bool               // the program is too complex: nothing is known
 	steps    map[int]*loopSteps // by head of a loop
 
-	escapes   bool // the context's address may be where it is not followed
+	escapes   bool // the context's address may be where it is not tracked
 	spilled   bool // it is in memory
-	ends      bool // some record is ended that is not known
-	untracked bool // something was loaded that may have been put there unseen
+	ends      bool // an unknown record is ended
+	untracked bool // a value was loaded whose store may have been missed
 
 	*walker // it follows each path by itself; nil: it joins them
 }
@@ -71,27 +70,28 @@ type verifier struct {
 // Limits of the analysis.
 const (
 	widenAfter = 3       // joins at a loop's head before numbers grow fast
-	maxVisits  = 64      // joins at one place, before what differs there is not known any more
-	maxJoins   = 1 << 16 // the same for the whole program, and two for each of its slots: that is a second
+	maxVisits  = 64      // joins at one place, before values that differ there become unknown
+	maxJoins   = 1 << 16 // the same for the whole program, and two for each of its slots: that takes a second
 	maxStops   = 64
 
 	maxHeads = 1 << 14 // heads that are kept at a time
 	maxFree  = 64
-	joinWork = 4 // a join is that many instructions' work
+	joinWork = 4 // a join counts as that many instructions
 )
 
-// workFloor is what maxWork is for a program without instructions; only tests change it.
+// workFloor is maxWork for a program without instructions; only tests change it.
 var workFloor = 1 << 20
 
-// maxWork is how much work the analysis of a program may be, in instructions that are followed: a fraction of a second.
+// maxWork bounds the work of analyzing a program, in instructions followed: a
+// fraction of a second.
 func maxWork(slots int) int { return workFloor + 16*slots }
 
-// verify analyses a program. It gives up on one that takes more work than maxWork, or more than maxHeads at a time:
-// then nothing is proven, and nothing said about mistakes.
+// verify analyzes a program. It gives up if that takes more work than maxWork, or
+// more than maxHeads at a time: then nothing is proven, and there are no warnings.
 func verify(p *Program, tell bool) *verifier {
 	a := newVerifier(p, tell)
 	a.findLoops()
-	a.reach(0, a.first())
+	a.reach(0, a.firstState())
 	a.follow()
 	if a.gaveUp {
 		a.assumeNothing()
@@ -112,8 +112,8 @@ func newVerifier(p *Program, tell bool) *verifier {
 	return a
 }
 
-// first is what is known where the program begins.
-func (a *verifier) first() *state {
+// firstState is the state at the beginning of the program.
+func (a *verifier) firstState() *state {
 	first := new(state)
 	for r := range first.regs {
 		first.regs[r] = constValue(0)
@@ -121,13 +121,13 @@ func (a *verifier) first() *state {
 	}
 	first.regs[R1] = value{base: base{kind: inContext}, num: constant(0)}
 	if !a.p.kind.hasRegs() {
-		first.regs[R2] = value{num: between(0, offMask), vn: -1}
+		first.regs[R2] = value{num: numberBetween(0, offMask), vn: -1}
 	}
 	first.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	return first
 }
 
-// findBlocks finds where jumps go, and the numbers that counting loops stop at.
+// findBlocks finds jump targets, and the numbers that counting loops stop at.
 func (a *verifier) findBlocks() {
 	a.isHead[0] = true
 	stops := map[int64]bool{-1: true, 0: true, nearest: true, math.MaxInt32: true, math.MaxUint32: true}
@@ -175,7 +175,7 @@ func (a *verifier) phi(pc, r int) int32 { return int32((r+1)*len(a.p.ops) + pc +
 // def is the number of the value that the operation at pc makes.
 func def(pc int) int32 { return int32(pc) + 1 }
 
-// reach says that a path with that state comes to the block at pc.
+// reach records that a path with that state reaches the block at pc.
 func (a *verifier) reach(pc int, st *state) {
 	if a.closed {
 		return
@@ -211,13 +211,14 @@ func (a *verifier) reach(pc int, st *state) {
 	}
 }
 
-// addHead puts a head on the list of those to go on from.
+// addHead adds a head to the list of those to continue from.
 func (a *verifier) addHead(pc int) {
 	a.todo[pc] = true
 	a.lowest = min(a.lowest, pc)
 }
 
-// block follows the operations from the head at pc to where the next block begins.
+// block follows the operations from the head at pc to the beginning of the next
+// block.
 func (a *verifier) block(pc int) {
 	st := &a.now
 	*st = *a.heads[pc]
@@ -263,12 +264,12 @@ func (a *verifier) exit(pc int, st *state) {
 	if len(st.open) > 0 {
 		a.warnTo(&a.unended, pc, "the record that instruction %d reserves may not have been submitted or discarded", st.open[0]-1)
 	}
-	fn := a.p.fns.of(pc)
+	fn := a.p.fns.indexOf(pc)
 	if fn != 0 && st.regs[R0].kind == inFrame {
 		a.warn(pc, "the function returns an address in its own stack frame, which ends here")
 	}
 	if fn != 0 && st.regs[R0].unset && !a.noResult[fn] && !a.closed {
-		a.noResult[fn] = true // so what its callers know has changed
+		a.noResult[fn] = true // its callers must be analyzed again
 		for pc := range a.heads {
 			if a.heads[pc] != nil {
 				a.addHead(pc)
@@ -281,7 +282,7 @@ func (a *verifier) exit(pc int, st *state) {
 func (a *verifier) enter(pc int) {
 	in := new(state)
 	for r := range in.regs {
-		in.regs[r] = unknown()
+		in.regs[r] = unknownValue()
 		in.regs[r].unset = r == int(R0) || r > int(R5)
 	}
 	in.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
@@ -300,7 +301,7 @@ func (a *verifier) callLocal(pc int, st *state) {
 		}
 		arg := r >= int(R1) && r <= int(R5)
 		if v.kind == inFrame || v.kind == inRecord || !arg {
-			*v = unknown()
+			*v = unknownValue()
 			v.unset = !arg
 		}
 		v.vn, v.delta, v.from, v.id = 0, 0, product{}, 0
@@ -316,14 +317,14 @@ func (a *verifier) callLocal(pc int, st *state) {
 		st.noteCompared(st.regs[r].base)
 	}
 	for r := R0; r <= R5; r++ {
-		st.regs[r] = unknown()
+		st.regs[r] = unknownValue()
 		st.regs[r].unset = r != R0
 	}
 	st.regs[R0].vn = def(pc)
-	st.regs[R0].unset = a.noResult[a.p.fns.of(int(o.off))]
+	st.regs[R0].unset = a.noResult[a.p.fns.indexOf(int(o.off))]
 }
 
-// exec is the effect of an operation that goes on to the next one.
+// exec is the effect of an operation that continues with the next one.
 func (a *verifier) exec(pc int, st *state) {
 	o := &a.p.ops[pc]
 	switch {
@@ -342,8 +343,8 @@ func (a *verifier) exec(pc int, st *state) {
 			a.escapes = true
 		}
 		to := st.regs[o.dst]
-		a.store(pc, st, o, unknown())
-		old := scalar(ofSize(int(o.size)))
+		a.store(pc, st, o, unknownValue())
+		old := scalarValue(numberOfSize(int(o.size)))
 		old.mixed = to.kind == noBase || to.kind == inFrame
 		if o.imm == atomicCmpXchg {
 			a.set(pc, st, uint8(R0), old)
@@ -358,14 +359,14 @@ func (a *verifier) exec(pc int, st *state) {
 	case o.code == opNop:
 	default:
 		a.warnSingle(pc, st, o)
-		a.set(pc, st, o.dst, a.single(st, o))
+		a.set(pc, st, o.dst, a.singleResult(st, o))
 	}
 }
 
-// set puts what the operation at pc makes into a register.
+// set puts the result of the operation at pc into a register.
 func (a *verifier) set(pc int, st *state, r uint8, v value) {
 	if v.vn == 0 && v.kind != aMap {
-		if _, ok := v.num.single(); !ok {
+		if _, ok := v.num.singleValue(); !ok {
 			st.define(def(pc))
 			v.vn = def(pc)
 		}
@@ -373,8 +374,8 @@ func (a *verifier) set(pc int, st *state, r uint8, v value) {
 	st.regs[r] = v
 }
 
-// ofSize is what a load of size bytes without sign may give.
-func ofSize(size int) number { return between(0, ^uint64(0)>>(64-8*size)) }
+// numberOfSize is the possible result of an unsigned load of size bytes.
+func numberOfSize(size int) number { return numberBetween(0, ^uint64(0)>>(64-8*size)) }
 
 // loadImm is the value of a 64-bit immediate.
 func (a *verifier) loadImm(pc int) value {
@@ -391,7 +392,7 @@ func (a *verifier) loadImm(pc int) value {
 	return value{base: base{kind: inValue, m: int16(n)}, num: constant(uint64(off))}
 }
 
-// alu is the result of an operation that comes in fours.
+// alu is the result of an operation with four forms.
 func (a *verifier) alu(pc int, st *state, o *op) value {
 	d, s := st.regs[o.dst], constValue(uint64(o.imm))
 	if o.code&1 != 0 {
@@ -407,12 +408,12 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	case long && kind == opAdd && (d.kind == noBase || s.kind == noBase):
 		return a.warnMoved(pc, sum(d, s))
 	case long && kind == opSub && s.kind == noBase:
-		if c, ok := s.num.single(); ok {
+		if c, ok := s.num.singleValue(); ok {
 			return a.warnMoved(pc, sum(d, constValue(-c)))
 		}
 		return a.warnMoved(pc, value{base: d.base, num: d.num.minus(s.num), mixed: d.mixed || s.mixed})
 	case long && kind == opSub && samePlace(d.base, s.base):
-		return scalar(d.num.minus(s.num)) // how far apart two addresses are
+		return scalarValue(d.num.minus(s.num)) // the distance of two addresses
 	}
 	mixed := d.mixed && kind != opMov || s.mixed || d.kind != noBase && kind != opMov || s.kind != noBase
 	if d.kind != noBase && d.kind != aMap && kind != opMov || s.kind != noBase && s.kind != aMap {
@@ -421,15 +422,15 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	}
 	x, y := d.number(), s.number()
 	if !long {
-		x, y = x.as32(), y.as32()
+		x, y = x.truncate32(), y.truncate32()
 	}
 	n := combine(kind, long, x, y)
 	if !long {
-		n = n.as32()
+		n = n.truncate32()
 	}
-	v := scalar(n)
+	v := scalarValue(n)
 	v.mixed = mixed
-	if c, ok := y.single(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
+	if c, ok := y.singleValue(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
 		if kind == opLsh {
 			c = 1 << (c & 63)
 		}
@@ -446,9 +447,9 @@ func sum(d, s value) value {
 		d, s = s, d
 	}
 	r := value{base: d.base, num: d.num.plus(s.num), mixed: d.mixed || s.mixed}
-	if c, ok := s.num.single(); ok {
+	if c, ok := s.num.singleValue(); ok {
 		r.vn, r.delta, r.from = d.vn, d.delta+int64(c), d.from
-	} else if c, ok := d.num.single(); ok {
+	} else if c, ok := d.num.singleValue(); ok {
 		r.vn, r.delta, r.from = s.vn, s.delta+int64(c), s.from
 	}
 	return r
@@ -467,77 +468,78 @@ func combine(kind opc, long bool, x, y number) number {
 	if f := numberOps[kind]; f != nil {
 		return f(x, y)
 	}
-	c, isConst := y.single()
+	c, isConst := y.singleValue()
 	switch kind {
 	case opMov:
 		return y
 	case opLsh, opRsh, opArsh:
 		if !isConst {
 			if kind == opRsh {
-				return between(0, x.uhi)
+				return numberBetween(0, x.uhi)
 			}
 			return anyNumber
 		}
 		n := int(c & (width - 1))
 		switch {
 		case kind == opLsh:
-			return x.shifted(n)
+			return x.shift(n)
 		case kind == opRsh:
-			return x.shifted(-n)
+			return x.shift(-n)
 		case !long:
-			return x.extended(4).shiftedSigned(n)
+			return x.signExtend(4).shiftSigned(n)
 		}
-		return x.shiftedSigned(n)
+		return x.shiftSigned(n)
 	case opDiv:
 		if isConst && c != 0 {
-			return between(x.ulo/c, x.uhi/c)
+			return numberBetween(x.ulo/c, x.uhi/c)
 		}
-		return between(0, x.uhi)
+		return numberBetween(0, x.uhi)
 	case opMod:
 		if isConst && c != 0 {
-			return between(0, min(x.uhi, c-1))
+			return numberBetween(0, min(x.uhi, c-1))
 		}
-		return between(0, x.uhi)
+		return numberBetween(0, x.uhi)
 	}
 	return anyNumber
 }
 
-// single is the result of an operation that comes in no fours.
-func (a *verifier) single(st *state, o *op) value {
+// singleResult is the result of an operation with one form.
+func (a *verifier) singleResult(st *state, o *op) value {
 	d, s := st.regs[o.dst], st.regs[o.src]
 	if d.kind == inContext || s.kind == inContext {
 		a.escapes = true
 	}
-	v := scalar(singleResult(o.code, d.number(), s.number()))
+	v := scalarValue(singleResult(o.code, d.number(), s.number()))
 	v.mixed = d.mixed || s.mixed || d.kind != noBase || s.kind != noBase
 	return v
 }
 
-// singleResult is the number that such an operation makes of those in its destination and its source.
+// singleResult is the result of such an operation on the numbers in its destination
+// and its source.
 func singleResult(code opc, x, y number) number {
 	switch code {
 	case opNeg64:
-		return x.negated()
+		return x.negate()
 	case opNeg32:
-		return x.as32().negated().as32()
+		return x.truncate32().negate().truncate32()
 	case opMovs8:
-		return y.extended(1)
+		return y.signExtend(1)
 	case opMovs16:
-		return y.extended(2)
+		return y.signExtend(2)
 	case opMovs32:
-		return y.extended(4)
+		return y.signExtend(4)
 	case opMovs8w:
-		return y.extended(1).as32()
+		return y.signExtend(1).truncate32()
 	case opMovs16w:
-		return y.extended(2).as32()
+		return y.signExtend(2).truncate32()
 	case opLe16:
 		return x.and(constant(math.MaxUint16))
 	case opLe32:
-		return x.as32()
+		return x.truncate32()
 	case opSwap16:
-		return ofSize(2)
+		return numberOfSize(2)
 	case opSwap32:
-		return ofSize(4)
+		return numberOfSize(4)
 	}
 	return anyNumber
 }

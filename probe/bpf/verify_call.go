@@ -1,6 +1,6 @@
 package bpf
 
-// argKind says what an argument of a helper is.
+// argKind is the kind of a helper's argument.
 type argKind uint8
 
 const (
@@ -22,8 +22,8 @@ const (
 	cgroupsArg          // a map of cgroups
 )
 
-// kinds are the maps that an argument may be; none for what is no map.
-func (k argKind) kinds() MapKinds {
+// kinds are the possible kinds of map of an argument, empty if it is not a map.
+func (k argKind) kinds() mapKinds {
 	switch k {
 	case mapArg:
 		return elemMaps | mapsOfMaps
@@ -43,12 +43,12 @@ func (k argKind) kinds() MapKinds {
 	return 0
 }
 
-// callFact is what is known of a call of a helper.
+// callFact is the knowledge about a call of a helper.
 type callFact struct {
-	m      int              // number of the map that it works on; -1 = not known, or there is none
-	args   [R5 + 1]access   // memory that it uses, by register; size 0 = not known beforehand
+	m      int              // number of the map that it works on; -1 if not known or it has no map
+	args   [R5 + 1]access   // memory that it uses, by register; size 0 = not known in advance
 	known  [R5 + 1]constArg // arguments that are numbers
-	key    int64            // which element a lookup in an array is for; -1 = not known
+	key    int64            // the element of a lookup in an array; -1 = not known
 	record int32            // id of the record that it ends; 0 = not known
 	cost   int64            // the most that it takes from the budget
 }
@@ -68,9 +68,9 @@ func (a *verifier) call(pc int, st *state) {
 	for i, kind := range h.args {
 		r := uint8(R1) + uint8(i)
 		v := st.regs[r]
-		f.known[r].v, f.known[r].ok = v.known()
+		f.known[r].v, f.known[r].ok = v.knownNumber()
 		if kinds := kind.kinds(); kinds != 0 {
-			if c, ok := v.num.single(); v.kind == aMap && ok && c == 0 && kinds.has(a.p.maps[v.m].spec.Kind) {
+			if c, ok := v.num.singleValue(); v.kind == aMap && ok && c == 0 && kinds.has(a.p.maps[v.m].spec.Kind) {
 				f.m, m = int(v.m), a.p.maps[v.m]
 			} else if v.kind != noBase || ok {
 				a.warn(pc, "argument %d of %s is not a map of the right kind", i+1, h.Name)
@@ -86,7 +86,7 @@ func (a *verifier) call(pc int, st *state) {
 				}
 				f.args[r] = a.region(pc, st, r, constant(uint64(size)), kind == valueOutArg)
 			}
-		case funcArg: // which may write into this frame
+		case funcArg: // the function may write into this frame
 			st.words = nil
 			st.written.setAll()
 			st.touched.setAll()
@@ -95,7 +95,7 @@ func (a *verifier) call(pc int, st *state) {
 			if n.ulo > maxRead {
 				a.warn(pc, "argument %d of %s, a size, is more than the %d bytes that can be", i+2, h.Name, maxRead)
 			}
-			bytes = min(n.uhi, offMask) // a place of the program's has no more
+			bytes = min(n.uhi, offMask) // a place of the program's cannot have more
 			if kind == outArg {
 				bytes = min(n.uhi, maxRead)
 			}
@@ -103,7 +103,7 @@ func (a *verifier) call(pc int, st *state) {
 		case wordArg:
 			f.args[r] = a.region(pc, st, r, constant(8), true)
 		case recordArg:
-			if c, ok := v.num.single(); v.kind == inRecord && !v.null && ok && c == 0 {
+			if c, ok := v.num.singleValue(); v.kind == inRecord && !v.null && ok && c == 0 {
 				f.record = v.id
 			} else if v.kind == inRecord && v.null {
 				a.warn(pc, "argument %d of %s may be 0: the record was not checked", i+1, h.Name)
@@ -125,7 +125,7 @@ func (a *verifier) call(pc int, st *state) {
 	a.set(pc, st, uint8(R0), result)
 }
 
-// number is what is known of the number that a value is.
+// number is the knowledge about the number of a value.
 func (v *value) number() number {
 	if v.kind != noBase {
 		return anyNumber
@@ -133,8 +133,8 @@ func (v *value) number() number {
 	return v.num
 }
 
-// region finds out about the memory that register r says, of n bytes, which a
-// helper reads or writes.
+// region determines the memory of n bytes at register r that a helper reads or
+// writes.
 func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) access {
 	v := st.regs[r]
 	most := n.uhi
@@ -145,8 +145,8 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 		}
 		return access{base: v.base, ptr: r}
 	}
-	size, exact := n.single()
-	look := a.classify // without the bytes being there, where there are none to access
+	size, exact := n.singleValue()
+	look := a.classify // if there are no bytes to access, do not require that they exist
 	if exact {
 		look = a.access
 	}
@@ -175,20 +175,20 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 	return acc
 }
 
-// result is what a helper returns, and what else it does.
+// result is the result of a helper, and its other effects.
 func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) value {
-	number := scalar(anyNumber)
+	number := scalarValue(anyNumber)
 	switch h {
 	case HelperLookupPerCPU:
-		return unknown()
+		return unknownValue()
 	case HelperMapLookup:
 		if m == nil || !elemMaps.has(m.spec.Kind) {
-			return unknown()
+			return unknownValue()
 		}
 		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
 		if key := f.args[R2]; !m.hashed() && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
 			if k, ok := st.word(key.off, 4); ok {
-				if c, ok := k.num.single(); ok {
+				if c, ok := k.num.singleValue(); ok {
 					f.key = int64(c)
 				}
 			}
@@ -206,7 +206,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 	case HelperRingReserve:
 		size := st.regs[R2].number()
 		if f.m < 0 {
-			return unknown()
+			return unknownValue()
 		}
 		id := def(pc)
 		a.sizes[id] = [2]int64{int64(min(size.ulo, offMask)), int64(min(size.uhi, offMask))}
@@ -223,7 +223,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 	case HelperGetFuncArgCnt:
 		return constValue(uint64(a.p.argWords()))
 	case HelperGetCPU:
-		return scalar(ofSize(4))
+		return scalarValue(numberOfSize(4))
 	}
 	return number
 }

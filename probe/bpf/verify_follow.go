@@ -1,7 +1,7 @@
 package bpf
 
-// follow follows all paths until nothing changes, the lowest head first, so that most paths to a place have come before
-// what follows it.
+// follow follows all paths until nothing changes, the lowest head first, so that most
+// paths to a place have been followed before the code after it.
 func (a *verifier) follow() {
 	limit := maxWork(len(a.p.ops))
 	in, begin := int32(0), 0 // the loop that is being followed, and the first head in it
@@ -30,12 +30,12 @@ func (a *verifier) follow() {
 		if a.gaveUp = a.work > limit || a.live > maxHeads; a.gaveUp {
 			return
 		}
-		a.work += max(pc-a.lowest, 0) / 16 // which is searched again
+		a.work += max(pc-a.lowest, 0) / 16 // searched again
 		pc = min(pc+1, a.lowest)
 	}
 }
 
-// finish notes what is known of a loop to which the analysis does not come back.
+// finish records the facts about a loop that the analysis will not visit again.
 func (a *verifier) finish(lo, hi int) {
 	a.final, a.closed = true, true
 	for pc := lo; pc < hi; pc++ {
@@ -48,14 +48,14 @@ func (a *verifier) finish(lo, hi int) {
 			continue
 		}
 		if s := a.steps[pc]; s != nil {
-			s.turns = a.turns(pc, s)
+			s.turns = a.maxTurns(pc, s)
 		}
 		a.drop(pc)
 	}
 	a.final, a.closed = false, false
 }
 
-// drop forgets what was known at a head, which is noted.
+// drop discards the state at a head whose facts are recorded.
 func (a *verifier) drop(pc int) {
 	s := a.heads[pc]
 	a.heads[pc] = nil
@@ -65,9 +65,10 @@ func (a *verifier) drop(pc int) {
 	}
 }
 
-// findLoops finds where the analysis may come back to: between where a jump back goes and that jump. What is known
-// elsewhere when all that comes before has been followed is all there is to know. A program with functions is one loop,
-// as what they return is known later.
+// findLoops finds where the analysis may come back to: from the target of a jump back
+// to that jump. Elsewhere the state is final once everything before has been
+// followed. A program with functions is one loop, because their results are known
+// later.
 func (a *verifier) findLoops() {
 	begins, ends := make([]int, len(a.p.ops)), make([]int, len(a.p.ops)+1)
 	for pc := range a.p.ops {
@@ -91,7 +92,8 @@ func (a *verifier) findLoops() {
 	}
 }
 
-// assumeNothing notes of each instruction what is so whatever came before the place where paths last met.
+// assumeNothing records of each instruction the facts that hold whatever happened
+// before the place where paths last met.
 func (a *verifier) assumeNothing() {
 	clear(a.heads)
 	clear(a.facts)
@@ -100,7 +102,7 @@ func (a *verifier) assumeNothing() {
 	a.final, a.closed, a.tell = true, true, false
 	a.escapes, a.ends, a.spilled, a.untracked = true, true, true, true
 	st, meet := &a.now, true
-	for pc, seen := range a.p.reachable() {
+	for pc, seen := range a.p.reachableSlots() {
 		o, f := &a.p.ops[pc], &a.facts[pc]
 		if a.p.slots[pc] == nil {
 			continue
@@ -108,7 +110,7 @@ func (a *verifier) assumeNothing() {
 		if meet || a.isHead[pc] {
 			*st = state{}
 			for r := range st.regs {
-				st.regs[r] = unknown()
+				st.regs[r] = unknownValue()
 			}
 			st.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 		}

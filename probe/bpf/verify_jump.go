@@ -1,7 +1,7 @@
 package bpf
 
-// branch follows a conditional jump both ways, or the only one. It reports whether a path goes on behind the jump, and
-// makes st what is known there.
+// branch follows a conditional jump both ways, or the only one. It reports whether a
+// path continues after the jump, and makes st the state there.
 func (a *verifier) branch(pc int, st *state) bool {
 	o := &a.p.ops[pc]
 	taken, falls := &a.taken, &a.falls
@@ -29,12 +29,12 @@ func (a *verifier) branch(pc int, st *state) bool {
 // isNullCheck reports whether a jump compares an address that may be 0 with 0.
 func isNullCheck(st *state, o *op) bool {
 	d := &st.regs[o.dst]
-	c, ok := d.num.single()
+	c, ok := d.num.singleValue()
 	return (o.code == opJeq+form64K || o.code == opJne+form64K) && o.imm == 0 && d.null && ok && c == 0
 }
 
-// compare adds what is known where a comparison holds, or where it does not. It
-// returns false when that cannot be.
+// compare adds the knowledge that a comparison holds, or that it does not. It returns
+// false if that is impossible.
 func (a *verifier) compare(o *op, st *state, holds bool) bool {
 	d, s := st.regs[o.dst], constValue(uint64(o.imm))
 	byReg := o.code&1 != 0
@@ -50,14 +50,14 @@ func (a *verifier) compare(o *op, st *state, holds bool) bool {
 	case long && s.isConst(0) && (kind == opJeq || kind == opJne) && d.kind != noBase && !d.null && d.near():
 		return holds == (kind == opJne) // no address is 0
 	case long && kind != opJset && samePlace(d.base, s.base) && d.near() && s.near():
-		kind = signedKind[kind] // addresses that are not far from their base are in the order of what is behind it
+		kind = signedKind[kind] // addresses close to their base are ordered like their offsets
 	default:
 		return true
 	}
 	x, y := d.num, s.num
 	if !long {
-		if x, y = x.as32(), y.as32(); kind >= opJsgt && kind <= opJsle {
-			x, y = x.extended(4), y.extended(4)
+		if x, y = x.truncate32(), y.truncate32(); kind >= opJsgt && kind <= opJsle {
+			x, y = x.signExtend(4), y.signExtend(4)
 		}
 	}
 	if !order(kind, holds, &x, &y) {
@@ -73,7 +73,7 @@ func (a *verifier) compare(o *op, st *state, holds bool) bool {
 	return ok
 }
 
-// samePlace reports whether two addresses with these bases count from the same.
+// samePlace reports whether two addresses with these bases count from the same place.
 func samePlace(b, o base) bool {
 	if b != o || b.null {
 		return false
@@ -87,17 +87,16 @@ func samePlace(b, o base) bool {
 	return b.kind == inRecord
 }
 
-// signedKind has, for each comparison, the one with sign.
+// signedKind has the signed form of each comparison.
 var signedKind = map[opc]opc{opJeq: opJeq, opJne: opJne, opJgt: opJsgt, opJge: opJsge, opJlt: opJslt, opJle: opJsle,
 	opJsgt: opJsgt, opJsge: opJsge, opJslt: opJslt, opJsle: opJsle, opJset: opJset}
 
-// opposite has, for each comparison that orders, the one that holds when it does
-// not.
+// opposite has, for each ordering comparison, the one that holds if it does not.
 var opposite = map[opc]opc{opJeq: opJne, opJne: opJeq, opJgt: opJle, opJle: opJgt, opJge: opJlt, opJlt: opJge,
 	opJsgt: opJsle, opJsle: opJsgt, opJsge: opJslt, opJslt: opJsge}
 
-// order adds to two numbers what a comparison says of them. It returns false when
-// no numbers are like that.
+// order adds the knowledge from a comparison to two numbers. It returns false if no
+// numbers satisfy it.
 func order(kind opc, holds bool, x, y *number) bool {
 	if kind == opJset {
 		return orderBits(holds, x, y)
@@ -116,7 +115,7 @@ func order(kind opc, holds bool, x, y *number) bool {
 		*y = *x
 		return ok
 	case opJne:
-		return x.without(y) && y.without(x)
+		return x.exclude(y) && y.exclude(x)
 	case opJlt:
 		if x.ulo == ^uint64(0) || y.uhi == 0 {
 			return false
@@ -135,14 +134,14 @@ func order(kind opc, holds bool, x, y *number) bool {
 	return x.ulo <= x.uhi && y.ulo <= y.uhi && x.lo <= x.hi && y.lo <= y.hi && x.tidy() && y.tidy()
 }
 
-// without takes the number that y is, if there is only one, off the ends of what x
-// may be. It returns false when nothing is left.
-func (n *number) without(y *number) bool {
-	c, ok := y.single()
+// exclude removes y, if it is a single number, from the ends of the range of n. It
+// returns false if nothing is left.
+func (n *number) exclude(y *number) bool {
+	c, ok := y.singleValue()
 	if !ok {
 		return true
 	}
-	if v, one := n.single(); one {
+	if v, one := n.singleValue(); one {
 		return v != c
 	}
 	if n.ulo == c {
@@ -162,14 +161,14 @@ func (n *number) without(y *number) bool {
 
 // orderBits is order for the test of bits.
 func orderBits(holds bool, x, y *number) bool {
-	c, ok := y.single()
+	c, ok := y.singleValue()
 	switch {
 	case !ok:
 		return true
 	case !holds:
-		return x.meet(ofBits(0, ^c))
+		return x.meet(numberOfBits(0, ^c))
 	case c&(c-1) == 0 && c != 0:
-		return x.meet(ofBits(c, ^c))
+		return x.meet(numberOfBits(c, ^c))
 	}
 	return (x.val|x.unk)&c != 0
 }

@@ -1,12 +1,12 @@
 package bpf
 
-// accessClass says what must be checked as an access is made.
+// accessClass says which checks an access needs at run time.
 type accessClass uint8
 
 const (
 	generic accessClass = iota // everything: the address may be any
-	guessed                    // whether it is where its base says; if not, everything
-	bounded                    // its offset alone
+	guessed                    // check that it is at its base; if not, everything
+	bounded                    // only its offset
 	direct                     // nothing
 )
 
@@ -14,22 +14,22 @@ const (
 type access struct {
 	class accessClass
 	base  base
-	size  int   // bytes; 0 = not known beforehand
-	end   int64 // of bounded and guessed: the offset behind the last byte that may be accessed
+	size  int   // bytes; 0 = not known in advance
+	end   int64 // of bounded and guessed: the end of the bytes that may be accessed
 	low   uint8 // which of the lowest three bits of the address may be set
-	wet   bool  // it is not in the frame, or all bytes there that it may be were written
+	wet   bool  // it is not in the frame, or all its possible bytes there were written
 
-	// The place is disp bytes behind the address in register ptr. By its base it is off
-	// bytes behind that, with byIndex off bytes and the number in register index.
+	// The place is disp bytes after the address in register ptr. Relative to its base
+	// it is at off; with byIndex, at off plus the number in register index.
 	ptr   uint8
 	disp  int64
 	by    locator
 	index uint8
 	off   int64
-	ahead bool // what is added to off, or to disp, is not negative
+	ahead bool // the number added to off, or to disp, is not negative
 }
 
-// locator says how a place is found by its base.
+// locator says how a place is found from its base.
 type locator uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	byIndex
 )
 
-// extent returns the offsets behind a base that may be accessed.
+// extent returns the range of offsets from a base that may be accessed.
 func (a *verifier) extent(b base, write bool) (lo, hi int64, ok bool) {
 	switch b.kind {
 	case inContext:
@@ -54,29 +54,29 @@ func (a *verifier) extent(b base, write bool) (lo, hi int64, ok bool) {
 	return 0, 0, false
 }
 
-// access finds out about an access of n bytes, off behind what register r says, and
-// notes what follows from its having been possible.
+// access analyzes an access of n bytes, off from register r, and records the
+// consequences of its success.
 func (a *verifier) access(pc int, st *state, r uint8, off int64, n int, write bool) access {
 	acc := a.classify(pc, st, r, off, n, write)
 	if v := &st.regs[r]; v.null && v.near() {
-		st.decideNull(r, false) // at 0 is nothing
+		st.decideNull(r, false) // there is nothing at 0
 	}
 	if lo, hi, ok := a.extent(acc.base, write); ok && acc.class >= bounded {
-		st.refine(r, betweenSigned(lo-off, hi-off-int64(n)))
+		st.refine(r, numberBetweenSigned(lo-off, hi-off-int64(n)))
 	}
 	return acc
 }
 
-// classify finds out about an access.
+// classify determines the class of an access.
 func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write bool) access {
 	v := st.regs[r]
 	acc := access{base: v.base, size: n, ptr: r, disp: off, wet: v.kind != inFrame}
-	if acc.low = 7; v.kind != noBase { // which are all aligned to 8
+	if acc.low = 7; v.kind != noBase { // they are all aligned to 8
 		at := v.num.plus(constant(uint64(off)))
 		acc.low = uint8(at.val|at.unk) & 7
 	}
 	lo, hi, ok := a.extent(v.base, write)
-	inMain := a.p.fns.of(pc) == 0
+	inMain := a.p.fns.indexOf(pc) == 0
 	ok = ok && int64(n) <= hi-lo
 	canGuess := ok && !v.null && v.fixed(a.p) && (v.kind != inFrame || inMain)
 	acc.end = hi
@@ -95,7 +95,7 @@ func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write 
 			all := int(last-first) + n
 			acc.wet = st.written.count(first, all) == all
 		}
-	case last < lo || first+int64(n) > hi: // generic, which will say what is wrong
+	case last < lo || first+int64(n) > hi: // generic, whose check will report the error
 		a.warnAccess(pc, &v, off, n, write)
 		return acc
 	case v.kind != inFrame:
@@ -104,7 +104,7 @@ func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write 
 		acc.class = guessed
 	}
 	acc.ahead = v.num.lo >= 0
-	if c, ok := v.num.single(); ok {
+	if c, ok := v.num.singleValue(); ok {
 		acc.by, acc.off = byOffset, int64(c)+off
 		return acc
 	}
@@ -112,7 +112,7 @@ func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write 
 		acc.class = generic
 		return acc
 	}
-	// A register that has the offset saves the computing of the address.
+	// A register with the offset saves computing the address.
 	for q := R0; q <= R9; q++ {
 		x := &st.regs[q]
 		if d := v.delta - x.delta + off; x.kind == noBase && x.vn == v.vn && v.vn != 0 && d == int64(int32(d)) {
@@ -151,9 +151,9 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 	if a.p.follows && (v.kind == noBase || v.null) { // it may be the guest's memory
 		a.untracked = true
 		if o.code >= opLoads8 {
-			return scalar(anyNumber.extended(int(o.size)))
+			return scalarValue(anyNumber.signExtend(int(o.size)))
 		}
-		return scalar(ofSize(int(o.size)))
+		return scalarValue(numberOfSize(int(o.size)))
 	}
 	acc := a.access(pc, st, o.src, int64(o.off), int(o.size), false)
 	a.noteAccess(pc, acc)
@@ -165,15 +165,15 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 			if o.code < opLoads8 {
 				return w
 			}
-			return scalar(w.num.extended(acc.size))
+			return scalarValue(w.num.signExtend(acc.size))
 		}
 	}
 	if v.kind == inFrame || acc.class <= guessed {
 		a.untracked = true
 	}
-	n := ofSize(acc.size)
+	n := numberOfSize(acc.size)
 	if o.code >= opLoads8 {
-		n = anyNumber.extended(acc.size)
+		n = anyNumber.signExtend(acc.size)
 	}
 	return value{num: n, mixed: v.kind == inFrame || v.kind == noBase || a.p.kind == Raw}
 }
@@ -216,13 +216,14 @@ func (a *verifier) overwrite(st *state, acc access, to value, v value) {
 	}
 }
 
-// span is where the bytes are that an access to the frame may be of: it must be proven that all are in the frame.
+// span is the range of bytes in the frame that an access may touch; all must be
+// proven to be in the frame.
 func (acc *access) span(v *value) (first int64, n int) {
 	first = v.num.lo + acc.disp
 	return first, int(v.num.hi-v.num.lo) + acc.size
 }
 
-// noteAccess keeps what was found out of an operation's access.
+// noteAccess records the analysis of an operation's access.
 func (a *verifier) noteAccess(pc int, acc access) {
 	if a.final {
 		a.facts[pc].mem = acc

@@ -20,21 +20,21 @@ type VM struct {
 	open    int // records reserved
 
 	depth   int                         // frames in use but one, while a helper runs
-	tails   int                         // programs that the run went on as
+	tails   int                         // tail calls of the run
 	keys    [MaxFrames][MaxKeySize]byte // of for_each_map_elem
 	left    int64                       // of the budget, while a helper runs
-	badPage uint64                      // of guest memory, that could not be read in this run
+	badPage uint64                      // page of guest memory that could not be read in this run
 
 	fault Fault
 	stats RunStats
 }
 
 const (
-	maxSpare = 64  // the most that a helper copies by way of the VM
-	maxPCs   = 127 // return addresses that get_stack gives, as perf does
+	maxSpare = 64  // the most that a helper copies through the VM
+	maxPCs   = 127 // the most return addresses of get_stack, as in perf
 )
 
-// frame is what a local call keeps of its caller.
+// frame is the saved state of a local call's caller.
 type frame struct {
 	ret   int
 	saved [4]uint64 // r6 to r9
@@ -58,8 +58,8 @@ func NewVM(p *Program, cpu int) *VM {
 	return v
 }
 
-// Use makes p the program that Run runs. The vCPU must be one of those that its maps
-// were made for.
+// Use makes p the program that Run runs. The vCPU must be one that its maps were made
+// for.
 func (v *VM) Use(p *Program) {
 	if v.cpu < 0 || len(p.maps) > 0 && v.cpu >= p.cpus {
 		panic("BUG: no such vCPU")
@@ -69,7 +69,7 @@ func (v *VM) Use(p *Program) {
 	v.segs[segContext].readOnly = p.kind.hasRegs()
 }
 
-// Leave forgets the program, and with it the memory of its maps, until Use.
+// Leave drops the program, and with it the memory of its maps, until Use.
 func (v *VM) Leave() {
 	v.prog = nil
 	clear(v.segs[segMaps:])
@@ -79,15 +79,15 @@ func (v *VM) Leave() {
 // Stats returns the counts of this VM.
 func (v *VM) Stats() RunStats { return v.stats }
 
-// Stack returns the memory of the program's stack frames. It belongs to the
-// vCPU's thread, and keeps what the last run left.
+// Stack returns the memory of the program's stack frames. It belongs to the vCPU's
+// thread, and keeps the contents of the last run.
 func (v *VM) Stack() []byte { return v.stack }
 
-// Run runs the program on a context: RegsSize bytes, made by PutRegs, for
-// programs attached to probes, of a Kretprobe ReturnSize with those of PutEntry, any memory for a raw one (R2 is then its
-// length). It returns R0. When the program was ended early the error is a
-// *Fault, valid until the next Run. What was on the stack before is
-// unspecified. Run allocates nothing.
+// Run runs the program on a context: RegsSize bytes, made by PutRegs, for programs
+// attached to probes; ReturnSize bytes, including PutEntry's, for a Kretprobe; any
+// memory for a raw program (R2 is then its length). It returns R0. If the program was
+// ended early the error is a *Fault, valid until the next Run. The initial contents
+// of the stack are unspecified. Run allocates nothing.
 func (v *VM) Run(ctx []byte, env Env) (uint64, error) {
 	var regs [16]uint64
 	c := &v.segs[segContext]
@@ -125,7 +125,7 @@ func (v *VM) mem(p, n uint64) []byte {
 	if s >= uint64(len(v.segs)) {
 		return nil
 	}
-	return v.segs[s].at(p, n)
+	return v.segs[s].bytesAt(p, n)
 }
 
 // memW is mem for writing.
@@ -134,10 +134,10 @@ func (v *VM) memW(p, n uint64) []byte {
 	if s >= uint64(len(v.segs)) || v.segs[s].readOnly {
 		return nil
 	}
-	return v.segs[s].at(p, n)
+	return v.segs[s].bytesAt(p, n)
 }
 
-// dropRecords discards what a program reserved and did not submit.
+// dropRecords discards records that a program reserved and did not submit.
 func (v *VM) dropRecords() {
 	for i := range v.records {
 		if v.records[i].ring != nil {

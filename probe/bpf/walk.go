@@ -1,23 +1,24 @@
 package bpf
 
-// Where paths meet, the verifier keeps what holds on all of them, and so it may warn of what no path does: of a register that is set in
-// a loop which runs at least once, or under a condition that is compared again before the register is read. Linux's verifier follows
-// each path by itself. So does confirm, as long as that is not too much, and
-// finds also what is wrong on one path only.
+// Where paths meet, the verifier keeps the knowledge that holds on all of them, and
+// so it may warn of something that no path does: for example of a register that is
+// set in a loop which runs at least once, or under a condition that is compared again
+// before the register is read. Linux's verifier follows each path by itself. So does
+// confirm, within limits, and it also finds mistakes on only one path.
 
 // Limits of following each path by itself.
 const (
 	maxWalk  = 1 << 19 // instructions and comparisons of states
 	maxPaths = 1 << 10 // paths that are still to be followed
-	maxSeen  = 4       // states that are kept of a place, to see that a path is like an earlier one; of all places, maxHeads
+	maxSeen  = 4       // states kept of a place, to recognize a path that is like an earlier one; over all places, maxHeads
 )
 
-// walker is what a verifier has that follows each path by itself.
+// walker is the additional state of a verifier that follows each path by itself.
 type walker struct {
 	paths []walked
 	seen  map[int][]*state // by place
-	kept  int              // how many these are
-	told  map[int]bool     // the instructions that are warned of
+	kept  int              // their number
+	told  map[int]bool     // instructions with a warning
 }
 
 // walked is a path that is still to be followed.
@@ -26,10 +27,11 @@ type walked struct {
 	st *state
 }
 
-// confirm takes the warnings of paths that are followed one by one in the place of those of all together.
+// confirm replaces the warnings of the joined paths by warnings of paths that are
+// followed one by one.
 func (a *verifier) confirm() {
 	if len(a.p.fns.starts) > 1 {
-		return // what functions return is known only for all paths together
+		return // the results of functions are known only for all paths together
 	}
 	w := newVerifier(a.p, true)
 	w.walker = &walker{seen: map[int][]*state{}, told: map[int]bool{}}
@@ -41,10 +43,10 @@ func (a *verifier) confirm() {
 	}
 }
 
-// walk follows each path by itself; false: these are too many.
+// walk follows each path by itself; false: there are too many.
 func (w *verifier) walk() bool {
 	w.final = true
-	w.reach(0, w.first())
+	w.reach(0, w.firstState())
 	for n := len(w.paths) - 1; n >= 0; n = len(w.paths) - 1 {
 		x := w.paths[n]
 		w.paths = w.paths[:n]
@@ -58,7 +60,8 @@ func (w *verifier) walk() bool {
 	return true
 }
 
-// walkTo says that a path with that state comes to a place where paths meet. One like an earlier one, or of which less is possible, is not followed.
+// walkTo records that a path with that state reaches a place where paths meet. A path
+// that is like an earlier one, or allows less than one, is not followed.
 func (w *verifier) walkTo(pc int, st *state) {
 	kept := w.seen[pc]
 	for _, s := range kept {

@@ -9,16 +9,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Warning is something in a program that certainly is a mistake, on some path at
-// least.
+// Warning is a certain mistake of a program, on at least one path.
 type Warning struct {
 	Index  int    // slot of the instruction
 	Text   string // the instruction
-	What   string // what is wrong with it
+	What   string // the mistake
 	Source string // file, line and text of the source, if the object has them
 }
 
-// Error names the instruction, what is wrong, and the source.
+// Error names the instruction, the mistake, and the source.
 func (w *Warning) Error() string {
 	s := fmt.Sprintf("instruction %d (%s): %s", w.Index, w.Text, w.What)
 	if w.Source != "" {
@@ -27,11 +26,12 @@ func (w *Warning) Error() string {
 	return s
 }
 
-// maxWarnings is how many mistakes of a program are told.
+// maxWarnings is the most mistakes of a program that are reported.
 const maxWarnings = 50
 
 // Warnings returns the mistakes that the verifier finds, in the order of the
-// instructions; after maxWarnings only how many more there are. The program runs nevertheless: what goes wrong in a run ends that.
+// instructions; after maxWarnings only the number of the others. The program runs
+// nevertheless: an error at run time ends the run.
 func (p *Program) Warnings() []Warning {
 	a := verify(p, true)
 	if a.gaveUp {
@@ -64,9 +64,9 @@ func (p *Program) Warnings() []Warning {
 	return out
 }
 
-// Lacking returns a warning for the first call of each helper that lacks something, by what lacks says of it: its
-// result is 0, or nothing is filled in.
-func (p *Program) Lacking(lacks func(Helper) string) (out []Warning) {
+// WarnLacking returns a warning for the first call of each helper that lacks
+// something, as described by lacks: its result is 0, or nothing is filled in.
+func (p *Program) WarnLacking(lacks func(Helper) string) (out []Warning) {
 	told := map[Helper]bool{}
 	for pc, i := range p.slots {
 		if i == nil || p.ops[pc].code != opCall || told[Helper(p.ops[pc].imm)] {
@@ -81,7 +81,8 @@ func (p *Program) Lacking(lacks func(Helper) string) (out []Warning) {
 	return out
 }
 
-// sourceOf is the source of an instruction, if the object has it: a line is noted at its first instruction.
+// sourceOf is the source of an instruction, if the object has it: a line is recorded
+// at its first instruction.
 func (p *Program) sourceOf(pc int) string {
 	for at := pc; at >= 0; at-- {
 		if i := p.slots[at]; i != nil {
@@ -95,12 +96,13 @@ func (p *Program) sourceOf(pc int) string {
 	return ""
 }
 
-// warn notes a mistake.
+// warn records a mistake.
 func (a *verifier) warn(pc int, format string, args ...any) {
 	a.warnTo(&a.warnings, pc, format, args...)
 }
 
-// warnTo is warn for a list of its own. Of more than twice maxWarnings only the number is kept.
+// warnTo is warn for a separate list. After twice maxWarnings only the number is
+// kept.
 func (a *verifier) warnTo(to *[]Warning, pc int, format string, args ...any) {
 	switch {
 	case !a.final || !a.tell:
@@ -115,7 +117,7 @@ func (a *verifier) warnTo(to *[]Warning, pc int, format string, args ...any) {
 	}
 }
 
-// warnUnsetReads warns of registers that an operation reads before anything was put there.
+// warnUnsetReads warns of registers that an operation reads before they are written.
 func (a *verifier) warnUnsetReads(pc int, st *state) {
 	o := &a.p.ops[pc]
 	read := func(r uint8, of string) {
@@ -130,7 +132,7 @@ func (a *verifier) warnUnsetReads(pc int, st *state) {
 			read(uint8(R1)+uint8(i), ", as an argument of "+h.Name)
 		}
 	case o.code == opExit:
-		if a.p.fns.of(pc) == 0 {
+		if a.p.fns.indexOf(pc) == 0 {
 			read(uint8(R0), ": it is the result")
 		}
 	case o.code < opSingles:
@@ -150,9 +152,8 @@ func (a *verifier) warnUnsetReads(pc int, st *state) {
 	}
 }
 
-// checkWritten warns of a place in the frame that is read before anything is written
-// there. Where some bytes were, the others may be those between the fields of a
-// structure.
+// checkWritten warns of a place in the frame that is read before it is written. If
+// some bytes were, the others may be padding of a structure.
 func (a *verifier) checkWritten(pc int, st *state, v *value, acc access) {
 	if !a.final || v.kind != inFrame || acc.class != direct || acc.size == 0 {
 		return
@@ -190,7 +191,7 @@ func (a *verifier) warnAccess(pc int, v *value, off int64, n int, write bool) {
 	case v.num.hi < lo-off || v.num.lo > hi-off-int64(n):
 		at := v.num.lo
 		if at < math.MinInt64/2 {
-			at = v.num.hi // which is outside too
+			at = v.num.hi // that is outside too
 		}
 		a.warn(pc, "%d bytes at offset %d are outside the %s, which has %d", n, at+off, a.name(v.base), hi-lo)
 	}
@@ -204,18 +205,20 @@ func (a *verifier) warnAligned(pc int, v *value, o *op) {
 	}
 }
 
-// frameOffset writes where in the frame something is.
+// frameOffset formats an offset in the frame.
 func frameOffset(n number) string {
-	if c, ok := n.single(); ok {
+	if c, ok := n.singleValue(); ok {
 		return fmt.Sprintf("r10%+d", int64(c))
 	}
 	return fmt.Sprintf("r10%+d to r10%+d", n.lo, n.hi)
 }
 
-// maxMove is how far an address may be from what it counts from, as in Linux's verifier (BPF_MAX_VAR_OFF).
+// maxMove is the largest distance of an address from its base, as in Linux's verifier
+// (BPF_MAX_VAR_OFF).
 const maxMove = 1 << 29
 
-// warnMoved warns of an address that is moved further than any object could be long, and returns it.
+// warnMoved warns of an address that is moved further than any object could be long,
+// and returns it.
 func (a *verifier) warnMoved(pc int, v value) value {
 	if a.final && v.kind != noBase && v.kind != aMap && (v.num.lo > maxMove || v.num.hi < -maxMove) {
 		by := v.num.lo
@@ -227,8 +230,8 @@ func (a *verifier) warnMoved(pc int, v value) value {
 	return v
 }
 
-// warnALU warns of arithmetic with addresses, apart from what leads to another address of the same thing or to the
-// distance between two.
+// warnALU warns of arithmetic with addresses, except if the result is another address
+// of the same object or the distance between two.
 func (a *verifier) warnALU(pc int, kind opc, long bool, d, s *value) {
 	if !a.final || kind == opMov || d.kind == noBase && s.kind == noBase {
 		return
@@ -268,7 +271,7 @@ func (a *verifier) warnSingle(pc int, st *state, o *op) {
 	}
 }
 
-// name says what a base is.
+// name describes a base.
 func (a *verifier) name(b base) string {
 	switch b.kind {
 	case inContext:
@@ -281,7 +284,7 @@ func (a *verifier) name(b base) string {
 	return fmt.Sprintf("value of map %q", a.p.maps[b.m].spec.Name)
 }
 
-// source says where in the source an instruction comes from.
+// source returns the place in the source that an instruction comes from.
 func source(s fmt.Stringer) string {
 	if l, ok := s.(*btf.Line); ok {
 		return fmt.Sprintf("%s:%d: %s", l.FileName(), l.LineNumber(), strings.TrimSpace(l.Line()))

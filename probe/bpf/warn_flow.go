@@ -2,8 +2,9 @@ package bpf
 
 import "slices"
 
-// reachable says of each slot whether some path of jumps comes to it, whatever they compare.
-func (p *Program) reachable() []bool {
+// reachableSlots reports for each slot whether some path of jumps reaches it,
+// whatever the comparisons.
+func (p *Program) reachableSlots() []bool {
 	seen := make([]bool, len(p.ops))
 	todo := slices.Clone(p.fns.starts)
 	for len(todo) > 0 {
@@ -29,10 +30,10 @@ func (p *Program) reachable() []bool {
 	return seen
 }
 
-// warnUnreachable warns of instructions that no path of jumps comes to, whatever they
-// compare.
+// warnUnreachable warns of instructions that no path of jumps reaches, whatever the
+// comparisons.
 func (a *verifier) warnUnreachable() {
-	seen := a.p.reachable()
+	seen := a.p.reachableSlots()
 	for pc := 0; pc < len(seen); pc++ {
 		if seen[pc] || a.p.slots[pc] == nil {
 			continue
@@ -49,7 +50,8 @@ func (a *verifier) warnUnreachable() {
 	}
 }
 
-// warnEndless warns of loops that a program comes to and never leaves: of the first one in each function.
+// warnEndless warns of loops that a program reaches and never leaves: of the first
+// one in each function.
 func (a *verifier) warnEndless() {
 	n := len(a.p.ops)
 	to := func(pc int) (next, jump int) { // -1: none
@@ -71,7 +73,7 @@ func (a *verifier) warnEndless() {
 		}
 		return next, jump
 	}
-	first := make([]int32, n+1) // of each slot, where its predecessors begin in from
+	first := make([]int32, n+1) // by slot: the index in from of its first predecessor
 	for pc := range a.facts {
 		if !a.facts[pc].reached {
 			continue
@@ -120,7 +122,7 @@ func (a *verifier) warnEndless() {
 	}
 	told := -1
 	for pc := range a.facts {
-		if fn := a.p.fns.of(pc); a.facts[pc].reached && !ends[pc] && a.loops[pc] && fn != told {
+		if fn := a.p.fns.indexOf(pc); a.facts[pc].reached && !ends[pc] && a.loops[pc] && fn != told {
 			told = fn
 			a.warn(pc, "no path leads from here to an end of the function: it runs until its budget is used up")
 		}

@@ -52,9 +52,9 @@ func (b *Builder) Link() {
 	}
 }
 
-// Once returns what is taken from the budget at most when all runs once that was emitted
+// CountOnce returns what is taken from the budget at most when all runs once that was emitted
 // from index start on.
-func (b *Builder) Once(start int) int64 {
+func (b *Builder) CountOnce(start int) int64 {
 	n := int64(b.Insns[start:].Size() / asm.InstructionSize)
 	for _, i := range b.Insns[start:] {
 		if i.IsBuiltinCall() {
@@ -64,8 +64,8 @@ func (b *Builder) Once(start int) int64 {
 	return n
 }
 
-// Repeats notes that what was emitted since start can run n times.
-func (b *Builder) Repeats(start, n int) { b.Cost += int64(n) * b.Once(start) }
+// NoteRepeats notes that what was emitted since start can run n times.
+func (b *Builder) NoteRepeats(start, n int) { b.Cost += int64(n) * b.CountOnce(start) }
 
 // Used reports whether something jumps to l.
 func (b *Builder) Used(l Label) bool {

@@ -8,18 +8,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Index finds things by their address. Lookups take no lock, allocate nothing, and
-// may be made at any time; changes are made by one goroutine at a time. The zero
-// value is empty. Address 0 is nobody's.
+// Index finds values by address. Lookups take no lock, allocate nothing, and may be
+// made at any time; changes are made by one goroutine at a time. The zero value is
+// empty. Address 0 is not valid.
 //
-// It is a hash table with open addressing and linear probing. What was removed
-// keeps its entry, without a thing, until the table is built anew, so that a search
-// that is under way goes on to the things behind it; and the table is at most half
-// full, so that every search ends.
+// It is a hash table with open addressing and linear probing. A removed value keeps
+// its entry, without the value, until the table is rebuilt, so that a concurrent
+// search continues to the entries after it; and the table is at most half full, so
+// that every search ends.
 type Index[V any] struct {
 	table atomic.Pointer[indexTable[V]]
-	n     int // things
-	taken int // entries
+	n     int // values
+	taken int // entries in use
 }
 
 type indexTable[V any] struct {
@@ -28,12 +28,13 @@ type indexTable[V any] struct {
 }
 
 type indexEntry[V any] struct {
-	addr  atomic.Uint64 // 0: none yet
+	addr  atomic.Uint64 // 0: unused
 	thing atomic.Pointer[V]
 }
 
-// at returns the entry for addr: that with it, or the free one where it would go.
-func (t *indexTable[V]) at(addr guest.GVA) *indexEntry[V] {
+// find returns the entry for addr: the one with that address, or the free one where
+// it would go.
+func (t *indexTable[V]) find(addr guest.GVA) *indexEntry[V] {
 	mask := len(t.entries) - 1
 	// Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio.
 	for i := int(uint64(addr) * 0x9e3779b97f4a7c15 >> t.shift); ; i++ {
@@ -44,28 +45,29 @@ func (t *indexTable[V]) at(addr guest.GVA) *indexEntry[V] {
 	}
 }
 
-// Find returns the thing at addr, or nil.
+// Find returns the value at addr, or nil.
 func (x *Index[V]) Find(addr guest.GVA) *V {
 	t := x.table.Load()
 	if t == nil {
 		return nil
 	}
-	e := t.at(addr)
-	if e.addr.Load() != uint64(addr) { // free, or another's by now
+	e := t.find(addr)
+	if e.addr.Load() != uint64(addr) { // free, or used for another address by now
 		return nil
 	}
 	return e.thing.Load()
 }
 
-// Len returns how many things there are. It belongs to whoever may make changes.
+// Len returns the number of values. Only the goroutine that makes changes may call
+// it.
 func (x *Index[V]) Len() int { return x.n }
 
-// Set makes v the thing at addr.
+// Set makes v the value at addr.
 func (x *Index[V]) Set(addr guest.GVA, v *V) {
 	if t := x.table.Load(); t == nil || 2*(x.taken+1) > len(t.entries) {
 		x.grow()
 	}
-	e := x.table.Load().at(addr)
+	e := x.table.Load().find(addr)
 	if e.thing.Load() == nil {
 		x.n++
 	}
@@ -76,12 +78,12 @@ func (x *Index[V]) Set(addr guest.GVA, v *V) {
 	}
 }
 
-// Delete removes the thing at addr, if there is one.
+// Delete removes the value at addr, if any.
 func (x *Index[V]) Delete(addr guest.GVA) {
 	if x.Find(addr) == nil {
 		return
 	}
-	x.table.Load().at(addr).thing.Store(nil)
+	x.table.Load().find(addr).thing.Store(nil)
 	x.n--
 }
 
@@ -91,8 +93,8 @@ func (x *Index[V]) Clear() {
 	x.n, x.taken = 0, 0
 }
 
-// All returns what there is, in no order that means anything. Meanwhile things may
-// be removed.
+// All yields all values, in no particular order. Values may be removed during the
+// iteration.
 func (x *Index[V]) All() iter.Seq2[guest.GVA, *V] {
 	return func(yield func(guest.GVA, *V) bool) {
 		t := x.table.Load()
@@ -108,12 +110,36 @@ func (x *Index[V]) All() iter.Seq2[guest.GVA, *V] {
 	}
 }
 
-// grow builds the table anew, with room for twice as many things as there are.
+// Range yields the values from lo on and below hi, in no particular order. Any
+// goroutine may call it: concurrent changes may or may not be included.
+func (x *Index[V]) Range(lo, hi guest.GVA) iter.Seq2[guest.GVA, *V] {
+	return func(yield func(guest.GVA, *V) bool) {
+		t := x.table.Load()
+		if t == nil {
+			return
+		}
+		if hi-lo < guest.GVA(len(t.entries)) {
+			for a := lo; a != hi; a++ {
+				if v := x.Find(a); v != nil && !yield(a, v) {
+					return
+				}
+			}
+			return
+		}
+		for a, v := range x.All() {
+			if a != 0 && a-lo < hi-lo && !yield(a, v) {
+				return
+			}
+		}
+	}
+}
+
+// grow rebuilds the table, with room for twice the number of values.
 func (x *Index[V]) grow() {
 	log := uint(bits.Len(uint(4*x.n) | 7))
 	t := &indexTable[V]{entries: make([]indexEntry[V], 1<<log), shift: 64 - log}
 	for addr, v := range x.All() {
-		e := t.at(addr)
+		e := t.find(addr)
 		e.addr.Store(uint64(addr))
 		e.thing.Store(v)
 	}

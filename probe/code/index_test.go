@@ -50,7 +50,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestIndexForgets: things that come and go leave nothing behind.
+// TestIndexForgets: values that are added and removed leave no trace.
 func TestIndexForgets(t *testing.T) {
 	var x Index[int]
 	for i := range 100_000 {
@@ -102,4 +102,35 @@ func TestIndexReaders(t *testing.T) {
 	}
 	close(stop)
 	done.Wait()
+}
+
+// TestIndexWithin: the values within a range are found whether the range or the index
+// is longer.
+func TestIndexWithin(t *testing.T) {
+	var x Index[int]
+	at := func(lo, hi guest.GVA) (sum int) {
+		for a, v := range x.Range(lo, hi) {
+			if int(a) != *v {
+				t.Errorf("%d is at %d", *v, a)
+			}
+			sum += *v
+		}
+		return sum
+	}
+	if got := at(0, 1<<40); got != 0 {
+		t.Errorf("nothing has sum %d", got)
+	}
+	for i := 1; i <= 1000; i++ {
+		v := 16 * i
+		x.Set(guest.GVA(v), &v)
+	}
+	x.Delete(32)
+	for _, c := range []struct {
+		lo, hi guest.GVA
+		want   int
+	}{{0, 1 << 40, 16*1000*1001/2 - 32}, {0, 8000, 16*499*500/2 - 32}, {16, 48, 16}, {17, 49, 48}, {16, 16, 0}, {15984, 1 << 63, 15984 + 16000}, {^guest.GVA(0) - 3, 17, 16}, {^guest.GVA(0) - 3, 1 << 20, 16*1000*1001/2 - 32}} {
+		if got := at(c.lo, c.hi); got != c.want {
+			t.Errorf("within [%d, %d): sum %d, want %d", c.lo, c.hi, got, c.want)
+		}
+	}
 }

@@ -13,46 +13,46 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Target is the guest whose memory it is; see probe.Target and probe.Detours.
+// Target is the guest that the memory belongs to; see probe.Target and probe.Detours.
 type Target interface {
 	AllocExec(near guest.GVA, size int) (guest.GVA, error)
 	WriteExec(addr guest.GVA, p []byte) error
 }
 
-// Mapper is what a Target adds that has executable memory at any address.
-type Mapper interface {
+// mapper is an optional interface of a Target with executable memory at any address.
+type mapper interface {
 	MapExec(near, addr guest.GVA, n int) error
 }
 
-// Geometry. A piece begins at a line of its own, so that a processor that fetches
-// what stands before it does not see it being written.
+// Geometry. Each piece begins at a line of its own, so that a processor that fetches
+// the piece before it does not see it being written.
 const (
-	Line = 32 // bytes
+	line = 32 // bytes
 
-	chunk    = 16 << 10 // what is asked for at a time,
-	chunkMin = 4 << 10  // or, where that is not to be had, this
+	chunk    = 16 << 10 // the usual size of an allocation
+	chunkMin = 4 << 10  // the size if that is not available
 )
 
 // Errors of Put and PutAt.
 var (
-	// ErrNoMemory: there is no executable memory near the text that it is for.
+	// ErrNoMemory: there is no executable memory near the text that needs it.
 	ErrNoMemory = errors.New("no executable memory")
-	// ErrReach: a displacement does not fit from where there is memory.
+	// ErrReach: a displacement does not fit from the available memory.
 	ErrReach = errors.New("displacement out of range")
-	// ErrTaken: something stands at the address, or else is mapped there.
+	// ErrTaken: the address is in use, or something else is mapped there.
 	ErrTaken = errors.New("the address is taken")
 )
 
-// Memory is executable guest memory in which each piece has a resident of type R:
-// it knows what the bytes are for. Lookups take no lock, allocate nothing, and may
-// be made at any time; changes are made by one goroutine at a time.
+// Memory is executable guest memory in which each piece has a resident of type R: the
+// owner of the bytes. Lookups take no lock, allocate nothing, and may be made at any
+// time; changes are made by one goroutine at a time.
 type Memory[R comparable] struct {
 	target Target
-	mapper Mapper // nil: the target has none
+	mapper mapper // nil: the target has none
 	pages  Index[page[R]]
 	levels [2]level      // by guest.Level
-	held   map[R][]Range // what each resident has
-	used   atomic.Int64  // bytes that residents have
+	held   map[R][]Range // ranges of each resident
+	used   atomic.Int64  // bytes of all residents
 }
 
 // level is the memory of one privilege.
@@ -73,7 +73,7 @@ type page[R any] struct {
 // Range is [Start, End).
 type Range struct{ Start, End guest.GVA }
 
-// piece is a range that a resident has.
+// piece is a range of a resident.
 type piece[R any] struct {
 	Range
 	resident R
@@ -82,12 +82,12 @@ type piece[R any] struct {
 // New returns memory of t.
 func New[R comparable](t Target) *Memory[R] {
 	m := &Memory[R]{target: t}
-	m.mapper, _ = t.(Mapper)
+	m.mapper, _ = t.(mapper)
 	m.Forget()
 	return m
 }
 
-// Forget drops everything: the guest was reset.
+// Forget discards everything: the guest was reset.
 func (m *Memory[R]) Forget() {
 	m.pages.Clear()
 	m.held = map[R][]Range{}
@@ -97,11 +97,11 @@ func (m *Memory[R]) Forget() {
 	}
 }
 
-// pageOf returns the address of the page that a is in.
+// pageOf returns the address of the page that contains a.
 func pageOf(a guest.GVA) guest.GVA { return a &^ (guest.PageSize - 1) }
 
-// At returns the resident of the piece that a lies in, or the zero R.
-func (m *Memory[R]) At(a guest.GVA) (r R) {
+// ResidentAt returns the resident of the piece that contains a, or the zero R.
+func (m *Memory[R]) ResidentAt(a guest.GVA) (r R) {
 	p := m.pages.Find(pageOf(a))
 	if p == nil {
 		return r
@@ -113,7 +113,7 @@ func (m *Memory[R]) At(a guest.GVA) (r R) {
 	return r
 }
 
-// search returns the place in list of the first piece that ends behind a.
+// search returns the index in list of the first piece that ends after a.
 func search[R any](list []piece[R], a guest.GVA) int {
 	lo, hi := 0, len(list)
 	for lo < hi {
@@ -135,15 +135,15 @@ func (m *Memory[R]) Owns(a guest.GVA) (user, ok bool) {
 	return false, false
 }
 
-// Put makes r the resident of new code near the text at near, which is what build
-// returns for the address that it is asked for. It may be asked several times; what
-// it returned last is what stands there. near must say what the privilege is.
-// Errors: build's, ErrReach, and those that wrap ErrNoMemory.
+// Put makes r the resident of new code near the text at near. build returns the code
+// for a given address. build may be called several times; its last result is the
+// code. near and user must agree about the privilege. Errors: any of build's,
+// ErrReach, and errors that wrap ErrNoMemory.
 func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA) ([]byte, error)) error {
 	l := &m.levels[guest.Level(user)]
-	for n := Line; ; {
+	for n := line; ; {
 		find := func() (uint64, bool) {
-			return l.free.Find(uint64(n), Line, func(a uint64) bool { return reaches(guest.GVA(a), near, n) })
+			return l.free.Find(uint64(n), line, func(a uint64) bool { return reaches(guest.GVA(a), near, n) })
 		}
 		a, ok := find()
 		if !ok {
@@ -159,7 +159,7 @@ func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA)
 		if err != nil {
 			return err
 		}
-		if size := (len(code) + Line - 1) &^ (Line - 1); size > n {
+		if size := (len(code) + line - 1) &^ (line - 1); size > n {
 			n = size
 			continue
 		}
@@ -172,15 +172,15 @@ func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA)
 	}
 }
 
-// reaches reports whether a jump in the n bytes at a gets to near, and back (SDM
-// Vol. 2, JMP: rel32; arithmetic modulo 2^64).
+// reaches reports whether jumps between the n bytes at a and near are possible, in
+// both directions (SDM Vol. 2, JMP: rel32; arithmetic modulo 2^64).
 func reaches(a, near guest.GVA, n int) bool {
 	const reach = 1<<31 - guest.PageSize
 	lo, hi := int64(a-near), int64(a-near)+int64(n)
 	return lo > -reach && hi < reach
 }
 
-// grow asks the target for a chunk with room for n bytes.
+// grow requests a chunk with room for n bytes from the target.
 func (m *Memory[R]) grow(l *level, near guest.GVA, user bool, n int) error {
 	up := func(size int) int { return (n + size - 1) &^ (size - 1) }
 	size := up(chunk)
@@ -206,9 +206,8 @@ func newPage[R any](user bool) *page[R] {
 	return p
 }
 
-// PutAt makes r the resident of code at an address, within reach of the text at near
-// that it is for. What crosses a page has no place. Errors wrap ErrTaken or
-// ErrNoMemory.
+// PutAt makes r the resident of code at a given address, within reach of its text at
+// near. Code that crosses a page is rejected. Errors wrap ErrTaken or ErrNoMemory.
 func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error {
 	base, end := pageOf(at), at+guest.GVA(len(code))
 	if m.mapper == nil || pageOf(end-1) != base || !at.Canonical() {
@@ -243,8 +242,8 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 	return nil
 }
 
-// Lend makes r the resident of the byte at each of the addresses, in text of the guest's that
-// nobody executes: they stay the guest's, and as they are.
+// Lend makes r the resident of the byte at each of the addresses, in text of the
+// guest's that is never executed: the bytes remain the guest's, and are not changed.
 func (m *Memory[R]) Lend(at []guest.GVA, r R) {
 	for _, a := range at {
 		if m.pages.Find(pageOf(a)) == nil {
@@ -256,12 +255,13 @@ func (m *Memory[R]) Lend(at []guest.GVA, r R) {
 	}
 }
 
-// Mapped returns the pages that PutAt has had mapped for a privilege. They must not be
-// changed.
-func (m *Memory[R]) Mapped(user bool) []guest.GVA { return m.levels[guest.Level(user)].mapped }
+// MappedPages returns the pages that PutAt has mapped for a privilege. They must not
+// be changed.
+func (m *Memory[R]) MappedPages(user bool) []guest.GVA { return m.levels[guest.Level(user)].mapped }
 
-// Bounds returns a range for each privilege in which all addresses are that residents have, and others as well; an empty one if there is
-// none. By guest.Level; what is lent belongs to the text's.
+// Bounds returns a range for each privilege that contains all addresses of residents,
+// and possibly others; an empty one if there is no resident. The index is
+// guest.Level; lent bytes count for the level of their text.
 func (m *Memory[R]) Bounds() (b [2]Range) {
 	for at, p := range m.pages.All() {
 		x := &b[guest.Level(p.user)]
@@ -273,8 +273,8 @@ func (m *Memory[R]) Bounds() (b [2]Range) {
 	return b
 }
 
-// add makes x known to lookups. It is complete in guest memory, and no text leads to
-// it yet.
+// add makes x visible to lookups. It is complete in guest memory, and no text leads
+// to it yet.
 func (m *Memory[R]) add(x piece[R]) {
 	m.held[x.resident] = append(m.held[x.resident], x.Range)
 	m.used.Add(int64(x.End - x.Start))
@@ -286,14 +286,15 @@ func (m *Memory[R]) add(x piece[R]) {
 	}
 }
 
-// Used returns how many bytes residents have. It may be asked at any time.
-func (m *Memory[R]) Used() int { return int(m.used.Load()) }
+// UsedBytes returns the number of bytes of all residents. It may be called at any
+// time.
+func (m *Memory[R]) UsedBytes() int { return int(m.used.Load()) }
 
-// Residents returns all residents, with what each has.
+// Residents returns all residents, with their ranges.
 func (m *Memory[R]) Residents() iter.Seq2[R, []Range] { return maps.All(m.held) }
 
-// Remove takes all that r has, which is used for others from then on. Nothing in the
-// guest leads there, and no vCPU or task of it is there.
+// Remove frees all memory of r for reuse. Nothing in the guest may lead there, and no
+// vCPU or task may be there.
 func (m *Memory[R]) Remove(r R) error {
 	var errs []error
 	for _, x := range m.held[r] {
@@ -309,7 +310,7 @@ func (m *Memory[R]) Remove(r R) error {
 		if p.lent {
 			continue
 		}
-		// Whoever comes there all the same shall not run what is left of it.
+		// A context that gets there nevertheless must not run the remains.
 		n := int(x.End - x.Start)
 		errs = append(errs, m.target.WriteExec(x.Start, bytes.Repeat([]byte{x86.Int3}, n)))
 		if !p.mapped {

@@ -93,7 +93,7 @@ func TestMemory(t *testing.T) {
 				if err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
-				if x.at%Line != 0 {
+				if x.at%line != 0 {
 					t.Errorf("seed %d: code begins at %v", seed, x.at)
 				}
 			}
@@ -104,8 +104,8 @@ func TestMemory(t *testing.T) {
 		for _, x := range all {
 			for i, b := range x.code {
 				a := x.at + guest.GVA(i)
-				if m.At(a) != x || r.bytes[a] != b {
-					t.Fatalf("seed %d: at %v is %p with %#x, want %p with %#x", seed, a, m.At(a), r.bytes[a], x, b)
+				if m.ResidentAt(a) != x || r.bytes[a] != b {
+					t.Fatalf("seed %d: at %v is %p with %#x, want %p with %#x", seed, a, m.ResidentAt(a), r.bytes[a], x, b)
 				}
 				if user, ok := m.Owns(a); !ok || user != x.user {
 					t.Fatalf("seed %d: %v is ours: %v, user: %v", seed, a, ok, user)
@@ -113,7 +113,7 @@ func TestMemory(t *testing.T) {
 			}
 		}
 		for _, a := range []guest.GVA{0, kernelText, userText, kernelText + 1<<26 - 1, ^guest.GVA(0)} {
-			if _, ok := m.Owns(a); ok || m.At(a) != nil {
+			if _, ok := m.Owns(a); ok || m.ResidentAt(a) != nil {
 				t.Errorf("seed %d: %v is somebody's", seed, a)
 			}
 		}
@@ -132,7 +132,7 @@ func TestMemoryEnds(t *testing.T) {
 			return x.code, nil
 		})
 	}
-	first, err := put(4 << 10) // a chunk of 16 KiB is not to be had
+	first, err := put(4 << 10) // a chunk of 16 KiB is not available
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestMemoryEnds(t *testing.T) {
 	if _, err := put(1); !errors.Is(err, ErrNoMemory) {
 		t.Errorf("of nothing: got %v", err)
 	}
-	if m.At(first.at+4095) != first || m.At(last.at) != last {
+	if m.ResidentAt(first.at+4095) != first || m.ResidentAt(last.at) != last {
 		t.Error("the failures have moved somebody")
 	}
 	far := kernelText - 1<<32
@@ -179,11 +179,11 @@ func TestMemoryEnds(t *testing.T) {
 			t.Errorf("at %v: got %v, want success: %v", c.at, err, c.ok)
 		}
 	}
-	if pages := m.Mapped(false); !slices.Equal(pages, []guest.GVA{kernelText + 1<<26}) {
+	if pages := m.MappedPages(false); !slices.Equal(pages, []guest.GVA{kernelText + 1<<26}) {
 		t.Errorf("mapped pages are %v", pages)
 	}
 	m.Forget()
-	if m.At(first.at) != nil {
+	if m.ResidentAt(first.at) != nil {
 		t.Error("something is left behind a reset")
 	}
 }
@@ -208,7 +208,7 @@ func TestLend(t *testing.T) {
 			case there && slices.Contains(at, x):
 				want = a
 			}
-			if got := m.At(x); got != want {
+			if got := m.ResidentAt(x); got != want {
 				t.Errorf("%v has %p, want %p", x, got, want)
 			}
 			if _, ours := m.Owns(x); ours {
@@ -221,13 +221,13 @@ func TestLend(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(false)
-	if m.Used() != 1 || len(r.bytes) != 0 {
-		t.Errorf("%d bytes are used, %d written", m.Used(), len(r.bytes))
+	if m.UsedBytes() != 1 || len(r.bytes) != 0 {
+		t.Errorf("%d bytes are used, %d written", m.UsedBytes(), len(r.bytes))
 	}
 	m.Lend(at, a)
 	check(true)
 	m.Forget()
-	if m.At(at[0]) != nil {
+	if m.ResidentAt(at[0]) != nil {
 		t.Error("something is there still")
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// What a program returns: what has become of the hit.
+// The result of a program: the outcome of the hit.
 const (
-	Filtered = iota // the filter said no
+	Filtered = iota // the filter rejected the hit
 	Recorded        // its record is in the ring
-	Unwanted        // nobody wants records
+	Unwanted        // there is no reader of the record
 	Lost            // there was no room for its record
 )
 
@@ -29,12 +29,12 @@ type Code struct {
 	max    int // bytes of the longest record
 }
 
-// Maps are what a program works on. GateSpec, State and the ring's owner say how each
-// is made.
+// Maps are the maps of a program. GateSpec, State and the ring's owner define how
+// each is made.
 type Maps struct {
 	Ring  *bpf.Map // takes the records; may serve several programs
 	Gate  *bpf.Map // has a Gate; may serve several programs
-	State *bpf.Map // room for texts, of this program alone; nil where State has none
+	State *bpf.Map // room for texts, of this program only; nil if State returns none
 }
 
 // The numbers of the maps in a program.
@@ -44,17 +44,17 @@ const (
 	mapState
 )
 
-// Gate says whose records are wanted.
+// Gate says which records are wanted.
 type Gate uint64
 
-// The gates, each with what those before it let pass.
+// The gates; each also lets pass what the ones before it do.
 const (
-	Closed  Gate = iota // nobody's
-	Returns             // those of functions' returns
-	Open                // all
+	Closed  Gate = iota // no records
+	Returns             // records of functions' returns
+	Open                // all records
 )
 
-// GateOf returns the least gate that lets the records of a layout pass.
+// GateOf returns the lowest gate that lets the records of a layout pass.
 func GateOf(l *event.Layout) Gate {
 	if l.Moment == event.AtReturn {
 		return Returns
@@ -65,7 +65,7 @@ func GateOf(l *event.Layout) Gate {
 // GateSpec describes the map whose value is the Gate.
 var GateSpec = bpf.MapSpec{Name: "gate", Kind: bpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
 
-// State describes the map that a program works in; ok is false when it needs none.
+// State describes the state map of the program; ok is false if it needs none.
 func (c *Code) State() (spec bpf.MapSpec, ok bool) {
 	return bpf.MapSpec{Name: "state", Kind: bpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.state), MaxEntries: 1}, c.state > 0
 }
@@ -73,13 +73,13 @@ func (c *Code) State() (spec bpf.MapSpec, ok bool) {
 // MaxRecord returns the most bytes that a program puts into the ring at once.
 func (c *Code) MaxRecord() int { return c.max }
 
-// InTime reports whether a hit in the guest takes no longer than one of any program may:
-// reads that fail cost much there.
+// InTime reports whether a hit in the guest takes no longer than the limit for any
+// program: failed reads are expensive there.
 func (c *Code) InTime() bool { return c.budget <= bpf.DefaultBudget }
 
-// Program makes the program that works on m, where get_attach_cookie must return the mark
-// of its records (event.Source.Mark). like is nil, or what Program has made of code with the
-// same Key. It fails where the program would be longer than programs can be.
+// Program makes the program that works on m, where get_attach_cookie must return the
+// mark of its records (event.Source.Mark). like is nil, or a result of Program for
+// code with the same Key. It fails if the program would be too long.
 func (c *Code) Program(m Maps, like *bpf.Program) (*bpf.Program, error) {
 	maps := []*bpf.Map{mapRing: m.Ring, mapGate: m.Gate}
 	if c.state > 0 {
@@ -96,7 +96,8 @@ func (c *Code) Program(m Maps, like *bpf.Program) (*bpf.Program, error) {
 	return like.WithMaps(maps...)
 }
 
-// Key returns what is the same for code that is the same but for its name, before Program.
+// Key returns a key that is equal for code that differs only in its name. Call it
+// before Program.
 func (c *Code) Key() string {
 	b := append(make([]byte, 0, 16*len(c.insns)), byte(c.kind))
 	b = binary.AppendVarint(b, c.budget)
@@ -110,9 +111,9 @@ func (c *Code) Key() string {
 	return string(b)
 }
 
-// Compile makes the program of a layout, with a filter or nil: it writes a record for each
-// hit that passes. Whose that is the program is told with get_attach_cookie, so that
-// definitions that are alike share it.
+// Compile makes the program of a layout, with a filter or nil: it writes a record for
+// each hit that passes. The program gets the owner of its records from
+// get_attach_cookie, so that equal definitions share it.
 func Compile(l *event.Layout, filter *event.Filter) *Code {
 	c := &compiler{l: l, texts: l.Texts() > 0}
 	c.Bytes = max(l.MaxBytes, event.MaxText)
@@ -127,22 +128,22 @@ func Compile(l *event.Layout, filter *event.Filter) *Code {
 		kind = bpf.Kretprobe
 	}
 	return &Code{
-		name: l.Def().Name(), kind: kind, insns: c.Insns, budget: c.Once(0) + c.Cost, state: c.state, max: l.MaxBytes,
+		name: l.Def().Name(), kind: kind, insns: c.Insns, budget: c.CountOnce(0) + c.Cost, state: c.state, max: l.MaxBytes,
 	}
 }
 
-// Registers that calls keep, and what programs have in them.
+// Registers that calls preserve, and their use in programs.
 const (
 	rCtx = asm.R6 // the context
 	rRec = asm.R7 // the record
-	rEnd = asm.R8 // bytes of the record so far, where it has texts
-	rVal = asm.R9 // the operand at hand
+	rEnd = asm.R8 // bytes of the record so far, if it has texts
+	rVal = asm.R9 // the current operand
 	rFP  = asm.R10
 )
 
 // Places in the stack frame.
 const (
-	slotWord  = -8   // what was read
+	slotWord  = -8   // the word read
 	slotKey   = -16  // key 0
 	slotState = -24  // address of the state
 	slotCount = -32  // elements read
@@ -160,7 +161,7 @@ type compiler struct {
 	state int  // bytes of the state
 }
 
-// program emits all of it.
+// program emits the whole program.
 func (c *compiler) program(filter *event.Filter) {
 	pass, filtered, unwanted, lost := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.Emit(asm.Mov.Reg(rCtx, asm.R1))
@@ -171,7 +172,7 @@ func (c *compiler) program(filter *event.Filter) {
 		c.Emit(bpfgen.StoreConst(4, rFP, slotKey, 0), asm.LoadMapPtr(asm.R1, mapState))
 		c.Addr(asm.R2, rFP, slotKey)
 		c.Emit(bpfgen.Call(bpf.HelperMapLookup))
-		c.Require(asm.JNE, asm.R0, 0, unwanted) // cannot be: an array has its first value
+		c.Require(asm.JNE, asm.R0, 0, unwanted) // impossible: an array has its first value
 		c.Emit(bpfgen.Store(8, rFP, slotState, asm.R0))
 	}
 	if filter != nil {
@@ -190,8 +191,9 @@ func (c *compiler) program(filter *event.Filter) {
 	c.Emit(asm.Mov.Imm(asm.R0, Filtered), asm.Return())
 }
 
-// record emits the making of the record. One without texts is made in the ring; one
-// with texts, whose length is not known before, in the state, and copied.
+// record emits the making of the record. A record without texts is made in the ring;
+// one with texts, whose length is not known in advance, is made in the state and
+// copied.
 func (c *compiler) record(lost bpfgen.Label) {
 	if c.texts {
 		c.Emit(bpfgen.Load(8, rRec, rFP, slotState), asm.Mov.Imm(rEnd, int32(c.l.Dynamic)))
@@ -221,7 +223,7 @@ func (c *compiler) time() {
 	c.Emit(bpfgen.Call(bpf.HelperKtimeGetNS), bpfgen.Store(8, rRec, event.RecordTime, asm.R0))
 }
 
-// head writes what stands around the fields.
+// head writes the parts of the record other than the fields.
 func (c *compiler) head() {
 	l := c.l
 	c.Emit(bpfgen.Call(bpf.HelperGetAttachCookie), bpfgen.Store(4, rRec, event.RecordMark, asm.R0))
@@ -250,8 +252,8 @@ func (c *compiler) head() {
 	}
 }
 
-// stack writes the stack of the interrupted code: the kernel's, or where that is the
-// user's, who has none of the kernel's, that.
+// stack writes the stack of the interrupted code: the kernel's or, for user code,
+// which has no kernel stack, the user's.
 func (c *compiler) stack() {
 	have := c.NewLabel()
 	for _, user := range []int32{0, 1<<8 | bpf.StackFiles} { // BPF_F_USER_STACK
@@ -269,12 +271,12 @@ func (c *compiler) copy(n, to, from int) {
 	c.Emit(bpfgen.Load(n, asm.R1, rCtx, from), bpfgen.Store(n, rRec, to, asm.R1))
 }
 
-// ctxOff is where the context has a register: it is a struct pt_regs, whose fields
-// event.Reg counts.
+// ctxOff is the offset of a register in the context: it is a struct pt_regs, whose
+// fields event.Reg counts.
 func ctxOff(r event.Reg) int { return 8 * int(r) }
 
-// Where the context of a return program has the time of the entry, and the
-// arguments in registers as they were then (bpf.PutEntry).
+// Offsets, in the context of a return program, of the time of the entry and of the
+// register arguments at the entry (bpf.PutEntry).
 const (
 	entryTime = bpf.RegsSize
 	entryArgs = bpf.RegsSize + 8

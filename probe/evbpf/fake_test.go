@@ -23,7 +23,7 @@ const (
 	page               = 4096
 	text     guest.GVA = 0xffffffff81001000
 	data     guest.GVA = 0xffffffff82000000 // for the kernel only
-	mapped   guest.GVA = 0x10000            // two pages; what is around them faults
+	mapped   guest.GVA = 0x10000            // two pages; the memory around them faults
 	longText guest.GVA = 0x40000            // three pages without a NUL, then one with
 )
 
@@ -64,9 +64,9 @@ func (s image) Find(addr guest.GVA) (guest.Symbol, bool) {
 	return guest.Symbol{}, false
 }
 
-func (image) IsText(addr guest.GVA) bool     { return addr >= text && addr < data }
-func (image) Code(_ guest.GVA, n int) []byte { return slices.Repeat([]byte{0x90}, n) }
-func (image) Blacklisted(guest.GVA) string   { return "" }
+func (image) IsText(addr guest.GVA) bool       { return addr >= text && addr < data }
+func (image) Code(_ guest.GVA, n int) []byte   { return slices.Repeat([]byte{0x90}, n) }
+func (image) BlacklistReason(guest.GVA) string { return "" }
 
 // memory is a guest's, as a set of pages.
 type memory map[guest.GVA]*[page]byte
@@ -86,7 +86,7 @@ func (m memory) read(addr guest.GVA, p []byte, cpl uint8) error {
 	return nil
 }
 
-// set writes p at addr, mapping what is not there.
+// set writes p at addr, mapping pages that do not exist.
 func (m memory) set(addr guest.GVA, p []byte) {
 	for len(p) > 0 {
 		b := m[addr&^(page-1)]
@@ -193,7 +193,7 @@ func (h *hit) Comm(b *[16]byte) {
 func (h *hit) ReadKernel(addr uint64, p []byte) error { return h.mem.read(guest.GVA(addr), p, h.cpl) }
 func (h *hit) ReadUser(addr uint64, p []byte) error   { return errBad } // no program asks for it
 
-func (h *hit) Watched(n uint64) uint64 {
+func (h *hit) WatchNumber(n uint64) uint64 {
 	if n == uint64(event.WatchedWrite) {
 		return map[bool]uint64{true: 1}[h.write]
 	}
@@ -218,7 +218,7 @@ func (h *hit) context(b []byte, kind event.Kind) []byte {
 	return b[:bpf.ReturnSize]
 }
 
-// shared is memory with made-up guest addresses, so that programs compile.
+// shared is memory with invented guest addresses, so that programs compile.
 type shared struct{ next uint64 }
 
 func (s *shared) Alloc(n int) (bpf.Area, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// field makes field i of the record. Its status is 0 already.
+// field emits field i of the record. Its status is 0 already.
 func (c *compiler) field(i int) {
 	x := &c.l.Fields[i]
 	status := event.RecordStatus + i
@@ -35,7 +35,7 @@ func (c *compiler) field(i int) {
 	}
 }
 
-// value puts what an expression gives, 8 bytes, into rVal.
+// value puts the 8-byte value of an expression into rVal.
 func (c *compiler) value(f event.Fetch, fault bpfgen.Label) {
 	switch f := f.(type) {
 	case event.Register:
@@ -65,8 +65,8 @@ func (c *compiler) value(f event.Fetch, fault bpfgen.Label) {
 	}
 }
 
-// argument puts argument n of the function into rVal: at its entry from where the ABI
-// has it, at its return from what was kept of the entry.
+// argument puts argument n of the function into rVal: at its entry from its place in
+// the ABI, at its return from the data kept at the entry.
 func (c *compiler) argument(n int, fault bpfgen.Label) {
 	atReturn, inReg := c.l.Moment == event.AtReturn, n <= len(event.ArgRegs)
 	switch {
@@ -85,11 +85,11 @@ func (c *compiler) argument(n int, fault bpfgen.Label) {
 	}
 }
 
-// canonical jumps to fault when rVal is an address that the program's own
-// memory has: bits 48 to 63 are neither clear nor those of a kernel's address, of which
-// 5-level paging leaves bits 56 to 63 set. Such an address is no guest's, and the
-// helpers would take it for the program's.
-func (c *compiler) canonical(fault bpfgen.Label) {
+// checkCanonical jumps to fault if rVal could be an address of the program's own
+// memory: bits 48 to 63 are neither clear nor as in a kernel's address, where 5-level
+// paging requires only that bits 56 to 63 are set. Such an address is not a guest's,
+// and the helpers would mistake it for the program's.
+func (c *compiler) checkCanonical(fault bpfgen.Label) {
 	ok := c.NewLabel()
 	c.Emit(asm.Mov.Reg(asm.R1, rVal), asm.RSh.Imm(asm.R1, 48))
 	c.If(asm.JEq, asm.R1, 0, ok)
@@ -99,7 +99,7 @@ func (c *compiler) canonical(fault bpfgen.Label) {
 
 // read reads n bytes at rVal into slotWord.
 func (c *compiler) read(n int, fault bpfgen.Label) {
-	c.canonical(fault)
+	c.checkCanonical(fault)
 	c.Addr(asm.R1, rFP, slotWord)
 	c.Emit(asm.Mov.Imm(asm.R2, int32(n)), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernel))
 	c.If(asm.JNE, asm.R0, 0, fault)
@@ -117,12 +117,12 @@ func (c *compiler) extract(x *event.Field, r asm.Register) {
 	}
 }
 
-// memory stores what stands at rVal: all of it in one read where possible, else
-// the elements up to the first that faults. A read that fails leaves zeros.
+// memory stores the memory at rVal: all of it in one read if possible, otherwise the
+// elements up to the first that faults. A read that fails leaves zeros.
 func (c *compiler) memory(x *event.Field, status int, fault bpfgen.Label) {
 	n := x.Elements()
 	whole, loop, end := c.NewLabel(), c.NewLabel(), c.NewLabel()
-	c.canonical(fault)
+	c.checkCanonical(fault)
 	c.Addr(asm.R1, rRec, x.Offset)
 	c.Emit(asm.Mov.Imm(asm.R2, int32(n*x.Size)), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernel))
 	c.If(asm.JEq, asm.R0, 0, whole)
@@ -140,7 +140,7 @@ func (c *compiler) memory(x *event.Field, status int, fault bpfgen.Label) {
 		c.If(asm.JNE, asm.R0, 0, end)
 		c.Emit(bpfgen.Load(8, asm.R4, rFP, slotCount), asm.Add.Imm(asm.R4, 1), bpfgen.Store(8, rFP, slotCount, asm.R4))
 		c.GoTo(loop)
-		c.Repeats(start, n)
+		c.NoteRepeats(start, n)
 		c.Place(end)
 		c.Emit(asm.Mov.Imm(asm.R1, int32(n)), bpfgen.Load(8, asm.R4, rFP, slotCount), asm.Sub.Reg(asm.R1, asm.R4), bpfgen.Store(1, rRec, status, asm.R1))
 	}

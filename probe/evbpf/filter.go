@@ -8,8 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// node jumps to yes or no. Where yes comes next in the program is of no
-// concern.
+// node jumps to yes or no. yes need not come next in the program.
 func (c *compiler) node(n *event.FilterNode, yes, no bpfgen.Label) {
 	switch n.Op {
 	case event.FilterNot:
@@ -25,7 +24,7 @@ func (c *compiler) node(n *event.FilterNode, yes, no bpfgen.Label) {
 		c.Place(mid)
 		c.node(n.Y, yes, no)
 	default:
-		// Terms have labels of their own: conditional jumps do not reach far.
+		// Terms have labels of their own, because conditional jumps do not reach far.
 		holds, fails := c.NewLabel(), c.NewLabel()
 		if n.Term.IsText {
 			c.textTerm(n.Term, holds, fails)
@@ -39,7 +38,7 @@ func (c *compiler) node(n *event.FilterNode, yes, no bpfgen.Label) {
 	}
 }
 
-// jumpOf has the comparison of numbers as a jump, without and with sign.
+// jumpOf has the comparison of numbers as a jump, unsigned and signed.
 var jumpOf = map[event.Comparison][2]asm.JumpOp{
 	event.Equal: {asm.JEq, asm.JEq}, event.NotEqual: {asm.JNE, asm.JNE},
 	event.Less: {asm.JLT, asm.JSLT}, event.LessEqual: {asm.JLE, asm.JSLE},
@@ -66,7 +65,7 @@ func (c *compiler) number(t *event.FilterTerm, fault bpfgen.Label) {
 		c.Emit(bpfgen.Call(bpf.HelperGetPIDTGID), asm.Mov.Reg(rVal, asm.R0))
 		bits = 32
 	case event.FieldFlags:
-		// Bit 0 is set when RFLAGS.IF, bit 9, is clear (SDM Vol. 1, 3.4.3.3).
+		// Bit 0 is set if RFLAGS.IF, bit 9, is clear (SDM Vol. 1, 3.4.3.3).
 		c.Emit(bpfgen.Load(8, rVal, rCtx, ctxOff(event.RegFlags)), asm.RSh.Imm(rVal, 9))
 		c.And(rVal, 1)
 		c.Emit(asm.Xor.Imm(rVal, 1))
@@ -99,7 +98,7 @@ func (c *compiler) number(t *event.FilterTerm, fault bpfgen.Label) {
 	}
 }
 
-// longTexts reports whether a filter looks at text in the guest's memory, which can be
+// longTexts reports whether a filter tests text in the guest's memory, which can be
 // longer than a frame.
 func longTexts(l *event.Layout, n *event.FilterNode) bool {
 	switch {
@@ -117,7 +116,7 @@ func longTexts(l *event.Layout, n *event.FilterNode) bool {
 	return true
 }
 
-// textTerm compares text, which is brought into the program's own memory first.
+// textTerm compares text, after reading it into the program's own memory.
 func (c *compiler) textTerm(t *event.FilterTerm, yes, no bpfgen.Label) {
 	var fetch event.Fetch = event.Comm{}
 	if t.Field == event.FieldValue {
@@ -132,7 +131,7 @@ func (c *compiler) textTerm(t *event.FilterTerm, yes, no bpfgen.Label) {
 		c.Emit(asm.Mov.Imm(asm.R2, event.CommSize), bpfgen.Call(bpf.HelperGetComm), bpfgen.Load(1, asm.R1, rFP, slotShort))
 		c.If(asm.JEq, asm.R1, 0, no) // there is no task
 		c.Addr(rVal, rFP, slotShort)
-		// A copy tells its length.
+		// The copy returns its length.
 		c.Addr(asm.R1, rVal, event.CommSize)
 		c.Emit(asm.Mov.Imm(asm.R2, event.CommSize), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernelStr))
 	case event.Deref:
@@ -153,10 +152,10 @@ func (c *compiler) textTerm(t *event.FilterTerm, yes, no bpfgen.Label) {
 	c.match(p, yes, no)
 }
 
-// longText reads the text at rVal into the state, where rVal is then; R0 is its length
-// with the NUL.
+// longText reads the text at rVal into the state and sets rVal to its address there;
+// R0 is its length with the NUL.
 func (c *compiler) longText(fault bpfgen.Label) {
-	c.canonical(fault)
+	c.checkCanonical(fault)
 	c.Emit(bpfgen.Load(8, asm.R1, rFP, slotState), asm.Mov.Imm(asm.R2, event.MaxText), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernelStr))
 	c.If(asm.JSLT, asm.R0, 1, fault)
 	c.Emit(bpfgen.Load(8, rVal, rFP, slotState))

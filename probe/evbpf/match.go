@@ -10,31 +10,32 @@ import (
 )
 
 // pattern is a glob: runs of bytes with anything between them (the kernel's
-// lib/glob.c). A bracket that is not closed stands for itself.
+// lib/glob.c). A bracket that is not closed is literal.
 type pattern struct {
 	parts      []run
-	head, tail bool // the first run begins the text, the last one ends it
+	head, tail bool // the first run is at the beginning of the text, the last one at its end
 }
 
-// run is bytes in a row.
+// run is a sequence of bytes.
 type run []set
 
-// set is what one byte may be: in one of the ranges, or with not in none of them.
+// set is the set of values of one byte: the ranges, or their complement if not is
+// set.
 type set struct {
 	ranges [][2]byte
 	not    bool
 }
 
-func only(c byte) set { return set{ranges: [][2]byte{{c, c}}} }
+func setOf(c byte) set { return set{ranges: [][2]byte{{c, c}}} }
 
-// literal returns the byte that s stands for, if it is one.
+// literal returns the only byte in s, if there is only one.
 func (s set) literal() (byte, bool) {
 	return s.ranges[0][0], !s.not && len(s.ranges) == 1 && s.ranges[0][0] == s.ranges[0][1]
 }
 
 func literalRun(text string) (r run) {
 	for i := range len(text) {
-		r = append(r, only(text[i]))
+		r = append(r, setOf(text[i]))
 	}
 	return r
 }
@@ -57,12 +58,12 @@ func parsePattern(text string) pattern {
 			if i+1 < len(text) {
 				i++
 			}
-			add(only(text[i]))
+			add(setOf(text[i]))
 		default:
-			add(only(c))
+			add(setOf(c))
 		}
 	}
-	// Empty runs say nothing, but for where the text begins and ends.
+	// Empty runs are meaningless, except at the beginning and the end of the text.
 	last := len(p.parts) - 1
 	p.head, p.tail = last == 0 || len(p.parts[0]) > 0, last == 0 || len(p.parts[last]) > 0
 	if last > 0 {
@@ -77,8 +78,8 @@ func parsePattern(text string) pattern {
 	return p
 }
 
-// parseSet reads the bracket that text begins with, and returns its length. A ] or a
-// - in the first place is an element.
+// parseSet reads the bracket at the beginning of text, and returns its length. A ] or
+// a - in the first place is an element.
 func parseSet(text string) (s set, n int) {
 	i := 1
 	if s.not = strings.HasPrefix(text[i:], "!"); s.not {
@@ -97,11 +98,11 @@ func parseSet(text string) (s set, n int) {
 		}
 		s.ranges = append(s.ranges, [2]byte{a, b})
 	}
-	return only('['), 1
+	return setOf('['), 1
 }
 
 // match compares the text at rVal, of R0 bytes with its NUL. It ends by jumping to
-// yes or no, never behind itself.
+// yes or no, and never falls through.
 func (c *compiler) match(p pattern, yes, no bpfgen.Label) {
 	c.Emit(asm.Add.Imm(asm.R0, -1))
 	parts := p.parts
@@ -122,7 +123,7 @@ func (c *compiler) match(p pattern, yes, no bpfgen.Label) {
 		end, parts = parts[len(parts)-1], parts[:len(parts)-1]
 	}
 	for _, r := range parts {
-		// The first place is the best one: what follows has the most left.
+		// The first match is the best one: it leaves the most text.
 		loop, next, found := c.NewLabel(), c.NewLabel(), c.NewLabel()
 		start := len(c.Insns)
 		c.Place(loop)
@@ -132,7 +133,7 @@ func (c *compiler) match(p pattern, yes, no bpfgen.Label) {
 		c.Place(next)
 		c.step(1)
 		c.GoTo(loop)
-		c.Repeats(start, event.MaxText)
+		c.NoteRepeats(start, event.MaxText)
 		c.Place(found)
 		c.step(len(r))
 	}
@@ -145,13 +146,13 @@ func (c *compiler) match(p pattern, yes, no bpfgen.Label) {
 	c.GoTo(yes)
 }
 
-// step passes over n bytes of the text.
+// step skips n bytes of the text.
 func (c *compiler) step(n int) {
 	c.Add(rVal, int64(n))
 	c.Add(asm.R0, -int64(n))
 }
 
-// compare jumps to differs unless r stands at rVal.
+// compare jumps to differs unless r is at rVal.
 func (c *compiler) compare(r run, differs bpfgen.Label) {
 	for at := 0; at < len(r); {
 		n := 0
@@ -171,13 +172,13 @@ func (c *compiler) compare(r run, differs bpfgen.Label) {
 			at += n
 			continue
 		}
-		c.inSet(r[at], at, differs)
+		c.jumpUnlessIn(r[at], at, differs)
 		at++
 	}
 }
 
-// inSet jumps to differs unless the byte off behind rVal is one of s.
-func (c *compiler) inSet(s set, off int, differs bpfgen.Label) {
+// jumpUnlessIn jumps to differs unless the byte at rVal + off is in s.
+func (c *compiler) jumpUnlessIn(s set, off int, differs bpfgen.Label) {
 	if !s.not && s.ranges[0] == [2]byte{0, 255} {
 		return
 	}
@@ -189,7 +190,7 @@ func (c *compiler) inSet(s set, off int, differs bpfgen.Label) {
 	c.Emit(bpfgen.Load(1, asm.R1, rVal, off))
 	for _, r := range s.ranges {
 		if r[0] > r[1] {
-			continue // nothing is in it
+			continue // it is empty
 		}
 		above := c.NewLabel()
 		c.If(asm.JLT, asm.R1, uint64(r[0]), above)

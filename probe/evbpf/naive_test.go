@@ -119,7 +119,7 @@ func (e *naive) str(addr uint64) (string, bool) {
 	return string(s), ok
 }
 
-// text returns a text that stands at an address, or is none.
+// text returns the text at an address, if any.
 func (e *naive) text(f event.Fetch) (string, bool) {
 	switch f := f.(type) {
 	case event.Literal:
@@ -141,8 +141,8 @@ func (e *naive) text(f event.Fetch) (string, bool) {
 	return e.str(v)
 }
 
-// quote writes what is not printable ASCII as \xNN, and quotes and backslashes behind a
-// backslash: the memory of these tests has no valid UTF-8 beyond it.
+// quote writes bytes other than printable ASCII as \xNN, and quotes and backslashes
+// after a backslash: the memory of these tests has no valid UTF-8 beyond that.
 func quote(s string, ok bool) string {
 	if !ok {
 		return "(fault)"
@@ -175,8 +175,8 @@ func pointer(v uint64) string {
 	return fmt.Sprintf("%#x", v)
 }
 
-// low keeps the low n bytes.
-func low(v uint64, n int) uint64 { return v & (1<<(8*n-1)<<1 - 1) }
+// lowBytes keeps the low n bytes.
+func lowBytes(v uint64, n int) uint64 { return v & (1<<(8*n-1)<<1 - 1) }
 
 // bits cuts a bit field out, with the kernel's shifts, in a variable of the
 // container's size.
@@ -185,8 +185,8 @@ func bits(t event.Type, v uint64) uint64 {
 		return v
 	}
 	s := 8 * t.Size
-	if top := low(v<<(s-t.Width-t.Offset), t.Size); t.Format == event.Signed {
-		return low(uint64(extend(top, t.Size)>>(s-t.Width)), t.Size)
+	if top := lowBytes(v<<(s-t.Width-t.Offset), t.Size); t.Format == event.Signed {
+		return lowBytes(uint64(extend(top, t.Size)>>(s-t.Width)), t.Size)
 	} else {
 		return top >> (s - t.Width)
 	}
@@ -238,7 +238,7 @@ func (e *naive) number(a event.Arg) (uint64, bool) {
 	} else {
 		v, ok = e.fetch(a.Fetch)
 	}
-	return bits(a.Type, low(v, size)), ok
+	return bits(a.Type, lowBytes(v, size)), ok
 }
 
 // value prints a field.
@@ -280,7 +280,7 @@ func (e *naive) value(a event.Arg) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// event prints all fields as AppendArgs does behind the place.
+// event prints all fields as AppendArgs does after the place.
 func (e *naive) event(l *event.Layout) string {
 	var b strings.Builder
 	for _, x := range l.Fields {

@@ -8,9 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// textField makes a field of text, or of an array of texts. A text goes behind the
-// record's end, and the field has its data_loc: length with NUL << 16 | offset, or 0
-// for one that could not be read.
+// textField emits a field of text, or of an array of texts. A text is appended to the
+// record, and the field gets its data_loc: length with NUL << 16 | offset, or 0 if it
+// could not be read.
 func (c *compiler) textField(x *event.Field, status int) {
 	fault, done := c.NewLabel(), c.NewLabel()
 	switch f := x.Fetch.(type) {
@@ -32,7 +32,7 @@ func (c *compiler) textField(x *event.Field, status int) {
 	case literal || comm:
 		c.text(x.Offset, status, fault)
 	case x.Type.Count == 0:
-		c.canonical(fault)
+		c.checkCanonical(fault)
 		c.text(x.Offset, status, fault)
 	default:
 		c.Emit(bpfgen.Store(8, rFP, slotBase, rVal))
@@ -46,14 +46,15 @@ func (c *compiler) textField(x *event.Field, status int) {
 	c.Place(done)
 }
 
-// element stores the text whose address stands off bytes behind that in slotBase.
+// element stores the text whose address is at offset off from the address in
+// slotBase.
 func (c *compiler) element(loc, off, status int) {
 	fault, done := c.NewLabel(), c.NewLabel()
 	c.Emit(bpfgen.Load(8, rVal, rFP, slotBase))
 	c.Add(rVal, int64(off))
 	c.read(8, fault)
 	c.Emit(bpfgen.Load(8, rVal, rFP, slotWord))
-	c.canonical(fault)
+	c.checkCanonical(fault)
 	c.text(loc, status, fault)
 	c.GoTo(done)
 	c.Place(fault)
@@ -61,15 +62,15 @@ func (c *compiler) element(loc, off, status int) {
 	c.Place(done)
 }
 
-// text stores the text at rVal, which is an address of the program's own or
+// text stores the text at rVal, which is an address of the program's own memory or
 // canonical, and its data_loc.
 func (c *compiler) text(loc, status int, fault bpfgen.Label) {
 	have, whole := c.NewLabel(), c.NewLabel()
 	c.left--
 	cut := c.l.Dynamic+c.l.Texts()*event.MaxText > c.l.MaxBytes
 	if cut {
-		// As much as a text may have, and at most what leaves one byte for each
-		// text still to come.
+		// The maximum length of a text, leaving at least one byte for each text still
+		// to come.
 		c.Emit(bpfgen.Const(asm.R2, uint64(c.l.MaxBytes-c.left)), asm.Sub.Reg(asm.R2, rEnd))
 		enough := c.NewLabel()
 		c.If(asm.JLE, asm.R2, event.MaxText, enough)
@@ -81,8 +82,8 @@ func (c *compiler) text(loc, status int, fault bpfgen.Label) {
 	}
 	c.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Add.Reg(asm.R1, rEnd), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernelStr))
 	c.If(asm.JSLT, asm.R0, 1, fault)
-	// All of the room: the helper has put a NUL in place of the last byte, which may
-	// have been one.
+	// All of the room is used: the helper has replaced the last byte by a NUL, which
+	// it may have been before.
 	if cut {
 		c.Emit(bpfgen.Load(8, asm.R1, rFP, slotRoom))
 		c.JumpTo(asm.JNE.Reg(asm.R0, asm.R1, ""), have)
@@ -100,7 +101,7 @@ func (c *compiler) text(loc, status int, fault bpfgen.Label) {
 	c.Emit(asm.Mov.Reg(asm.R1, asm.R0), asm.LSh.Imm(asm.R1, 16), asm.Or.Reg(asm.R1, rEnd), bpfgen.Store(4, rRec, loc, asm.R1), asm.Add.Reg(rEnd, asm.R0))
 }
 
-// readByte reads the byte at rVal, which was read before, into slotWord.
+// readByte reads again the byte at rVal into slotWord.
 func (c *compiler) readByte() {
 	c.Addr(asm.R1, rFP, slotWord)
 	c.Emit(asm.Mov.Imm(asm.R2, 1), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernel))

@@ -2,43 +2,47 @@ package event
 
 import "syscall"
 
-// Code names one way in which a definition can be wrong. The names are those
-// of the kernel (kernel/trace/trace_probe.h, Linux 6.12); codes that the
-// kernel does not have are marked as ours. The strings are part of the API:
-// they are added to, never changed.
+// Code names one way in which a definition can be wrong. The names are the kernel's
+// (kernel/trace/trace_probe.h, Linux 6.12); codes that the kernel does not have are
+// marked as ours. The strings are part of the API: they are added to, never changed.
 type Code string
 
-// What can be wrong with the head and the place of a definition.
+// Errors in the head and the place of a definition.
 const (
-	CodeBadCommand     Code = "BAD_COMMAND"      // ours: the kernel says EINVAL without an error_log entry
-	CodeNoPlace        Code = "NO_PLACE"         // ours: likewise
-	CodeFilePlace      Code = "FILE_PLACE"       // ours: likewise; PATH:PLACE of a file that is not known
-	CodeCommandTooLong Code = "COMMAND_TOO_LONG" // ours: likewise
-	CodeBadCharacter   Code = "BAD_CHARACTER"    // ours: control character in a token
-	CodeBadMaxactType  Code = "BAD_MAXACT_TYPE"
-	CodeBadMaxact      Code = "BAD_MAXACT"
-	CodeMaxactTooBig   Code = "MAXACT_TOO_BIG"
-	CodeBadProbeAddr   Code = "BAD_PROBE_ADDR"
-	CodeNonUniqSymbol  Code = "NON_UNIQ_SYMBOL"
-	CodeBadRetprobe    Code = "BAD_RETPROBE"
-	CodeBadWatch       Code = "BAD_WATCH" // ours: [r|w|rw|x]@PLACE[:LEN]
-	CodeBadAddrSuffix  Code = "BAD_ADDR_SUFFIX"
-	CodeNoGroupName    Code = "NO_GROUP_NAME"
-	CodeGroupTooLong   Code = "GROUP_TOO_LONG"
-	CodeBadGroupName   Code = "BAD_GROUP_NAME"
-	CodeNoEventName    Code = "NO_EVENT_NAME"
-	CodeEventTooLong   Code = "EVENT_TOO_LONG"
-	CodeBadEventName   Code = "BAD_EVENT_NAME"
-	CodeEventExist     Code = "EVENT_EXIST"
-	CodeDiffProbeType  Code = "DIFF_PROBE_TYPE"
-	CodeSameProbe      Code = "SAME_PROBE"
-	CodeDiffArgType    Code = "DIFF_ARG_TYPE"
-	CodeBadInsnBndry   Code = "BAD_INSN_BNDRY"
-	CodeFailRegProbe   Code = "FAIL_REG_PROBE"
-	CodeNoEvent        Code = "NO_EVENT" // ours: the kernel says ENOENT without an error_log entry
+	CodeBadCommand      Code = "BAD_COMMAND"      // ours: the kernel says EINVAL without an error_log entry
+	CodeNoPlace         Code = "NO_PLACE"         // ours: likewise
+	CodeFilePlace       Code = "FILE_PLACE"       // ours: likewise; PATH:PLACE of an unknown file
+	CodeCommandTooLong  Code = "COMMAND_TOO_LONG" // ours: likewise
+	CodeBadCharacter    Code = "BAD_CHARACTER"    // ours: control character in a token
+	CodeBadMaxactType   Code = "BAD_MAXACT_TYPE"
+	CodeBadMaxact       Code = "BAD_MAXACT"
+	CodeMaxactTooBig    Code = "MAXACT_TOO_BIG"
+	CodeBadProbeAddr    Code = "BAD_PROBE_ADDR"
+	CodeNonUniqSymbol   Code = "NON_UNIQ_SYMBOL"
+	CodeBadRetprobe     Code = "BAD_RETPROBE"
+	CodeBadWatch        Code = "BAD_WATCH" // ours: [r|w|rw|x]@PLACE[:LEN]
+	CodeBadTPName       Code = "BAD_TP_NAME"
+	CodeNoTracepoint    Code = "NO_TRACEPOINT"
+	CodeBadAddrSuffix   Code = "BAD_ADDR_SUFFIX"
+	CodeNoGroupName     Code = "NO_GROUP_NAME"
+	CodeGroupTooLong    Code = "GROUP_TOO_LONG"
+	CodeBadGroupName    Code = "BAD_GROUP_NAME"
+	CodeNoEventName     Code = "NO_EVENT_NAME"
+	CodeEventTooLong    Code = "EVENT_TOO_LONG"
+	CodeBadEventName    Code = "BAD_EVENT_NAME"
+	CodeEventExist      Code = "EVENT_EXIST"
+	CodeDiffProbeType   Code = "DIFF_PROBE_TYPE"
+	CodeSameProbe       Code = "SAME_PROBE"
+	CodeDiffArgType     Code = "DIFF_ARG_TYPE"
+	CodeBadInsnBndry    Code = "BAD_INSN_BNDRY"
+	CodeFailRegProbe    Code = "FAIL_REG_PROBE"
+	CodeRefcntOpenBrace Code = "REFCNT_OPEN_BRACE"
+	CodeRefcntBadSuffix Code = "REFCNT_BAD_SUFFIX"
+	CodeBadRefcnt       Code = "BAD_REFCNT"
+	CodeNoEvent         Code = "NO_EVENT" // ours: the kernel says ENOENT without an error_log entry
 )
 
-// What can be wrong with an argument.
+// Errors in an argument.
 const (
 	CodeTooManyArgs    Code = "TOO_MANY_ARGS" // newer than 6.12, which gives E2BIG without an entry
 	CodeRetvalOnProbe  Code = "RETVAL_ON_PROBE"
@@ -54,7 +58,7 @@ const (
 	CodeDerefNeedBrace Code = "DEREF_NEED_BRACE"
 	CodeBadDerefOffs   Code = "BAD_DEREF_OFFS"
 	CodeDerefOpenBrace Code = "DEREF_OPEN_BRACE"
-	CodeDerefSuffix    Code = "DEREF_SUFFIX" // ours: the kernel drops what follows the last brace
+	CodeDerefSuffix    Code = "DEREF_SUFFIX" // ours: the kernel drops the text after the last brace
 	CodeCommCantDeref  Code = "COMM_CANT_DEREF"
 	CodeBadFetchArg    Code = "BAD_FETCH_ARG"
 	CodeArrayNoClose   Code = "ARRAY_NO_CLOSE"
@@ -89,9 +93,8 @@ const (
 	CodeNoProfile      Code = "NO_PROFILE" // ours: needs to know the guest's task or file structures
 )
 
-// What can be wrong with a filter (kernel/trace/trace_events_filter.c). Beside
-// these, a filter can have CodeCommandTooLong, CodeBadCharacter and
-// CodeNoProfile.
+// Errors in a filter (kernel/trace/trace_events_filter.c). A filter can also have
+// CodeCommandTooLong, CodeBadCharacter and CodeNoProfile.
 const (
 	CodeInvalidOp      Code = "INVALID_OP"
 	CodeTooManyOpen    Code = "TOO_MANY_OPEN"
@@ -112,38 +115,43 @@ const (
 // reason is the kernel's text for a code and its usual errno.
 type reason struct {
 	text  string
-	errno syscall.Errno // 0 stands for EINVAL
+	errno syscall.Errno // 0 means EINVAL
 }
 
 // reasons holds every code. The texts are the kernel's error_log lines, except
 // for the codes that are ours.
 var reasons = map[Code]reason{
-	CodeBadCommand:     {text: "Command is not a probe definition"},
-	CodeNoPlace:        {text: "Probe point is not specified"},
-	CodeFilePlace:      {text: "Probe point in a file is not available"},
-	CodeCommandTooLong: {text: "Command is too long"},
-	CodeBadCharacter:   {text: "Command has a control character"},
-	CodeBadMaxactType:  {text: "Maxactive is only for function exit"},
-	CodeBadMaxact:      {text: "Invalid maxactive number"},
-	CodeMaxactTooBig:   {text: "Maxactive is too big"},
-	CodeBadProbeAddr:   {text: "Invalid probed address or symbol"},
-	CodeNonUniqSymbol:  {text: "The symbol is not unique"},
-	CodeBadRetprobe:    {text: "Retprobe address must be an function entry"},
-	CodeBadWatch:       {text: "Invalid watched access or length"},
-	CodeBadAddrSuffix:  {text: "Invalid probed address suffix"},
-	CodeNoGroupName:    {text: "Group name is not specified"},
-	CodeGroupTooLong:   {text: "Group name is too long"},
-	CodeBadGroupName:   {text: "Group name must follow the same rules as C identifiers"},
-	CodeNoEventName:    {text: "Event name is not specified"},
-	CodeEventTooLong:   {text: "Event name is too long"},
-	CodeBadEventName:   {text: "Event name must follow the same rules as C identifiers"},
-	CodeEventExist:     {"Given group/event name is already used by another event", syscall.EEXIST},
-	CodeDiffProbeType:  {"Probe type is different from existing probe", syscall.EEXIST},
-	CodeSameProbe:      {"There is already the exact same probe event", syscall.EEXIST},
-	CodeDiffArgType:    {"Argument type or name is different from existing probe", syscall.EEXIST},
-	CodeBadInsnBndry:   {"Probe point is not an instruction boundary", syscall.EILSEQ},
-	CodeFailRegProbe:   {text: "Failed to register probe event"},
-	CodeNoEvent:        {"No such probe event", syscall.ENOENT},
+	CodeBadCommand:      {text: "Command is not a probe definition"},
+	CodeNoPlace:         {text: "Probe point is not specified"},
+	CodeFilePlace:       {text: "Probe point in a file is not available"},
+	CodeCommandTooLong:  {text: "Command is too long"},
+	CodeBadCharacter:    {text: "Command has a control character"},
+	CodeBadMaxactType:   {text: "Maxactive is only for function exit"},
+	CodeBadMaxact:       {text: "Invalid maxactive number"},
+	CodeMaxactTooBig:    {text: "Maxactive is too big"},
+	CodeBadProbeAddr:    {text: "Invalid probed address or symbol"},
+	CodeNonUniqSymbol:   {text: "The symbol is not unique"},
+	CodeBadRetprobe:     {text: "Retprobe address must be an function entry"},
+	CodeBadWatch:        {text: "Invalid watched access or length"},
+	CodeBadTPName:       {text: "Invalid character in tracepoint name"},
+	CodeNoTracepoint:    {"Tracepoint is not found", syscall.ENOENT},
+	CodeBadAddrSuffix:   {text: "Invalid probed address suffix"},
+	CodeNoGroupName:     {text: "Group name is not specified"},
+	CodeGroupTooLong:    {text: "Group name is too long"},
+	CodeBadGroupName:    {text: "Group name must follow the same rules as C identifiers"},
+	CodeNoEventName:     {text: "Event name is not specified"},
+	CodeEventTooLong:    {text: "Event name is too long"},
+	CodeBadEventName:    {text: "Event name must follow the same rules as C identifiers"},
+	CodeEventExist:      {"Given group/event name is already used by another event", syscall.EEXIST},
+	CodeDiffProbeType:   {"Probe type is different from existing probe", syscall.EEXIST},
+	CodeSameProbe:       {"There is already the exact same probe event", syscall.EEXIST},
+	CodeDiffArgType:     {"Argument type or name is different from existing probe", syscall.EEXIST},
+	CodeBadInsnBndry:    {"Probe point is not an instruction boundary", syscall.EILSEQ},
+	CodeFailRegProbe:    {text: "Failed to register probe event"},
+	CodeRefcntOpenBrace: {text: "Reference counter brace is not closed"},
+	CodeRefcntBadSuffix: {text: "Reference counter has wrong suffix"},
+	CodeBadRefcnt:       {text: "Invalid reference counter offset"},
+	CodeNoEvent:         {"No such probe event", syscall.ENOENT},
 
 	CodeTooManyArgs:    {"Too many arguments are specified", syscall.E2BIG},
 	CodeRetvalOnProbe:  {text: "$retval is not available on probe"},
@@ -209,12 +217,12 @@ var reasons = map[Code]reason{
 	CodeNoFilter:       {text: "No filter found"},
 }
 
-// Text returns the kernel's text for the code, or "" for one that is not in
-// this package's list.
+// Text returns the kernel's text for the code, or "" for a code that is not in this
+// package's list.
 func (c Code) Text() string { return reasons[c].text }
 
-// Errno returns the errno that usually goes with the code: EINVAL unless the
-// kernel has another one for it.
+// Errno returns the usual errno of the code: EINVAL unless the kernel has another one
+// for it.
 func (c Code) Errno() syscall.Errno {
 	if e := reasons[c].errno; e != 0 {
 		return e

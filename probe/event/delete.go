@@ -2,32 +2,25 @@ package event
 
 import "strings"
 
-// Deletion is a command that takes probes away: "-:[group/]event [place
-// [args]]", "-:group/" for a whole group, or "!" before a definition or a line of a
-// listing (kernel/trace/trace_dynevent.c, dyn_event_release).
+// Deletion is a command that deletes probes: "-:[group/]event [place [args]]",
+// "-:group/" for a whole group, or "!" before a definition or a line of a listing
+// (kernel/trace/trace_dynevent.c, dyn_event_release).
 type Deletion struct {
 	AnyGroup bool     // it names no group
-	Group    string   // may be empty: no probe is of such a group
+	Group    string   // may be empty: no probe has such a group
 	Event    string   // empty: all of Group
-	Place    string   // empty: any; else as a listing has it
-	Args     []string // the first arguments as a listing has them
+	Place    string   // empty: any; otherwise as in a listing
+	Args     []string // the first arguments as in a listing
 
 	src *line
 }
 
-// IsDeletion reports whether text is for ParseDeletion rather than for Parse.
-func IsDeletion(text string) bool {
-	text = strings.TrimLeftFunc(text, isBlank)
-	return strings.HasPrefix(text, "-") || strings.HasPrefix(text, "!")
-}
+// ParseDeletion is Deletion for a text.
+func ParseDeletion(text string) (*Deletion, error) { return ReadCommand(text).Deletion() }
 
-// IsBlank reports whether text holds no command: nothing but white space and a
-// comment.
-func IsBlank(text string) bool { return len(tokenize(text).tokens) == 0 }
-
-// ParseDeletion reads a deletion. The error is a *SyntaxError.
-func ParseDeletion(text string) (*Deletion, error) {
-	src := tokenize(text)
+// Deletion parses a deletion. The error is a *SyntaxError.
+func (c *Command) Deletion() (*Deletion, error) {
+	src := c.line
 	if err := src.check(); err != nil {
 		return nil, err
 	}
@@ -41,7 +34,7 @@ func ParseDeletion(text string) (*Deletion, error) {
 	}
 	name, ok := strings.CutPrefix(src.tokens[0], "-:")
 	if head := src.tokens[0]; !ok && head[0] == '!' {
-		// The kernel does not look at what stands before the colon.
+		// The kernel ignores the text before the colon.
 		if _, name, ok = strings.Cut(head, ":"); !ok {
 			return refuse("behind ! a definition names its event, as in !p:EVENT PLACE")
 		}
@@ -62,10 +55,10 @@ func ParseDeletion(text string) (*Deletion, error) {
 	return x, nil
 }
 
-// Matches reports whether x takes d away.
+// Matches reports whether x deletes d.
 func (x *Deletion) Matches(d *Def) bool {
 	if !x.AnyGroup && x.Group != d.Group || x.Event != "" && x.Event != d.Event ||
-		x.Place != "" && x.Place != d.where() || len(x.Args) > len(d.Args) {
+		x.Place != "" && x.Place != d.placeText() || len(x.Args) > len(d.Args) {
 		return false
 	}
 	for i, text := range x.Args {
@@ -76,18 +69,17 @@ func (x *Deletion) Matches(d *Def) bool {
 	return true
 }
 
-// NoMatch returns the error for a deletion that takes nothing away.
-func (x *Deletion) NoMatch() error { return x.src.fail(0, 0, CodeNoEvent) }
+// NoMatchError returns the error for a deletion that deletes nothing.
+func (x *Deletion) NoMatchError() error { return x.src.fail(0, 0, CodeNoEvent) }
 
-// Probes are those of one event. The kernel's rules decide which there can be: all
-// are of one kind and have the same arguments, and none is there twice. The zero
-// value has none.
+// Probes is the set of probes of one event. By the kernel's rules all are of one kind
+// and have the same arguments, and no two are equal. The zero value is empty.
 type Probes struct {
-	one  *Def            // instead of all, where there is one: nearly always
+	one  *Def            // instead of all, if there is only one: nearly always
 	more map[string]*Def // by Def.identity
 }
 
-// Len returns how many there are.
+// Len returns the number of probes.
 func (v *Probes) Len() int {
 	if v.one != nil {
 		return 1
@@ -132,7 +124,7 @@ func (v *Probes) Add(d *Def) error {
 	return nil
 }
 
-// Remove takes d out, if it is there.
+// Remove removes d, if present.
 func (v *Probes) Remove(d *Def) {
 	if v.one == d {
 		v.one = nil
@@ -141,10 +133,10 @@ func (v *Probes) Remove(d *Def) {
 	}
 }
 
-// identity is what no two probes of one event have in common.
+// identity is the part of a definition that is unique among the probes of one event.
 func (d *Def) identity() string {
 	var b strings.Builder
-	b.WriteString(d.where())
+	b.WriteString(d.placeText())
 	for _, a := range d.Args {
 		b.WriteByte(' ')
 		b.WriteString(a.Text)
@@ -152,6 +144,6 @@ func (d *Def) identity() string {
 	return b.String()
 }
 
-// Taken returns the error for a definition whose group and event name are those of
-// something else.
-func (d *Def) Taken() error { return d.line().fail(0, 0, CodeEventExist) }
+// ExistsError returns the error for a definition whose group and event name are
+// already taken.
+func (d *Def) ExistsError() error { return d.line().fail(0, 0, CodeEventExist) }

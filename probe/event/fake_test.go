@@ -70,7 +70,7 @@ func (s fakeSymbols) Code(addr guest.GVA, n int) []byte {
 	return b
 }
 
-func (s fakeSymbols) Blacklisted(guest.GVA) string { return "" }
+func (s fakeSymbols) BlacklistReason(guest.GVA) string { return "" }
 
 // readDef is what a user typically writes: a number, a pointer, a string.
 const readDef = "p:myread vfs_read fd=%di:s32 buf=%si name=+0(%r8):string"

@@ -72,28 +72,28 @@ type Reg uint8
 
 // The registers.
 const (
-	RegR15 Reg = iota
-	RegR14
-	RegR13
-	RegR12
-	RegBP
-	RegBX
-	RegR11
-	RegR10
-	RegR9
-	RegR8
-	RegAX
-	RegCX
-	RegDX
-	RegSI
-	RegDI
-	RegOrigAX // -1 at a breakpoint, as in the kernel
-	RegIP     // one behind the probed address in a pre handler, as in the kernel
-	RegCS     // the selector that the boot contract gives this privilege level
-	RegFlags
-	RegSP
-	RegSS // likewise
-	numRegs
+	RegR15    Reg = x86.PtR15 / 8
+	RegR14    Reg = x86.PtR14 / 8
+	RegR13    Reg = x86.PtR13 / 8
+	RegR12    Reg = x86.PtR12 / 8
+	RegBP     Reg = x86.PtBP / 8
+	RegBX     Reg = x86.PtBX / 8
+	RegR11    Reg = x86.PtR11 / 8
+	RegR10    Reg = x86.PtR10 / 8
+	RegR9     Reg = x86.PtR9 / 8
+	RegR8     Reg = x86.PtR8 / 8
+	RegAX     Reg = x86.PtAX / 8
+	RegCX     Reg = x86.PtCX / 8
+	RegDX     Reg = x86.PtDX / 8
+	RegSI     Reg = x86.PtSI / 8
+	RegDI     Reg = x86.PtDI / 8
+	RegOrigAX Reg = x86.PtOrigAX / 8 // -1 at a breakpoint, as in the kernel
+	RegIP     Reg = x86.PtIP / 8     // one past the probed address in a pre handler, as in the kernel
+	RegCS     Reg = x86.PtCS / 8     // the selector of this privilege level by the boot contract
+	RegFlags  Reg = x86.PtFlags / 8
+	RegSP     Reg = x86.PtSP / 8
+	RegSS     Reg = x86.PtSS / 8 // likewise
+	numRegs       = x86.PtRegsSize / 8
 )
 
 // String returns the register's name in the language, without the percent.
@@ -104,21 +104,28 @@ func (r Reg) String() string {
 	return fmt.Sprintf("Reg(%d)", uint8(r))
 }
 
-// regByName finds a register: those of pt_regs only, so neither rax nor eax.
+// regByName finds a register of pt_regs by the kernel's name or the processor's: di or rdi,
+// not edi.
 func regByName(name string) (Reg, bool) {
-	for r, n := range x86.PtNames {
-		if n == name {
-			return Reg(r), true
-		}
+	if strings.HasPrefix(name, "%") {
+		return 0, false
 	}
-	return 0, false
+	i, ok := x86.FindPtReg(name)
+	return Reg(i), ok
 }
 
-// ArgRegs are the registers of the first six integer arguments (System V ABI,
-// AMD64 supplement, 3.2.3).
-var ArgRegs = [...]Reg{RegDI, RegSI, RegDX, RegCX, RegR8, RegR9}
+// ArgRegs are the registers of the first six integer arguments.
+var ArgRegs = func() (regs [len(x86.ArgRegs)]Reg) {
+	for i, r := range x86.ArgRegs {
+		regs[i] = RegOf(r)
+	}
+	return regs
+}()
 
-// splitOffset cuts SYM+OFF and SYM-OFF.
+// RegOf returns the register of struct pt_regs for a general register.
+func RegOf(r x86.Reg64) Reg { return Reg(x86.PtReg(r) / 8) }
+
+// splitOffset splits SYM+OFF and SYM-OFF.
 func splitOffset(s string) (symbol string, offset int64, ok bool) {
 	i := strings.IndexAny(s, "+-")
 	if i < 0 {

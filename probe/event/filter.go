@@ -9,21 +9,21 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter      = 4095 // bytes of an expression
+	maxFilter      = 4095 // bytes of an expression
 	maxFilterTerms = 128
-	maxFilterDepth = 64  // parentheses and negations inside one another
+	maxFilterDepth = 64  // nesting depth of parentheses and negations
 	maxFilterValue = 255 // bytes of a text (the kernel's MAX_FILTER_STR_VAL with its NUL)
 )
 
-// FilterNode is one node of a filter's expression. A term has a Term, a
-// negation its operand in X, a conjunction and a disjunction theirs in X and Y.
+// FilterNode is one node of a filter's expression. A term has a Term, a negation its
+// operand in X, a conjunction and a disjunction their operands in X and Y.
 type FilterNode struct {
 	Op   FilterOp
 	X, Y *FilterNode
 	Term *FilterTerm
 }
 
-// FilterOp says what a FilterNode is.
+// FilterOp is the kind of a FilterNode.
 type FilterOp uint8
 
 // The kinds of node.
@@ -34,19 +34,19 @@ const (
 	FilterOr
 )
 
-// FilterTerm compares one field with a constant. Where the field cannot be read
-// at a hit, the term is false, whatever its comparison.
+// FilterTerm compares one field with a constant. If the field cannot be read at a
+// hit, the term is false, whatever its comparison.
 type FilterTerm struct {
 	Field  FilterField
 	Value  int        // FieldValue: index in Layout.Fields
-	Signed bool       // numbers are compared with sign
-	Is     Comparison // how
-	Num    uint64     // with what: a number
+	Signed bool       // numbers are compared as signed
+	Is     Comparison // the operator
+	Num    uint64     // the operand: a number
 	Text   string     // or text, or a pattern
 	IsText bool
 }
 
-// FilterField says what a term looks at.
+// FilterField is the field of a term.
 type FilterField uint8
 
 // The fields.
@@ -55,10 +55,10 @@ const (
 	FieldCPU                        // cpu, common_cpu: number of the vCPU
 	FieldPID                        // common_pid: the task
 	FieldComm                       // comm: its name
-	FieldFlags                      // common_flags: bit 0 is set when interrupts are off
+	FieldFlags                      // common_flags: bit 0 is set if interrupts are off
 	FieldAddr                       // __probe_ip, __probe_func: the probed address
-	FieldRet                        // __probe_ret_ip: where a return goes on
-	FieldPreempt                    // common_preempt_count: 0, as from a kernel that does not count
+	FieldRet                        // __probe_ret_ip: the address returned to
+	FieldPreempt                    // common_preempt_count: 0, as in a kernel that does not count
 )
 
 // Comparison is an operator of the filter language.
@@ -78,7 +78,7 @@ const (
 
 var comparisonText = [...]string{"==", "!=", "<", "<=", ">", ">=", "&", "~"}
 
-// String returns the operator as it is written.
+// String returns the operator as written.
 func (c Comparison) String() string {
 	if int(c) < len(comparisonText) {
 		return comparisonText[c]
@@ -92,13 +92,13 @@ type Filter struct {
 	root *FilterNode
 }
 
-// Filter reads an expression over the fields of f and those that every record has:
+// Filter parses an expression over the fields of f and the common fields of every
+// record:
 //
 //	count > 100 && (fd == 3 || name ~ "/etc/*") && !(common_pid == 0)
 //
-// The syntax is that of the kernel's event filters
-// (Documentation/trace/events.rst). The error is a *SyntaxError about the
-// expression.
+// The syntax is that of the kernel's event filters (Documentation/trace/events.rst).
+// The error is a *SyntaxError about the expression.
 func (f *Layout) Filter(text string) (*Filter, error) {
 	p := &filterParser{text: text, layout: f}
 	root, err := p.parse()
@@ -108,13 +108,13 @@ func (f *Layout) Filter(text string) (*Filter, error) {
 	return &Filter{text: text, root: root}, nil
 }
 
-// String returns the expression as it was written.
+// String returns the expression as written.
 func (m *Filter) String() string { return m.text }
 
 // Root returns the expression. It must not be changed.
 func (m *Filter) Root() *FilterNode { return m.root }
 
-// field is what a name stands for.
+// field is the meaning of a name.
 type field struct {
 	id     FilterField
 	value  int
@@ -171,7 +171,7 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 	return field{}, CodeFieldNotFound, p.knownFields()
 }
 
-// knownFields lists what could have been meant.
+// knownFields lists the valid names.
 func (p *filterParser) knownFields() string {
 	var names []string
 	for _, x := range p.layout.Fields {
@@ -186,9 +186,8 @@ func (p *filterParser) knownFields() string {
 	return "there are " + strings.Join(names, ", ")
 }
 
-// number reads a value for n and checks that n can have it at all: the kernel
-// cuts it to the field's size, and then compares with another number than the
-// one that was written.
+// number parses a value for n and checks that n can have it: the kernel truncates it
+// to the field's size, and then compares with another number than the one written.
 func (n field) number(s string) (uint64, bool) {
 	if n.signed {
 		v, ok := parseInt(s)
@@ -202,7 +201,7 @@ func (n field) number(s string) (uint64, bool) {
 	return v, ok && v <= math.MaxUint64>>(64-n.bits)
 }
 
-// limits says which numbers n can have.
+// limits describes the range of n.
 func (n field) limits() string {
 	if n.signed {
 		low := int64(math.MinInt64) >> (64 - n.bits)

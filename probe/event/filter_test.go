@@ -13,7 +13,7 @@ import (
 // filterDef has a value of every kind that a filter can meet.
 const filterDef = `p:e vfs_read u=%di:u64 s=%si:s32 b=%dx x=%cx:u8 f=%r8:b3@2/8 name=+0(%r9):string lit=\"lit" arr=+0(%r9):u8[2] far=+0(%bx):u32 sym=%di:symstr gone=+0(%bx):string`
 
-// TestFilterErrors is the exact table of what can be wrong.
+// TestFilterErrors is the exact table of errors.
 func TestFilterErrors(t *testing.T) {
 	long := strings.Repeat("u == 1 && ", 128) + "u == 1"
 	for _, tt := range []struct {
@@ -68,7 +68,7 @@ func TestFilterErrors(t *testing.T) {
 		{strings.Repeat("(", 65) + "u == 1" + strings.Repeat(")", 65), CodeTooManyPreds, 64, "too deep inside one another"},
 		{strings.Repeat("!", 64) + "u == 1", CodeTooManyPreds, 64, "too deep inside one another"},
 		{"u == 1\n", CodeBadCharacter, 6, ""},
-		{"u == 1 " + strings.Repeat(" ", MaxFilter-6), CodeCommandTooLong, MaxFilter, "a filter has at most 4095 bytes"},
+		{"u == 1 " + strings.Repeat(" ", maxFilter-6), CodeCommandTooLong, maxFilter, "a filter has at most 4095 bytes"},
 	} {
 		_, err := compile(t, filterDef, Options{Tasks: true}).Filter(tt.text)
 		var e *SyntaxError

@@ -6,7 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// filterParser reads a filter expression:
+// filterParser parses a filter expression:
 //
 //	or   = and { "||" and }
 //	and  = not { "&&" not }
@@ -28,10 +28,10 @@ func (p *filterParser) fail(column int, code Code, detail string) *SyntaxError {
 }
 
 func (p *filterParser) parse() (*FilterNode, error) {
-	if len(p.text) > MaxFilter {
+	if len(p.text) > maxFilter {
 		text := p.text
-		p.text = text[:MaxFilter]
-		return nil, p.fail(MaxFilter, CodeCommandTooLong, "a filter has at most 4095 bytes")
+		p.text = text[:maxFilter]
+		return nil, p.fail(maxFilter, CodeCommandTooLong, "a filter has at most 4095 bytes")
 	}
 	for i := range len(p.text) {
 		if c := p.text[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -49,7 +49,7 @@ func (p *filterParser) parse() (*FilterNode, error) {
 	if p.skip(); p.at == len(p.text) {
 		return nil, p.fail(0, CodeNoFilter, "it has the form FIELD OP VALUE")
 	}
-	n, err := p.or()
+	n, err := p.parseOr()
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (p *filterParser) skip() {
 	}
 }
 
-// take passes over s, and blanks behind it, if it comes next.
+// take skips s, and blanks after it, if it comes next.
 func (p *filterParser) take(s string) bool {
 	if !strings.HasPrefix(p.text[p.at:], s) {
 		return false
@@ -79,11 +79,11 @@ func (p *filterParser) take(s string) bool {
 	return true
 }
 
-func (p *filterParser) or() (*FilterNode, error) { return p.chain("||", FilterOr, p.and) }
+func (p *filterParser) parseOr() (*FilterNode, error) { return p.chain("||", FilterOr, p.parseAnd) }
 
-func (p *filterParser) and() (*FilterNode, error) { return p.chain("&&", FilterAnd, p.not) }
+func (p *filterParser) parseAnd() (*FilterNode, error) { return p.chain("&&", FilterAnd, p.parseNot) }
 
-// chain reads operands between one operator.
+// chain parses operands separated by one operator.
 func (p *filterParser) chain(op string, kind FilterOp, operand func() (*FilterNode, error)) (*FilterNode, error) {
 	n, err := operand()
 	for err == nil && p.take(op) {
@@ -95,7 +95,7 @@ func (p *filterParser) chain(op string, kind FilterOp, operand func() (*FilterNo
 	return n, err
 }
 
-func (p *filterParser) not() (*FilterNode, error) {
+func (p *filterParser) parseNot() (*FilterNode, error) {
 	start := p.at
 	if p.depth == maxFilterDepth {
 		return nil, p.fail(start, CodeTooManyPreds, "too deep inside one another")
@@ -104,10 +104,10 @@ func (p *filterParser) not() (*FilterNode, error) {
 	defer func() { p.depth-- }()
 	switch {
 	case p.take("!"):
-		x, err := p.not()
+		x, err := p.parseNot()
 		return &FilterNode{Op: FilterNot, X: x}, err
 	case p.take("("):
-		n, err := p.or()
+		n, err := p.parseOr()
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (p *filterParser) not() (*FilterNode, error) {
 	return p.term()
 }
 
-// word returns the identifier that comes next.
+// word returns the next identifier.
 func (p *filterParser) word() string {
 	i := p.at
 	for i < len(p.text) && (isAlpha(p.text[i]) || isDigit(p.text[i]) || p.text[i] == '_') {
@@ -131,7 +131,7 @@ func (p *filterParser) word() string {
 	return p.text[p.at:i]
 }
 
-// operators, those first that others begin with.
+// operators, each before its prefixes.
 var operators = []struct {
 	text string
 	is   Comparison
@@ -173,7 +173,7 @@ func (p *filterParser) term() (*FilterNode, error) {
 		return &FilterNode{Term: t}, err
 	}
 	pattern, not := strings.CutPrefix(t.Text, "!")
-	if pattern != "" { // which the empty text matches
+	if pattern != "" { // the empty text matches it
 		if err := guest.CheckGlob(pattern); err != nil {
 			return nil, p.fail(valueAt, CodeInvalidFilter, err.Error())
 		}
@@ -181,8 +181,8 @@ func (p *filterParser) term() (*FilterNode, error) {
 	if !not {
 		return &FilterNode{Term: t}, nil
 	}
-	// A ! before a pattern negates the term (filter_parse_regex), which is false still of a
-	// text that cannot be read: of that not even "*" is true.
+	// A ! before a pattern negates the term (filter_parse_regex), which is still
+	// false for an unreadable text: that does not even match "*".
 	if p.terms++; p.terms > maxFilterTerms {
 		return nil, p.fail(start, CodeTooManyPreds, "at most 128, of which ~ \"!...\" takes two")
 	}
@@ -193,7 +193,7 @@ func (p *filterParser) term() (*FilterNode, error) {
 
 func (p *filterParser) operator(is *Comparison) bool {
 	for _, o := range operators {
-		// && behind a field is no operator with something missing.
+		// && after a field is not an incomplete operator.
 		if o.is == AnyBit && strings.HasPrefix(p.text[p.at:], "&&") {
 			return false
 		}

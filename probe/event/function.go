@@ -10,13 +10,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// function is what is known of the function at whose entry or return a probe is.
+// function is the type information of the function of a probe.
 type function struct {
-	proto *btf.FuncProto // nil: nothing
-	words []int          // of each parameter: as $argN counts, 0 for one that is in none of those
+	proto *btf.FuncProto // nil: not known
+	words []int          // by parameter: its number for $argN, 0 if it has none
 }
 
-// function finds the types of the function; see Scope.
+// function looks up the types of the function; see Scope.
 func (p *parser) function() function {
 	if p.scope.Types == nil || p.fn == "" {
 		return function{}
@@ -25,10 +25,14 @@ func (p *parser) function() function {
 	if proto == nil {
 		return function{}
 	}
-	return function{proto, types.Arguments(proto)}
+	f := function{proto, types.Arguments(proto)}
+	if p.def.Kind == KindTracepoint && len(proto.Params) > 0 { // the tracepoint's follow the first
+		f = function{&btf.FuncProto{Return: proto.Return, Params: proto.Params[1:]}, f.words[1:]}
+	}
+	return f
 }
 
-// params returns the parameters that are known.
+// params returns the known parameters.
 func (f function) params() []btf.FuncParam {
 	if f.proto == nil {
 		return nil
@@ -36,8 +40,8 @@ func (f function) params() []btf.FuncParam {
 	return f.proto.Params
 }
 
-// expand puts the names of parameters in place of $arg* and, where they are known, of
-// unnamed $argN, as the kernel does before it reads any argument
+// expand replaces $arg* and, if the parameters are known, unnamed $argN by the names
+// of parameters, as the kernel does before it reads any argument
 // (traceprobe_expand_meta_args).
 func (p *parser) expand(args []string) ([]string, error) {
 	all, numbers, err := p.checkVarArgs(args)
@@ -84,7 +88,7 @@ func (p *parser) expand(args []string) ([]string, error) {
 			switch {
 			case !ok || kind != "" && kind[0] != ':':
 				e := p.fail(p.token, 0, CodeBadVar)
-				e.Errno = enoent // as the kernel has it here only
+				e.Errno = enoent // the kernel uses it only here
 				return nil, e
 			case n == 0:
 				return nil, p.fail(p.token, 0, CodeBadArgNum)
@@ -99,11 +103,47 @@ func (p *parser) expand(args []string) ([]string, error) {
 	return out, nil
 }
 
-// maxExpanded is how long the names that expand puts in may be, each with a NUL
+// WithParameters returns d with the first n arguments of the probed function, as
+// $arg1 and so on, after its own; arguments that it already has are omitted. The
+// error is a *SyntaxError.
+func (d *Def) WithParameters(n int, scope Scope) (*Def, error) {
+	names := make([]string, 0, len(d.Args)+n)
+	for _, a := range d.Args {
+		names = append(names, a.Name)
+	}
+	var more []string
+	for i := 1; i <= n; i++ {
+		if slices.ContainsFunc(d.Args, func(a Arg) bool { return a.Fetch == FuncArg{N: i} }) {
+			continue
+		}
+		name := fmt.Sprintf("arg%d", i)
+		for slices.Contains(names, name) {
+			name = "_" + name
+		}
+		names = append(names, name)
+		more = append(more, fmt.Sprintf("%s=$arg%d", name, i))
+	}
+	if len(more) == 0 {
+		return d, nil
+	}
+	full := *d
+	full.Args = slices.Clone(d.Args)
+	tokens := append(d.tokens(), more...)
+	full.src = &line{command: strings.Join(tokens, " "), tokens: tokens}
+	p := &parser{line: full.src, scope: scope, def: &full}
+	for _, step := range []func() error{full.src.check, p.locate, func() error { return p.readArgs(more) }} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return &full, nil
+}
+
+// maxExpanded bounds the length of the names that expand inserts, each with a NUL
 // (MAX_BTF_ARGS_LEN).
 const maxExpanded = 128
 
-// parameterNames lists what could have been meant.
+// parameterNames lists the valid names.
 func parameterNames(params []btf.FuncParam) string {
 	names := make([]string, len(params))
 	for i, x := range params {
@@ -112,7 +152,7 @@ func parameterNames(params []btf.FuncParam) string {
 	return strings.Join(names, ", ")
 }
 
-// typesError refuses what needs types where there are none.
+// typesError rejects an argument that needs types that are not known.
 func (p *parser) typesError(token, offset int) *SyntaxError {
 	e := p.fail(token, offset, CodeNosupBTFArg)
 	if p.scope.Types == nil {
@@ -121,9 +161,9 @@ func (p *parser) typesError(token, offset int) *SyntaxError {
 	return e
 }
 
-// checkVarArgs refuses, before any argument is read, unnamed arguments that begin with
-// $arg and are neither $argN nor, once, $arg*. It returns which one is $arg*, or -1, and
-// whether there are $argN.
+// checkVarArgs rejects, before any argument is read, unnamed arguments that begin
+// with $arg and are neither $argN nor, once, $arg*. It returns the index of $arg*, or
+// -1, and whether there are $argN.
 func (p *parser) checkVarArgs(args []string) (all int, numbers bool, err error) {
 	all = -1
 	for i, text := range args {
@@ -147,9 +187,9 @@ func (p *parser) checkVarArgs(args []string) (all int, numbers bool, err error) 
 	return all, numbers, nil
 }
 
-// expandPaths puts the way to a file's name in place of the types %pd of a dentry and
-// %pD of a file, as the kernel does (traceprobe_expand_dentry_args). Without the guest's
-// types they stay, and are refused.
+// expandPaths replaces the types %pd of a dentry and %pD of a file by the path to a
+// file's name, as the kernel does (traceprobe_expand_dentry_args). Without the
+// guest's types they stay, and are rejected.
 func (p *parser) expandPaths(args []string) []string {
 	args = slices.Clone(args)
 	for i, text := range args {

@@ -1,26 +1,26 @@
 package event
 
-// held are events that were made elsewhere (Source.Put) and wait for their turn: a
-// heap, the earliest at first, and of those of one time the one that came first.
+// held is a heap of events that were made elsewhere (Source.Put) and wait for their
+// turn: the earliest first, and of those with the same time the one that came first.
 type held []heldEvent
 
-// heldEvent is one of them; rec is nobody else's.
+// heldEvent is one of them; it owns rec.
 type heldEvent struct {
 	time   int64
-	number uint64 // counts them
+	number uint64 // sequence number
 	cpu    int
 	rec    []byte
 }
 
-// maxHeld bounds the bytes of the events that wait, and keepHeld the number of those for
-// which there is room when none does.
+// maxHeld bounds the bytes of waiting events, and keepHeld is the number of events
+// for which memory is kept when none waits.
 const (
 	maxHeld  = 16 << 20
 	keepHeld = 1 << 10
 )
 
-// emptied returns q without its events, and without its memory where that is much.
-func emptied[T any](q []T) []T {
+// emptyQueue returns q without its events, and without its memory if that is large.
+func emptyQueue[T any](q []T) []T {
 	if cap(q) > keepHeld {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (h *held) push(e heldEvent) {
 	*h = q
 }
 
-// pop takes out the earliest event, which there is.
+// pop removes the earliest event; there must be one.
 func (h *held) pop() heldEvent {
 	q := *h
 	first, n := q[0], len(q)-1

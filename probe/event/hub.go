@@ -10,44 +10,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HubOptions sizes a Hub. The zero value of each field stands for its default.
+// HubOptions sizes a Hub. The zero value of each field means its default.
 type HubOptions struct {
 	// RingBytes is the size of each vCPU's ring, rounded up to a power of two;
-	// default 1 MiB. A record of more than half of it can be lost in an empty ring.
+	// default 1 MiB. A record of more than half of it can be lost even if the ring is
+	// empty.
 	RingBytes int
-	// Window bounds how long the hub holds an event back to keep it in order, from its
-	// time on: while a vCPU's thread is stopped in the middle of making an earlier one, or
-	// its Feed may still have one; default 30 ms. Otherwise nothing is held back.
+	// Window bounds how long the hub holds an event back to keep events in order,
+	// counted from the event's time: while a vCPU's thread is stopped in the middle
+	// of making an earlier one, or its Feed may still have one; default 30 ms.
+	// Otherwise no event is held back.
 	Window time.Duration
-	// Coalesce bounds how often a vCPU's thread pays for waking the hub's
-	// goroutine, several microseconds each: once awake, the hub asks to be
-	// woken again only after so long without an event, and looks at the rings
-	// when it is over. Events reach subscribers later by at most this; default
-	// 1 ms, negative for none.
+	// Coalesce bounds how often a vCPU's thread pays for waking the hub's goroutine,
+	// which costs several microseconds. Once awake, the hub checks the rings
+	// periodically, and asks to be woken again only after this time without an event.
+	// Events reach subscribers later by at most this time; default 1 ms, negative for
+	// none.
 	Coalesce time.Duration
 	// Clock returns monotonic nanoseconds; default CLOCK_MONOTONIC of the
 	// host. It is called on the vCPUs' threads.
 	Clock func() int64
 }
 
-// Feed brings events from elsewhere: out of rings that a guest fills, which cannot
-// wake anyone.
+// Feed supplies events from elsewhere: from rings that a guest fills, which cannot
+// wake the hub.
 type Feed interface {
-	// Poll puts (Source.Put) what has come, and returns how much, the time before which
-	// nothing more will come, and whether there is anything to be polled. The hub's
-	// goroutine calls it, now and then while there is.
+	// Poll passes new events to Source.Put, and returns their number, a time before
+	// which no more will come, and whether there is anything to poll. The hub's
+	// goroutine calls it repeatedly while there is.
 	Poll() (n int, sure int64, active bool)
 }
 
-// How often a Feed is polled: soon after there was something, or while events wait for
-// it, and ever less often while there is nothing.
+// Polling intervals of a Feed: short after an event, or while events wait for it, and
+// otherwise increasing.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 16 * time.Millisecond
 )
 
-// Hub takes events out of the vCPUs' rings, and those of its Feed, in the order of their
-// times and hands them to subscribers. One goroutine does all of it; Close ends it.
+// Hub takes events from the vCPUs' rings and its Feed, in the order of their times,
+// and passes them to subscribers. One goroutine does all of it; Close stops it.
 type Hub struct {
 	clock    func() int64
 	window   time.Duration
@@ -56,24 +58,24 @@ type Hub struct {
 	prods    []*ring // the vCPUs'
 	feed     atomic.Pointer[Feed]
 
-	held      held         // the goroutine's own
+	held      held         // of the goroutine only
 	heldBytes atomic.Int64 // of held and inbox together
 
-	putMu    sync.Mutex  // guards what follows
+	putMu    sync.Mutex  // guards the fields below
 	inbox    []heldEvent // of Put, on their way to held
-	number   uint64      // of the latest
+	number   uint64      // of the latest event
 	putArena arena
 
-	nap     atomic.Uint32 // what the goroutine waits for, or is about to
+	nap     atomic.Uint32 // the state that the goroutine waits in, or is about to
 	wake    chan struct{} // capacity 1
-	closing atomic.Bool   // nothing is stored any more
+	closing atomic.Bool   // no more events are stored
 	done    chan struct{} // the goroutine has ended
 
-	mu        sync.Mutex // guards all below
+	mu        sync.Mutex // guards all fields below
 	sources   map[uint32]*Source
 	lastID    uint32
 	closed    []*Source // still in sources
-	gone      []Counts  // per vCPU, of sources that are no more in sources
+	gone      []Counts  // per vCPU, of sources that were removed from sources
 	subs      []*Subscription
 	waiters   []waiter
 	ended     bool
@@ -83,12 +85,12 @@ type Hub struct {
 	arena     arena
 }
 
-// What the hub's goroutine waits for. Whoever ends a wait sets awake first, so
-// that it is ended once.
+// Wait states of the hub's goroutine. Code that ends a wait sets awake first, so that
+// it is ended only once.
 const (
 	awake   = iota
-	resting // for the time to go by, or a ring to be half full
-	asleep  // for any event
+	resting // until the time is up, or a ring is half full
+	asleep  // until any event
 )
 
 // NewHub returns a running hub for the given number of vCPUs.
@@ -109,7 +111,7 @@ func newHub(cpus int, opt HubOptions) *Hub {
 		opt.Coalesce = time.Millisecond
 	}
 	if opt.Clock == nil {
-		opt.Clock = monotonic()
+		opt.Clock = monotonicClock()
 	}
 	h := &Hub{
 		clock: opt.Clock, window: opt.Window, coalesce: opt.Coalesce,
@@ -123,9 +125,9 @@ func newHub(cpus int, opt HubOptions) *Hub {
 	return h
 }
 
-// monotonic returns a clock of CLOCK_MONOTONIC. The runtime reads that clock
-// without a system call; it only does not tell its origin.
-func monotonic() func() int64 {
+// monotonicClock returns a clock of CLOCK_MONOTONIC. The runtime reads that clock
+// without a system call, but does not tell its origin.
+func monotonicClock() func() int64 {
 	var ts unix.Timespec
 	base := time.Now()
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -135,7 +137,7 @@ func monotonic() func() int64 {
 	return func() int64 { return origin + int64(time.Since(base)) }
 }
 
-// Now returns the time on the clock of the events.
+// Now returns the time on the events' clock.
 func (h *Hub) Now() int64 { return h.clock() }
 
 // Source adds a producer of events.
@@ -150,9 +152,9 @@ func (h *Hub) Source(f *Layout, owner any) *Source {
 	return s
 }
 
-// retire takes out of the table those of the first n closed sources that are
-// drained. Since they were closed every ring has been seen idle, so they have
-// no event any more. The mutex is held.
+// retire removes the drained ones among the first n closed sources from the table.
+// Since they were closed every ring has been seen idle, so they have no more events.
+// Callers hold the mutex.
 func (h *Hub) retire(n int) {
 	h.closed = slices.DeleteFunc(h.closed, func(s *Source) bool {
 		if n--; n < 0 || s.drained != s.Counts().Stored {
@@ -160,16 +162,16 @@ func (h *Hub) retire(n int) {
 		}
 		delete(h.sources, s.id)
 		for i := range h.gone {
-			h.gone[i].add(s.CPUCounts(i))
+			h.gone[i].add(s.cpuCounts(i))
 		}
 		return true
 	})
 }
 
-// HubCounts are the counts of a hub over its life.
+// HubCounts are the counts of a hub since its creation.
 type HubCounts struct {
-	CPUs      []Counts // by vCPU, of all sources that there ever were
-	Reordered uint64   // events handed on after one with a later time
+	CPUs      []Counts // by vCPU, of all sources so far
+	Reordered uint64   // events passed on after one with a later time
 }
 
 // Total returns the sum over the vCPUs.
@@ -187,15 +189,15 @@ func (h *Hub) Counts() HubCounts {
 	c := HubCounts{CPUs: append([]Counts(nil), h.gone...), Reordered: h.reordered}
 	for _, s := range h.sources {
 		for i := range c.CPUs {
-			c.CPUs[i].add(s.CPUCounts(i))
+			c.CPUs[i].add(s.cpuCounts(i))
 		}
 	}
 	return c
 }
 
-// Close stores no more events (what is emitted from now on is counted as
-// lost), hands on all that are stored, ends every subscription and returns the
-// final counts. It may be called again.
+// Close stops storing events (later ones count as lost), passes on all that are
+// stored, ends every subscription and returns the final counts. It may be called
+// again.
 func (h *Hub) Close() HubCounts {
 	h.closing.Store(true)
 	h.kick()
@@ -203,18 +205,18 @@ func (h *Hub) Close() HubCounts {
 	return h.Counts()
 }
 
-// endEvent says that no event is being made any more.
+// endEvent records that no event is being made any more.
 func (h *Hub) endEvent(p *ring) {
 	p.busy.Store(false)
 	h.wakeIfAsked(p.full())
 }
 
-// wakeIfAsked wakes the hub where it has asked for that: asleep for any event, and resting
-// when something is full.
+// wakeIfAsked wakes the hub if it has asked for that: asleep, for any event; resting,
+// if something is full.
 //
-// The hub sets nap before it looks at the rings for the last time, and the ring was
-// changed before nap is read: one of the two sees the other (Go's atomics are
-// sequentially consistent).
+// The hub sets nap before its last look at the rings, and the ring was changed before
+// nap is read: at least one of the two sees the other (Go's atomics are sequentially
+// consistent).
 func (h *Hub) wakeIfAsked(full bool) {
 	if nap := h.nap.Load(); nap == asleep || nap == resting && full {
 		if h.nap.CompareAndSwap(nap, awake) {
@@ -223,14 +225,14 @@ func (h *Hub) wakeIfAsked(full bool) {
 	}
 }
 
-// SetFeed sets what events come from beside the vCPUs' threads.
+// SetFeed sets the source of events other than the vCPUs' threads.
 func (h *Hub) SetFeed(f Feed) { h.feed.Store(&f) }
 
-// Wake has the Feed polled soon. It may be called from any goroutine, and never blocks.
+// Wake makes the hub poll the Feed soon. It may be called from any goroutine, and
+// never blocks.
 func (h *Hub) Wake() { h.kick() }
 
-// kick ends whatever the hub's goroutine waits for, now or next. It never
-// blocks.
+// kick ends the goroutine's current or next wait. It never blocks.
 func (h *Hub) kick() {
 	select {
 	case h.wake <- struct{}{}:
@@ -238,12 +240,12 @@ func (h *Hub) kick() {
 	}
 }
 
-// arena is memory of which records are cut off the front.
+// arena is memory from which records are allocated front to back.
 type arena []byte
 
-// take returns n bytes that are never given out again.
+// take returns n bytes that are never reused.
 func (a *arena) take(n int) []byte {
-	// Small, because one event that a slow reader holds keeps the whole chunk.
+	// Small, because one event held by a slow reader keeps the whole chunk.
 	const chunk = 4 << 10
 	if n > len(*a) {
 		*a = make([]byte, max(chunk, n))

@@ -142,7 +142,7 @@ func TestAccounting(t *testing.T) {
 
 	for i, s := range sources {
 		for cpu := range cpus {
-			if n, want := sum(s.CPUCounts(cpu)), emitted[i][cpu].Load(); n != want {
+			if n, want := sum(s.cpuCounts(cpu)), emitted[i][cpu].Load(); n != want {
 				t.Errorf("source %d, cpu %d: stored + lost = %d, emitted %d", i, cpu, n, want)
 			}
 		}
@@ -162,8 +162,8 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
-// TestCloseIsTheEnd wants Close to hand on everything that was stored, while
-// producers go on.
+// TestCloseIsTheEnd: Close passes on everything that was stored, while producers
+// continue.
 func TestCloseIsTheEnd(t *testing.T) {
 	for range 50 {
 		h := NewHub(2, HubOptions{})
@@ -244,7 +244,7 @@ func TestNextContext(t *testing.T) {
 	}
 }
 
-// TestSubscribeFromNow wants nothing of what was stored before.
+// TestSubscribeFromNow: events stored before are not delivered.
 func TestSubscribeFromNow(t *testing.T) {
 	h := newHub(2, HubOptions{}) // not running: everything stays in the rings
 	src := testSource(t, h, "e")
@@ -308,8 +308,8 @@ func TestSourceCloseWaits(t *testing.T) {
 	}
 }
 
-// TestRest wants the hub to rest after an event, events to wait meanwhile, and
-// a ring that fills to end the rest at once.
+// TestRest: the hub rests after an event, events wait during the rest, and a ring
+// that fills ends it at once.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHub(1, HubOptions{RingBytes: 4096, Coalesce: time.Hour})
@@ -341,8 +341,8 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestSync wants it to end the hub's rest, to wait for what is held back, and
-// to give up with its context.
+// TestSync: Sync ends the hub's rest, waits for events that are held back, and fails
+// when its context ends.
 func TestSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHub(2, HubOptions{Coalesce: time.Hour, Window: time.Hour})

@@ -13,49 +13,49 @@ import (
 // (TASK_COMM_LEN).
 const CommSize = 16
 
-// Options are what Compile can do beyond the definition.
+// Options are the features of Compile beyond the definition.
 type Options struct {
-	// Tasks says that the program that makes the records can tell the running task:
-	// records have it, and $comm is possible.
+	// Tasks says that the program that makes the records can determine the running
+	// task: records have it, and $comm is possible.
 	Tasks bool
 	// Regs adds the general registers to every record.
 	Regs bool
-	// Stack adds to every record but those of AtPost where the interrupted code stands
-	// and its callers.
+	// Stack adds the addresses of the interrupted code and its callers to every
+	// record except the records of AtPost.
 	Stack bool
-	// Moves says that the probed code may come to be elsewhere, as that of a kernel does
-	// at a reset, and a module's when it comes again: records have its address.
+	// Moves says that the probed code may move, for example a kernel at a reset, or a
+	// module that is loaded again: records have its address.
 	Moves bool
-	// Again says that the definition was compiled before, for a guest that was reset since: of
-	// what is no symbol any more the address is 0.
+	// Again says that the definition was compiled before, for a guest that was reset
+	// since: a symbol that no longer exists has address 0.
 	Again bool
 }
 
-// Layout is a definition resolved against an image: what its records hold, and
-// where. It does not change, and may be used from any thread. Package evbpf makes
-// the program that writes such records.
+// Layout is a definition resolved against an image: the contents and the offsets of
+// its records. It does not change, and may be used from any thread. Package evbpf
+// makes the program that writes such records.
 type Layout struct {
-	// Fields are the values of a record: of a watch those of the access first, then
-	// the definition's arguments.
+	// Fields are the values of a record: for a watch first the values of the access,
+	// then the definition's arguments.
 	Fields []Field
 	// Moment is when the records are made.
 	Moment Moment
 
-	// Offsets in a record; see record.go for its layout. 0: it has no such part.
+	// Offsets in a record; see record.go for its layout. 0: there is no such part.
 	Place    int // the probed address: of a watch, and with Options.Moves
 	Ret      int // of AtReturn
 	Entered  int // of AtReturn
 	Comm     int
 	Regs     int
 	Stack    int // StackDepth addresses
-	Dynamic  int // texts, one behind the other
+	Dynamic  int // texts, one after the other
 	MaxBytes int // bytes of the longest record
 
-	// Fixed: its programs have addresses of the image, of symbols or variables (or that the
-	// definition gives). When the guest is reset they may be others.
+	// Fixed: its programs contain addresses of symbols or variables of the image, or
+	// from the definition. They may change when the guest is reset.
 	Fixed bool
-	// OfModule: some of them are of symbols that a kernel's module has, or had: they may be others
-	// whenever modules come and go.
+	// OfModule: some of them are of symbols of a kernel module, loaded or not: they
+	// may change whenever modules are loaded or unloaded.
 	OfModule bool
 
 	def   *Def
@@ -67,20 +67,19 @@ type Layout struct {
 // Field is one value of a record.
 type Field struct {
 	Arg // Fetch has addresses in place of symbols
-	// Offset is where the value stands in the record, or the first element, and
-	// Size the bytes of one: of a text those of its data_loc.
+	// Offset is the offset in the record of the value, or of the first element, and
+	// Size is the bytes of one: of a text the bytes of its data_loc.
 	Offset, Size int
 }
 
-// Elements returns how many values the field has: 1, or the length of the array.
+// Elements returns the number of values of the field: 1, or the length of the array.
 func (f *Field) Elements() int { return max(1, f.Type.Count) }
 
-// Compile resolves d against an image. The error is a *SyntaxError with a caret
-// in the command that d was parsed from: every check that Parse leaves out is made
-// here.
+// Compile resolves d against an image. The error is a *SyntaxError with a caret in
+// the command that d was parsed from: it does every check that Parse leaves out.
 func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
-	// d may have been made by hand or parsed without symbols: its text decides.
-	full, err := ParseIn(d.line().command, scope)
+	// d may have been made by hand or parsed without symbols: its tokens decide.
+	full, err := (&Command{d.line()}).Define(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +108,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 		}
 		size := a.Type.Size
 		if a.Type.Format == SymStr {
-			size = 8 // kept as the address: looking up a name has no place in a hit
+			size = 8 // kept as the address: a hit must not look up names
 		}
 		f.Fields = append(f.Fields, Field{Arg: a, Size: size})
 	}
@@ -120,7 +119,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 	return f, nil
 }
 
-// place gives every part of a record its place.
+// place assigns the offsets of a record's parts.
 func (f *Layout) place(opt Options) {
 	at := (RecordStatus + len(f.Fields) + 7) &^ 7
 	take := func(n int) int {
@@ -154,7 +153,7 @@ func (f *Layout) place(opt Options) {
 	f.MaxBytes = min(at+texts*MaxText, maxRecord)
 }
 
-// Texts returns how many texts a record has.
+// Texts returns the number of texts in a record.
 func (f *Layout) Texts() (n int) {
 	for i := range f.Fields {
 		if f.Fields[i].Type.HasText() {
@@ -164,7 +163,7 @@ func (f *Layout) Texts() (n int) {
 	return n
 }
 
-// resolve puts addresses in place of symbols.
+// resolve replaces symbols by addresses.
 func resolve(d *Def, x Fetch, symbols probe.Symbols, again bool) (Fetch, error) {
 	switch x := x.(type) {
 	case Deref:
@@ -195,7 +194,7 @@ func resolve(d *Def, x Fetch, symbols probe.Symbols, again bool) (Fetch, error) 
 	return x, nil
 }
 
-// ofModule reports whether f reads at a symbol that the kernel itself does not have.
+// ofModule reports whether f reads at a symbol that is not the kernel's own.
 func ofModule(f Fetch, symbols probe.Symbols) bool {
 	switch x := f.(type) {
 	case Deref:
@@ -214,7 +213,7 @@ func ofModule(f Fetch, symbols probe.Symbols) bool {
 	return false
 }
 
-// hasAddress reports whether what f reads is in a place that is known from the start.
+// hasAddress reports whether f reads from a place that is known from the start.
 func hasAddress(f Fetch) bool {
 	switch x := f.(type) {
 	case Deref:
@@ -227,25 +226,25 @@ func hasAddress(f Fetch) bool {
 	return false
 }
 
-// Def returns the definition that was compiled.
+// Def returns the compiled definition.
 func (f *Layout) Def() *Def { return f.def }
 
 // Addr returns the probed address. For a return probe it is the function's entry.
 func (f *Layout) Addr() guest.GVA { return f.addr }
 
-// Post returns the format of the records that are made behind the probed
-// instruction: the task and the registers only.
+// Post returns the format of the records made after the probed instruction: only the
+// task and the registers.
 func (f *Layout) Post() *Layout { return f.post }
 
-// StackArgs returns the numbers of the arguments that a return needs from the
-// stack of its function's entry, ascending: those behind the registers.
+// StackArgs returns the numbers of the arguments that a return needs from the stack
+// of its function's entry, ascending: those that are not in registers.
 func (f *Layout) StackArgs() []int {
 	var out []int
 	if f.Moment != AtReturn {
 		return nil
 	}
 	for _, x := range f.Fields {
-		if a, ok := innermost(x.Fetch).(FuncArg); ok && a.N > len(ArgRegs) {
+		if a, ok := innermostFetch(x.Fetch).(FuncArg); ok && a.N > len(ArgRegs) {
 			out = append(out, a.N)
 		}
 	}
@@ -253,19 +252,19 @@ func (f *Layout) StackArgs() []int {
 	return slices.Compact(out)
 }
 
-// innermost returns what f reads first.
-func innermost(f Fetch) Fetch {
+// innermostFetch returns the part that f reads first.
+func innermostFetch(f Fetch) Fetch {
 	for d, ok := f.(Deref); ok; d, ok = f.(Deref) {
 		f = d.Of
 	}
 	return f
 }
 
-// UsesEntry reports whether d is a definition of returns that has an argument from the
+// UsesEntry reports whether d is a definition of returns with an argument from the
 // function's entry.
 func (d *Def) UsesEntry() bool {
 	return d.Kind == KindReturn && slices.ContainsFunc(d.Args, func(a Arg) bool {
-		_, ok := innermost(a.Fetch).(FuncArg)
+		_, ok := innermostFetch(a.Fetch).(FuncArg)
 		return ok
 	})
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// locate finds the place of d in an image: the address that is probed, or the function's
-// where a return is, and the name of the function whose entry it is, "" where it is none's. It refuses what the kernel
-// refuses while it parses the place: unknown and ambiguous symbols, and a return probe
-// that is not at an entry. An error about a symbol has what the engine would say as its
-// cause, but the kernel's errno. Whether an instruction begins there is the engine's to decide.
+// locate finds the place of d in an image: the probed address, or for a return the
+// function's, and the name of the function if it is a function's entry, otherwise "".
+// It rejects the same as the kernel while it parses the place: unknown and ambiguous
+// symbols, and a return probe that is not at an entry. An error about a symbol has
+// the engine's error as its cause, but the kernel's errno. The engine checks whether
+// an instruction begins there.
 func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err error) {
 	refuse := func(code Code, cause *probe.Error) (guest.GVA, string, error) {
 		e := d.line().fail(1, 0, code)
@@ -26,12 +27,13 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	p := d.Place
 	addr = p.Addr
 	if p.Symbol != "" {
-		s, err := symbols.Lookup(p.Qualified())
+		s, err := symbols.Lookup(p.FullName())
 		var ambiguous *guest.AmbiguousSymbolError
 		switch {
 		case errors.Is(err, guest.ErrModuleNotFound) && d.Kind != KindWatch && !strings.ContainsAny(p.Symbol, "*?["):
-			// As the kernel does, it waits for its module (register_trace_kprobe): what is
-			// to be said of the place is said then. Its first byte is taken for a function's.
+			// As in the kernel, it waits for its module (register_trace_kprobe), and
+			// errors in the place are reported then. Its first byte is assumed to be
+			// a function's entry.
 			if p.Offset == 0 {
 				fn = p.Symbol
 			}
@@ -41,12 +43,12 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 		case err != nil && inFile(p.Symbol):
 			return refuse(CodeFilePlace, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: err.Error(), Cause: err})
 		case err != nil:
-			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Qualified()), Detail: cmp.Or(partsAdvice(symbols, p.Qualified()), guest.Advice(err)), Cause: err})
+			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.FullName()), Detail: cmp.Or(partsAdvice(symbols, p.FullName()), guest.Advice(err), nearAdvice(symbols, p.FullName())), Cause: err})
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}
-	// An offset behind the symbol's end is judged by what is there. The kernel takes what
-	// is behind an endbr64 for the entry too, and probes that (x86
+	// An offset past the symbol's end is judged by the symbol there. The kernel also
+	// treats the place after an endbr64 as the entry, and probes that (x86
 	// arch_adjust_kprobe_addr).
 	s, found := symbols.Find(addr)
 	behind := s.Addr + guest.GVA(len(x86.Endbr64))
@@ -54,8 +56,8 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	entry := marked || found && addr == s.Addr
 	if entry {
 		fn = s.Name
-		if given, err := symbols.Lookup(p.Qualified()); err == nil && given.Addr == s.Addr && given.Name == p.Symbol {
-			fn = p.Symbol // of several names of the address the one that was written
+		if given, err := symbols.Lookup(p.FullName()); err == nil && given.Addr == s.Addr && given.Name == p.Symbol {
+			fn = p.Symbol // if the address has several names, the one that was written
 		}
 	}
 	switch {

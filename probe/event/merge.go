@@ -7,23 +7,23 @@ import (
 
 // cursor is the hub's view of one ring during a pass.
 type cursor struct {
-	pos, end uint64 // what is left: from pos up to end
+	pos, end uint64 // the rest: from pos up to end
 	idle     bool   // the ring was not busy when end was read
 	quiet    bool   // it was not busy at some time after closing was set
-	next     entry  // at pos, when pos < end
+	next     entry  // at pos, if pos < end
 }
 
-// batch is the number of events that the hub hands on before it lets others
-// have its mutex.
+// batch is the number of events that the hub passes on before it releases its mutex
+// for others.
 const batch = 256
 
-// outcome says how a pass ended.
+// outcome is the result of a pass.
 type outcome int
 
 const (
-	drained outcome = iota // every event that was seen has been handed on
-	later                  // some are younger than the pass: the next one takes them
-	waiting                // some wait for what may come before them
+	drained outcome = iota // every event seen was passed on
+	later                  // some are newer than the pass: the next one takes them
+	waiting                // some wait because earlier ones may still come
 )
 
 // run is the hub's goroutine.
@@ -44,6 +44,7 @@ func (h *Hub) run() {
 		closing, seq := h.closing.Load(), h.seq
 		h.noteBegun()
 		fed, sure, active := h.poll()
+		h.noteFed()
 		if closing {
 			sure = math.MaxInt64
 		}
@@ -103,7 +104,7 @@ func (h *Hub) poll() (n int, sure int64, active bool) {
 	return n, sure, active
 }
 
-// hasNews reports whether a ring is not as cursors have it, or something was put.
+// hasNews reports whether a ring differs from cursors, or an event was put.
 func (h *Hub) hasNews(cursors []cursor) bool {
 	for i, p := range h.prods {
 		if c := &cursors[i]; p.head.Load() != c.end || p.busy.Load() == c.idle {
@@ -113,14 +114,14 @@ func (h *Hub) hasNews(cursors []cursor) bool {
 	return h.hasPut()
 }
 
-// hasPut reports whether something was put since the last pass.
+// hasPut reports whether an event was put since the last pass.
 func (h *Hub) hasPut() bool {
 	h.putMu.Lock()
 	defer h.putMu.Unlock()
 	return len(h.inbox) > 0
 }
 
-// full reports whether a ring is.
+// full reports whether any ring is full.
 func (h *Hub) full() bool {
 	for _, p := range h.prods {
 		if p.full() {
@@ -130,9 +131,9 @@ func (h *Hub) full() bool {
 	return false
 }
 
-// isDrained reports whether nothing is stored any more and all has been handed on.
-// closing was set before: an event that begins after a ring was seen idle is
-// lost, so each ring has to be seen so only once.
+// isDrained reports whether no more events are stored and all have been passed on.
+// closing must be set: an event that begins after a ring was seen idle is lost, so
+// each ring has to be seen idle only once.
 func (h *Hub) isDrained(cursors []cursor) bool {
 	all := len(h.held) == 0
 	for i, p := range h.prods {
@@ -143,10 +144,10 @@ func (h *Hub) isDrained(cursors []cursor) bool {
 	return all && !h.hasPut()
 }
 
-// deliverDue hands on, in the order of their times, the events whose turn it surely
-// is: those before which no event can come any more, neither out of a ring in which one
-// is being made nor, before the time sure, from the Feed; and those that have waited for
-// long enough. Next is the time of the earliest event that is left.
+// deliverDue passes on, in the order of their times, the events whose turn it surely
+// is: those before which no event can come any more, neither from a ring in which one
+// is being made nor, before the time sure, from the Feed; and those that have waited
+// long enough. next is the time of the earliest event left.
 func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64) {
 	h.mu.Lock()
 	closed := len(h.closed)
@@ -155,9 +156,9 @@ func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64)
 	for _, e := range h.inbox {
 		h.held.push(e)
 	}
-	h.inbox = emptied(h.inbox)
+	h.inbox = emptyQueue(h.inbox)
 	h.putMu.Unlock()
-	// What is begun after this has a later time.
+	// Any event begun after this has a later time.
 	now, idle := h.clock(), true
 	for i, p := range h.prods {
 		c := &cursors[i]
@@ -171,7 +172,7 @@ func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64)
 	for {
 		h.mu.Lock()
 		for range batch {
-			i, time, certain := h.earliest(cursors)
+			i, time, certain := h.earliestEvent(cursors)
 			out = drained
 			switch {
 			case i < 0:
@@ -187,7 +188,7 @@ func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64)
 				h.retire(closed)
 			}
 			if len(h.held) == 0 {
-				h.held = emptied(h.held)
+				h.held = emptyQueue(h.held)
 			}
 			h.release(time)
 			h.mu.Unlock()
@@ -197,10 +198,10 @@ func (h *Hub) deliverDue(cursors []cursor, sure int64) (out outcome, next int64)
 	}
 }
 
-// earliest returns where the earliest event is: the number of its ring, that behind the
-// rings' for one of held, or -1; its time; and whether no event of a ring can come before
-// it any more: not so while an empty ring is busy.
-func (h *Hub) earliest(cursors []cursor) (first int, time int64, certain bool) {
+// earliestEvent returns the earliest event: the number of its ring (the number after
+// the rings' for held), or -1; its time; and whether no earlier event can come from a
+// ring any more, which is not so while an empty ring is busy.
+func (h *Hub) earliestEvent(cursors []cursor) (first int, time int64, certain bool) {
 	first, time, certain = -1, math.MaxInt64, true
 	for i := range cursors {
 		c := &cursors[i]
@@ -217,8 +218,8 @@ func (h *Hub) earliest(cursors []cursor) (first int, time int64, certain bool) {
 	return first, time, certain
 }
 
-// deliverNext gives the next event of ring i, or of held, to the subscribers. The mutex is
-// held.
+// deliverNext passes the next event of ring i, or of held, to the subscribers.
+// Callers hold the mutex.
 func (h *Hub) deliverNext(i int, cursors []cursor) {
 	if i == len(cursors) {
 		e := h.held.pop()
@@ -236,8 +237,8 @@ func (h *Hub) deliverNext(i int, cursors []cursor) {
 	}
 }
 
-// deliver gives an event, the one at pos of a ring, to those who want it. Where ev has no
-// Data it gets a copy of rec when somebody does.
+// deliver passes an event, the one at pos of a ring, to the subscribers that want it.
+// If ev has no Data it gets a copy of rec once a subscriber wants it.
 func (h *Hub) deliver(ev Event, rec []byte, ring int, pos uint64) {
 	ev.Source, ev.Seq = h.sources[le.Uint32(rec[RecordMark:])>>2], h.seq
 	h.seq++
@@ -246,7 +247,7 @@ func (h *Hub) deliver(ev Event, rec []byte, ring int, pos uint64) {
 	}
 	h.lastTime = max(h.lastTime, ev.Time)
 	data := ev.Data
-	ev.Data = nil // filters have none
+	ev.Data = nil // filters get none
 	for _, s := range h.subs {
 		if pos < s.from[ring] {
 			continue // stored before the subscription

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,8 +27,8 @@ func newHubClock(t *testing.T) *hubClock {
 	return x
 }
 
-// passes makes a pass, and wants the events of these times, a late one with a minus.
-func (x *hubClock) passes(sure int64, want outcome, times ...int64) {
+// checkPass makes a pass, and wants the events of these times, a late one with a minus.
+func (x *hubClock) checkPass(sure int64, want outcome, times ...int64) {
 	x.t.Helper()
 	if out, _ := x.deliverDue(x.cursors, sure); out != want {
 		x.t.Errorf("outcome %v, want %v", out, want)
@@ -48,23 +49,23 @@ func TestWaits(t *testing.T) {
 	h := newHubClock(t)
 	src := testSource(t, h.Hub, "e")
 	const always = math.MaxInt64
-	h.passes(always, drained) // the clock is at 1
+	h.checkPass(always, drained) // the clock is at 1
 
 	src.Begin(1)
 	early := h.clock() // 2
 	emit(src, 0, 8)    // 3
-	h.passes(always, waiting)
+	h.checkPass(always, waiting)
 	finish(src, 1, early, 8)
-	h.passes(always, drained, 2, 3)
+	h.checkPass(always, drained, 2, 3)
 
 	src.Begin(1)
 	late := h.clock() // 6
 	emit(src, 0, 8)   // 7
 	h.now = 1005
-	h.passes(always, waiting) // at 1006
-	h.passes(always, drained, 7)
+	h.checkPass(always, waiting) // at 1006
+	h.checkPass(always, drained, 7)
 	finish(src, 1, late, 8)
-	h.passes(always, drained, -6)
+	h.checkPass(always, drained, -6)
 	if h.reordered != 1 || h.sub.Counts().Late != 1 {
 		t.Errorf("reordered %d, late %d, want 1", h.reordered, h.sub.Counts().Late)
 	}
@@ -72,13 +73,13 @@ func TestWaits(t *testing.T) {
 	// An event younger than the pass may have one before it on another vCPU.
 	src.Begin(0)
 	finish(src, 0, 5000, 8)
-	h.passes(always, later)
+	h.checkPass(always, later)
 	h.now = 5000
-	h.passes(always, drained, 5000)
+	h.checkPass(always, drained, 5000)
 }
 
-// TestWaitsForFeed merges events that are put, in no order, with those of a vCPU: each
-// waits for what may come before it, and no longer than the window.
+// TestWaitsForFeed merges events passed to Put, in no order, with those of a vCPU:
+// each waits for possible earlier ones, but no longer than the window.
 func TestWaitsForFeed(t *testing.T) {
 	h := newHubClock(t)
 	src := testSource(t, h.Hub, "e")
@@ -91,18 +92,18 @@ func TestWaitsForFeed(t *testing.T) {
 	put(30, 10, 20)
 	src.Begin(0)
 	finish(src, 0, 25, 8)
-	h.passes(10, waiting)
-	h.passes(26, waiting, 10, 20, 25)
+	h.checkPass(10, waiting)
+	h.checkPass(26, waiting, 10, 20, 25)
 	put(28, 27)
-	h.passes(30, waiting, 27, 28)
-	h.passes(31, drained, 30)
+	h.checkPass(30, waiting, 27, 28)
+	h.checkPass(31, drained, 30)
 
 	put(90)
 	h.now = 1089 // the pass is at 1090
-	h.passes(50, drained, 90)
+	h.checkPass(50, drained, 90)
 	put(80, 95)
-	h.passes(95, waiting, -80)
-	h.passes(math.MaxInt64, drained, 95)
+	h.checkPass(95, waiting, -80)
+	h.checkPass(math.MaxInt64, drained, 95)
 	if n := h.heldBytes.Load(); n != 0 || len(h.held) != 0 {
 		t.Errorf("%d bytes, %d events are left", n, len(h.held))
 	}
@@ -169,6 +170,39 @@ func TestFeed(t *testing.T) {
 			t.Errorf("%d out of order", c.Reordered)
 		}
 	})
+}
+
+// TestSyncOfEarlyClock: Sync waits for what the feed had when it was called, also where the clock of who made it is before the hub's, and
+// the poll takes its time.
+func TestSyncOfEarlyClock(t *testing.T) {
+	for _, early := range []time.Duration{0, time.Microsecond, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			h := NewHub(1, HubOptions{})
+			src := testSource(t, h, "e")
+			sub := h.Subscribe(nil, Queue{})
+			var come atomic.Bool
+			h.SetFeed(feedOf(func() (n int, sure int64, active bool) {
+				time.Sleep(time.Microsecond) // in the bubble's time
+				if come.Swap(false) {
+					src.Put(0, h.Now()+int64(early), []byte{1})
+					n++
+				}
+				return n, h.Now() - int64(time.Millisecond), true
+			}))
+			h.Wake()
+			for range 20 {
+				come.Store(true)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				err := h.Sync(ctx)
+				cancel()
+				if _, ok, _ := sub.TryNext(); err != nil || !ok {
+					t.Errorf("%v: synchronised: %v, event %v", early, err, ok)
+				}
+				time.Sleep(time.Second)
+			}
+			h.Close()
+		})
+	}
 }
 
 // TestWindow wants an event although another vCPU's thread never finishes its

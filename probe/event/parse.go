@@ -1,22 +1,27 @@
 package event
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Parse reads one definition. What needs the names of an image (that a symbol
-// exists and is unique, that a return probe is at a function's entry) is left
-// to Compile. The error is a *SyntaxError.
+// Parse reads one definition. Checks that need the names of an image (that a symbol
+// exists and is unique, that a return probe is at a function's entry) are left to
+// Compile. The error is a *SyntaxError.
 func Parse(text string) (*Def, error) { return ParseIn(text, Scope{}) }
 
-// ParseIn is Parse with a guest at hand: it makes every check, in the
-// kernel's order, except that symbols in arguments are looked up by Compile,
-// as the kernel does at registration.
-func ParseIn(text string, scope Scope) (*Def, error) {
-	src := tokenize(text)
+// ParseIn is Define for a text.
+func ParseIn(text string, scope Scope) (*Def, error) { return ReadCommand(text).Define(scope) }
+
+// Define parses a definition. With a guest it does every check, in the kernel's
+// order, except that Compile looks up symbols in arguments, as the kernel does at
+// registration. The error is a *SyntaxError.
+func (c *Command) Define(scope Scope) (*Def, error) {
+	src := c.line
 	if err := src.check(); err != nil {
 		return nil, err
 	}
@@ -27,9 +32,11 @@ func ParseIn(text string, scope Scope) (*Def, error) {
 		return nil, e
 	}
 	if len(src.tokens) < 2 {
-		return nil, src.fail(1, 0, CodeNoPlace)
+		e := src.fail(1, 0, CodeNoPlace)
+		e.Detail = scriptAdvice(src.tokens[0])
+		return nil, e
 	}
-	p := &parser{line: src, scope: scope, def: &Def{Group: DefaultGroup, src: src}}
+	p := &parser{line: src, scope: scope, def: &Def{Group: defaultGroup, src: src}}
 	for _, step := range []func() error{p.head, p.place, p.name, p.args} {
 		if err := step(); err != nil {
 			return nil, err
@@ -44,21 +51,24 @@ type parser struct {
 	scope  Scope
 	def    *Def
 	entry  bool   // the place is, or without symbols may be, a function's entry
-	fn     string // then: its name, where there are symbols
-	module string // and the module that it is of
+	fn     string // then its name, if there are symbols
+	module string // and its module
 	addr   guest.GVA
 
-	token  int // which argument, as a token
-	offset int // in that token: what carets count from
-	ops    int // operations of the kernel's program for the argument so far
+	token  int // the current argument, as a token
+	offset int // offset in that token from which carets count
+	ops    int // operations of the kernel's program for the current argument
 	typed  typed
 }
 
-// head reads the letter and maxactive. Without a digit behind the letter, what
-// stands before the colon is ignored, as in the kernel.
+// head reads the letter and maxactive. If no digit follows the letter, the text
+// before the colon is ignored, as in the kernel.
 func (p *parser) head() error {
 	head, _, _ := strings.Cut(p.tokens[0], ":")
 	p.def.Kind = Kind(head[0])
+	if p.def.Kind == KindTracepoint {
+		p.def.Group = TracepointGroup
+	}
 	digits := head[1:]
 	if digits == "" || !isDigit(digits[0]) {
 		return nil
@@ -77,11 +87,14 @@ func (p *parser) head() error {
 	return nil
 }
 
-// place reads where the probe goes and, with an image at hand, finds it there.
+// place reads the place of the probe and, if there is an image, finds it there.
 func (p *parser) place() error {
 	text := p.tokens[1]
-	if p.def.Kind == KindWatch {
+	switch p.def.Kind {
+	case KindWatch:
 		return p.watch(text)
+	case KindTracepoint:
+		return p.tracepoint(text)
 	}
 	if addr, ok := parseUint(text); ok {
 		p.def.Place.Addr = guest.GVA(addr)
@@ -105,7 +118,7 @@ func (p *parser) place() error {
 		return p.fail(1, 0, CodeBadProbeAddr)
 	}
 	p.def.Place.Symbol, p.def.Place.Offset = symbol, uint64(offset)
-	if module, name, ok := strings.Cut(symbol, ":"); ok && !strings.Contains(symbol, "::") { // which is a C++ name
+	if module, name, ok := strings.Cut(symbol, ":"); ok && !strings.Contains(symbol, "::") { // a C++ name
 		if module == "" || name == "" {
 			return p.fail(1, 0, CodeBadProbeAddr)
 		}
@@ -114,7 +127,7 @@ func (p *parser) place() error {
 	return p.locate()
 }
 
-// locate makes the checks of the place that need an image.
+// locate does the checks of the place that need an image.
 func (p *parser) locate() error {
 	p.entry = true
 	if p.scope.Symbols == nil {
@@ -128,17 +141,41 @@ func (p *parser) locate() error {
 	return err
 }
 
-// commandAdvice says what is wrong with the letter that a command begins with.
+// scriptProviders are the prefixes of places in a script, with the equivalent letter
+// of definitions.
+var scriptProviders = map[string]string{
+	"kprobe": "p", "k": "p", "kretprobe": "r", "kr": "r", "uprobe": "p", "u": "p", "uretprobe": "r", "ur": "r", "fentry": "p", "fexit": "r", "kfunc": "p", "kretfunc": "r",
+	"tracepoint": "t", "rawtracepoint": "t", "rt": "t", "watchpoint": "w",
+}
+
+// scriptAdvice suggests a replacement for a place of a script in a definition, "" for
+// other tokens.
+func scriptAdvice(token string) string {
+	prefix, place, ok := strings.Cut(token, ":")
+	letter := scriptProviders[prefix]
+	if !ok || letter == "" || len(prefix) == 1 && isKind(prefix[0]) {
+		return ""
+	}
+	return fmt.Sprintf("%s: is for scripts ('guestprobe run -e'); as a definition this is \"%s %s\"", prefix, letter, cmp.Or(place, "PLACE"))
+}
+
+// commandAdvice explains the error in a command's first letter.
 func commandAdvice(tokens []string) string {
-	const have = "it begins with p, r or w"
+	const have = "it begins with p, r, t or w"
 	if len(tokens) == 0 || tokens[0] == "" {
 		return have
 	}
 	other := map[byte]string{
-		't': "t is for tracepoints, which are not there: probe a function that they call",
 		'f': "f is for function probes: write p for the entry, r for the return",
 		'e': "e is for events on other events, which are not there: give the other event's probe a filter",
 		's': "s is for synthetic events, which are not there",
+	}
+	if why := scriptAdvice(tokens[0]); why != "" {
+		return have + "; " + why
+	}
+	letter := other[tokens[0][0]] != "" && len(strings.TrimLeft(tokens[0][1:], "0123456789")) == 0 // such as f10
+	if symbol, _, ok := splitOffset(tokens[0]); ok && len(tokens[0]) > 1 && !letter && isIdentifier(symbol) {
+		return fmt.Sprintf("%s; for the function %s write \"p %s\", for its return \"r %s\"", have, symbol, tokens[0], symbol)
 	}
 	if why, ok := other[tokens[0][0]]; ok && (len(tokens[0]) == 1 || tokens[0][1] == ':' || isDigit(tokens[0][1])) {
 		return have + "; " + why

@@ -13,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// vectors are what Linux 6.12 was seen to answer: see the file's own header.
+// vectorsTSV is what Linux 6.12 was seen to answer: see the file's own header.
 //
 //go:embed testdata/vectors.tsv
 var vectorsTSV string
@@ -23,7 +23,7 @@ var vectorsTSV string
 //go:embed testdata/syntax.tsv
 var syntaxTSV string
 
-// sameDef compares definitions but for what a listing does not keep.
+// sameDef compares definitions, except for data that a listing does not keep.
 var sameDef = cmp.Options{cmpopts.IgnoreUnexported(Def{}), cmpopts.IgnoreFields(Def{}, "AutoName")}
 
 var x64 = Type{Format: Hex, Size: 8}
@@ -51,6 +51,10 @@ func TestParse(t *testing.T) {
 		{"p mod:f$x*", &Def{
 			Kind: KindProbe, Group: "kprobes", Event: "p_mod_f_x__0", AutoName: true, Place: Place{Module: "mod", Symbol: "f$x*"},
 		}, "p:kprobes/p_mod_f_x__0 mod:f$x*"},
+		{"p:e /bin/sh:0x10(32) a=%ax:s32", &Def{
+			Kind: KindProbe, Group: "kprobes", Event: "e", Place: Place{Symbol: "/bin/sh:0x10", Semaphore: 32},
+			Args: []Arg{{"a", "%ax:s32", Register{RegAX}, Type{Format: Signed, Size: 4}}},
+		}, "p:kprobes/e /bin/sh:0x10(0x20) a=%ax:s32"},
 		{"p 4096", &Def{
 			Kind: KindProbe, Group: "kprobes", Event: "p_0x1000", AutoName: true, Place: Place{Addr: 4096},
 		}, "p:kprobes/p_0x1000 0x1000"},
@@ -105,7 +109,12 @@ func TestRefusals(t *testing.T) {
 		{"p /bin/sh:0x10", CodeFilePlace, 2}, // the image of the test has no files
 		{"p /bin/sh:0x10%return", CodeFilePlace, 2},
 		{"p /bin/sh:0x10%back", CodeBadAddrSuffix, 14},
-		{"p /bin/sh:0x10(0x20)", CodeBadProbeAddr, 2},
+		{"p /bin/sh:0x10(0x20)", CodeFilePlace, 2},
+		{"p /bin/sh:0x10(0x20", CodeRefcntOpenBrace, 14},
+		{"p /bin/sh:0x10(0x20)%return", CodeRefcntBadSuffix, 20},
+		{"p /bin/sh:0x10(x)", CodeBadRefcnt, 15},
+		{"p /bin/sh:0x10(0x21)", CodeBadRefcnt, 15},
+		{"p /bin/sh:0x10(0)", CodeBadRefcnt, 15},
 		{"p /bin/sh:main-1", CodeBadProbeAddr, 2},
 		{"p /bin/:main", CodeBadProbeAddr, 2},
 		{"p /bin/sh:", CodeBadProbeAddr, 2},
@@ -208,7 +217,7 @@ func TestRefusals(t *testing.T) {
 		{"p vfs_read -u0(%none)", CodeBadRegName, 14},
 		{"p vfs_read ++0(%none)", CodeBadRegName, 15},
 		{"p vfs_read +1234567(%di):b", CodeBadType, 25},
-		{"p vfs_read +1234567(%di):b@/8", CodeBadBitfield, 29}, // never behind the command
+		{"p vfs_read +1234567(%di):b@/8", CodeBadBitfield, 29}, // never past the command
 		// 3072 bytes of arguments: 6 arrays of 512.
 		{"p vfs_read" + strings.Repeat(" +0(%di):u64[64]", 6), "", 0},
 		{"p vfs_read" + strings.Repeat(" +0(%di):u64[64]", 6) + " +0(%di):u8", CodeEventTooBig, 11 + 16*6 + 3},
@@ -283,7 +292,7 @@ func TestErrorText(t *testing.T) {
 	if !errors.As(err, &e) {
 		t.Fatal(err)
 	}
-	if got, want := e.Error(), "Invalid register name at column 11: EINVAL [BAD_REG_NAME]"; got != want {
+	if got, want := e.Error(), "Invalid register name (registers are those of struct pt_regs, as %di or %rdi) at column 11: EINVAL [BAD_REG_NAME]"; got != want {
 		t.Errorf("Error: %q, want %q", got, want)
 	}
 	if got, want := e.Caret("  "), "  p vfs_read %none\n             ^"; got != want {
@@ -328,7 +337,7 @@ func TestDeletion(t *testing.T) {
 		{"!p:g/e vfs_read+4 x=%di arg2=%si", true}, {"!p:e", true}, {"!:e", true}, {"!r:g/e", true}, {"!p:g/", true}, {"!p:h/e vfs_read+4", false}, {"-:e vfs_read+4 x=%di arg2=%si y=%di", false},
 	} {
 		x, err := ParseDeletion(tt.text)
-		if err != nil || x.Matches(a) != tt.want || !IsDeletion(tt.text) {
+		if err != nil || x.Matches(a) != tt.want || !ReadCommand(tt.text).IsDeletion() {
 			t.Errorf("%q: %+v, %v; want match %v", tt.text, x, err, tt.want)
 		}
 	}
@@ -382,8 +391,8 @@ func TestJoin(t *testing.T) {
 	}
 	d, _ := Parse("p:e f")
 	var e *SyntaxError
-	if !errors.As(d.Taken(), &e) || e.Code != CodeEventExist || e.Column != 0 {
-		t.Errorf("Taken: %v", d.Taken())
+	if !errors.As(d.ExistsError(), &e) || e.Code != CodeEventExist || e.Column != 0 {
+		t.Errorf("Taken: %v", d.ExistsError())
 	}
 }
 
@@ -472,9 +481,24 @@ func checkError(t *testing.T, text string, err error) {
 	if !errors.As(err, &e) || !errors.Is(err, e.Errno) {
 		t.Fatalf("%q: error %v is no *SyntaxError that wraps its errno", text, err)
 	}
-	// One behind the end for what is missing within a token, two for a token
-	// that is missing.
+	// One past the end for a missing part of a token, two for a missing token.
 	if e.Column < 0 || e.Column > len(e.Command)+1 || e.Text == "" || e.Text != e.Code.Text() || e.Errno == 0 {
 		t.Fatalf("%q: malformed error %+v", text, e)
+	}
+}
+
+// TestEventsOfLongNames: names of events that are made of long names of functions differ where these do.
+func TestEventsOfLongNames(t *testing.T) {
+	long := strings.Repeat("f", 61)
+	seen := map[string]bool{}
+	for _, fn := range []string{long, long + "_a", long + "_b", long + "_longer_yet", long + "_a.part.0"} {
+		d, err := Parse("p " + fn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[d.Event] || len(d.Event) > 63 {
+			t.Errorf("%s: %s", fn, d.Event)
+		}
+		seen[d.Event] = true
 	}
 }

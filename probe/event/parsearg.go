@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// maxOps is the length of the kernel's fetch program (FETCH_INSN_MAX); its
-// last operation is the end mark.
+// maxOps is the length of the kernel's fetch program (FETCH_INSN_MAX); its last
+// operation is the end mark.
 const maxOps = 16
 
-// reservedNames are the fields that every record has.
+// reservedNames are the fields of every record.
 var reservedNames = []string{
 	"common_type", "common_flags", "common_preempt_count", "common_pid", "common_tgid",
 	"__probe_ip", "__probe_ret_ip", "__probe_func",
@@ -22,12 +22,20 @@ func (p *parser) args() error {
 	if err != nil {
 		return err
 	}
-	if len(args) > MaxArgs {
+	return p.readArgs(p.expandPaths(args))
+}
+
+// readArgs reads arguments without expanding them, and appends them to the definition's.
+func (p *parser) readArgs(args []string) error {
+	if len(p.def.Args)+len(args) > MaxArgs {
 		return p.fail(2, 0, CodeTooManyArgs)
 	}
-	args = p.expandPaths(args)
 	fixed := 0 // bytes of a record's fixed part, by the kernel's sizes
-	for i, text := range args {
+	for _, a := range p.def.Args {
+		fixed += a.Type.Size * max(1, a.Type.Count)
+	}
+	for _, text := range args {
+		i := len(p.def.Args)
 		p.token, p.offset, p.ops, p.typed = i+2, 0, 0, typed{}
 		a, err := p.arg(i, text)
 		if err != nil {
@@ -42,7 +50,7 @@ func (p *parser) args() error {
 	return nil
 }
 
-// failHere returns the error for what is being read, delta behind its start.
+// failHere returns the error for the current position plus delta.
 func (p *parser) failHere(delta int, code Code) *SyntaxError {
 	return p.fail(p.token, p.offset+delta, code)
 }
@@ -59,7 +67,7 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 		}
 		a.Name, a.Text = name, body
 	} else if name, _, _ := strings.Cut(text, ":"); (p.scope.Types != nil || p.scope.Variables != nil) && isIdentifier(name) {
-		a.Name = name // that of a parameter or a variable
+		a.Name = name // the name of a parameter or a variable
 	}
 	if !isIdentifier(a.Name) {
 		return a, p.failHere(0, CodeBadArgName)
@@ -97,7 +105,7 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 	return a, p.store(a.Fetch, &a.Type, typeText, typeAt)
 }
 
-// array cuts [N] off a type.
+// array removes [N] from a type.
 func (p *parser) array(text string, at int, count *int) (string, error) {
 	name, rest, ok := strings.Cut(text, "[")
 	if !ok {
@@ -122,7 +130,7 @@ func (p *parser) array(text string, at int, count *int) (string, error) {
 	return name, nil
 }
 
-// argType finds the type, keeping the count that t already has.
+// argType determines the type, keeping the count that t already has.
 func (p *parser) argType(fetch, text string, typed bool, at int, t *Type) error {
 	count := t.Count
 	switch {
@@ -140,7 +148,9 @@ func (p *parser) argType(fetch, text string, typed bool, at int, t *Type) error 
 	default:
 		found, ok := parseType(text)
 		if !ok {
-			return p.failHere(at, CodeBadType)
+			e := p.failHere(at, CodeBadType)
+			e.Detail = typeAdvice(text)
+			return e
 		}
 		*t = found
 	}
@@ -148,8 +158,8 @@ func (p *parser) argType(fetch, text string, typed bool, at int, t *Type) error 
 	return nil
 }
 
-// store checks that what f gives can be kept as t. As in the kernel, carets
-// count from where the body of an outermost dereference begins
+// store checks that the result of f can be stored as t. As in the kernel, carets
+// count from the beginning of the body of an outermost dereference
 // (docs/definitions.md, "Carets").
 func (p *parser) store(f Fetch, t *Type, typeText string, at int) error {
 	deref, memory := f.(Deref)
@@ -171,8 +181,8 @@ func (p *parser) store(f Fetch, t *Type, typeText string, at int) error {
 				return p.failHere(at, CodeBadString)
 			}
 		}
-		// Only a single string in memory replaces the last load; the others
-		// need an operation of their own.
+		// Only a single string in memory replaces the last load; others need an
+		// operation of their own.
 		if !memory || t.Format == SymStr || t.Count > 0 {
 			if !p.op() {
 				return p.failHere(0, CodeTooManyOps)
@@ -195,8 +205,8 @@ func (p *parser) store(f Fetch, t *Type, typeText string, at int) error {
 	return nil
 }
 
-// op takes the next operation of the kernel's program; false when only its end
-// mark is left.
+// op takes the next operation of the kernel's program; it returns false if only its
+// end mark is left.
 func (p *parser) op() bool {
 	p.ops++
 	return p.ops < maxOps-1

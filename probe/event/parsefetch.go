@@ -1,12 +1,16 @@
 package event
 
 import (
+	"slices"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// fetch reads a fetch expression, which begins at p.offset. On return p.offset
-// is where the body of the outermost dereference begins, if there is one: the
-// kernel counts later carets from there.
+// fetch reads a fetch expression, which begins at p.offset. On return p.offset is the
+// beginning of the body of the outermost dereference, if any: the kernel counts later
+// carets from there.
 func (p *parser) fetch(s string) (Fetch, error) {
 	if s == "" {
 		return nil, p.failHere(0, CodeBadFetchArg)
@@ -17,7 +21,13 @@ func (p *parser) fetch(s string) (Fetch, error) {
 	case c == '%':
 		r, ok := regByName(s[1:])
 		if !ok {
-			return nil, p.failHere(0, CodeBadRegName)
+			e := p.failHere(0, CodeBadRegName)
+			if e.Detail = "registers are those of struct pt_regs, as %di or %rdi"; s != "%" {
+				if near := guest.Nearest(s[1:], slices.Values(x86.PtNames[:])); near != "" {
+					e.Detail = "did you mean %" + near + "?"
+				}
+			}
+			return nil, e
 		}
 		return Register{r}, nil
 	case c == '@':
@@ -25,14 +35,14 @@ func (p *parser) fetch(s string) (Fetch, error) {
 	case c == '+' || c == '-':
 		return p.deref(s)
 	case c == '\\':
-		return p.immediate(s[1:])
+		return p.parseImmediate(s[1:])
 	case isAlpha(c) || c == '_':
 		return p.parameter(s)
 	}
 	return nil, p.failHere(0, CodeBadFetchArg)
 }
 
-// variable reads what stands behind a $.
+// variable reads the text after a $.
 func (p *parser) variable(s string) (Fetch, error) {
 	if rest, ok := strings.CutPrefix(s, "retval"); ok {
 		switch {
@@ -71,12 +81,15 @@ func (p *parser) variable(s string) (Fetch, error) {
 		case !p.entry:
 			return nil, p.failHere(0, CodeNofentryArgs)
 		}
+		if p.def.Kind == KindTracepoint {
+			n++ // the tracepoint's follow the function's first
+		}
 		return FuncArg{int(n)}, nil
 	}
 	return nil, p.failHere(0, CodeBadVar)
 }
 
-// memory reads what stands behind an @.
+// memory reads the text after an @.
 func (p *parser) memory(s string) (Fetch, error) {
 	if s != "" && isDigit(s[0]) {
 		addr, ok := parseUint(s)
@@ -97,8 +110,8 @@ func (p *parser) memory(s string) (Fetch, error) {
 	}
 	name, offset, ok := splitOffset(s)
 	if !ok {
-		// No symbol has such a name: Compile says so, as registration does in
-		// the kernel.
+		// No symbol has such a name: Compile reports it, as registration does in the
+		// kernel.
 		name, offset = s, 0
 	}
 	return Deref{Of: SymbolAddr{name, offset}}, nil
@@ -145,8 +158,8 @@ func (p *parser) deref(s string) (Fetch, error) {
 	return d, nil
 }
 
-// immediate reads what stands behind a backslash.
-func (p *parser) immediate(s string) (Fetch, error) {
+// parseImmediate reads the text after a backslash.
+func (p *parser) parseImmediate(s string) (Fetch, error) {
 	if text, ok := strings.CutPrefix(s, `"`); ok {
 		value, ok := strings.CutSuffix(text, `"`)
 		if !ok {

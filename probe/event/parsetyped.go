@@ -10,16 +10,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// typed is what the types of a guest say of an expression.
+// typed is the type information of an expression.
 type typed struct {
-	t     btf.Type // nil: nothing
-	bit   uint64   // of a member: where it begins in the byte that is read
-	width uint64   // of a bit field in bits, else 0
+	t     btf.Type // nil: not known
+	bit   uint64   // of a member: its first bit in the byte that is read
+	width uint64   // of a bit field, in bits, else 0
 }
 
-// parameter reads NAME, $retval, and either with ->FIELD and .FIELD behind it. What is
-// wrong with the expression itself comes first, as in the kernel (parse_btf_arg). What is
-// no parameter of the function that is entered there may be a variable of the code.
+// parameter reads NAME or $retval, each optionally followed by ->FIELD and .FIELD.
+// Errors in the expression itself come first, as in the kernel (parse_btf_arg). A
+// name that is not a parameter of the function entered there may be a variable of the
+// code.
 func (p *parser) parameter(s string) (Fetch, error) {
 	if p.def.Kind != KindProbe || p.scope.Symbols == nil || p.scope.Variables == nil {
 		return p.functionValue(s)
@@ -39,8 +40,8 @@ func (p *parser) parameter(s string) (Fetch, error) {
 	return nil, err
 }
 
-// variableOf reads a variable's NAME and what is behind it; known is false where nothing is known of
-// variables.
+// variableOf reads a variable's NAME and the fields after it; known is false if
+// variables are not known.
 func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
 	name, path, arrow, err := p.cutField(s)
 	if err != nil {
@@ -80,7 +81,7 @@ func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
 	return f, true, err
 }
 
-// functionValue reads what a function is entered with or returns.
+// functionValue reads a parameter of a function, or its result.
 func (p *parser) functionValue(s string) (Fetch, error) {
 	if !p.entry {
 		e := p.failHere(0, CodeNosupBTFArg)
@@ -125,7 +126,7 @@ func (p *parser) functionValue(s string) (Fetch, error) {
 	return p.fields(of, path, true)
 }
 
-// namedParameter finds a parameter by its name.
+// namedParameter finds a parameter by name.
 func (p *parser) namedParameter(fn function, name string) (Fetch, btf.Type, error) {
 	for i, x := range fn.params() {
 		if x.Name != name {
@@ -143,8 +144,7 @@ func (p *parser) namedParameter(fn function, name string) (Fetch, btf.Type, erro
 	return nil, nil, e
 }
 
-// cutField cuts a name, and what stands behind -> or a dot, of which arrow says which it
-// was.
+// cutField splits a name from the text after -> or a dot; arrow says which.
 func (p *parser) cutField(s string) (name, rest string, arrow bool, err error) {
 	i := strings.IndexAny(s, ".-")
 	switch {
@@ -158,9 +158,9 @@ func (p *parser) cutField(s string) (name, rest string, arrow bool, err error) {
 	return "", "", false, p.failHere(i, CodeBadHyphen)
 }
 
-// fields reads the fields behind an arrow: of a pointer to a structure, whose type is
-// p.typed (parse_btf_field); behind a dot of a structure in memory, which of reads. p.offset
-// goes on to the last of them.
+// fields reads the fields after an arrow: of a pointer to a structure, whose type is
+// p.typed (parse_btf_field); or after a dot: of a structure in memory, which of
+// reads. p.offset advances to the last of them.
 func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 	t := p.typed.t
 	for more := true; more; pointed = true {
@@ -206,13 +206,13 @@ func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 	return of, nil
 }
 
-// fitType gives an argument without a type the one that the guest's types say, and takes a
-// pointer to characters, where text is wanted, for the address of the text.
+// fitType gives an argument without a type the one from the guest's types, and treats
+// a pointer to characters, where text is wanted, as the address of the text.
 func (p *parser) fitType(a *Arg, typeText string, given bool) error {
 	switch t := p.typed.t; {
 	case t == nil:
 	case !given:
-		a.Type = scalar(t)
+		a.Type = scalarType(t)
 		if p.typed.width > 0 || p.typed.bit > 0 {
 			return p.bits(a)
 		}
@@ -227,9 +227,9 @@ func (p *parser) fitType(a *Arg, typeText string, given bool) error {
 	return nil
 }
 
-// scalar returns the type of the language for one of a guest's
+// scalarType returns the language's type for a guest's type
 // (fetch_type_from_btf_type), except that an enumeration has its size.
-func scalar(t btf.Type) Type {
+func scalarType(t btf.Type) Type {
 	switch t := t.(type) {
 	case *btf.Enum:
 		if t.Size == 1 || t.Size == 2 || t.Size == 4 || t.Size == 8 {
@@ -246,9 +246,9 @@ func scalar(t btf.Type) Type {
 	return defaultType
 }
 
-// bits makes a the bit field that it is in memory. What is read is the number that the
-// member is declared as, aligned to its size, or, where the field goes beyond that, 8
-// bytes.
+// bits makes a the bit field that it is in memory. It reads the number that the
+// member is declared as, aligned to its size, or 8 bytes if the field extends beyond
+// that.
 func (p *parser) bits(a *Arg) error {
 	d, ok := a.Fetch.(Deref)
 	if !ok || !p.op() {

@@ -9,12 +9,22 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// maxParts bounds the names of one piece of advice.
+// maxParts bounds the names in one piece of advice.
 const maxParts = 5
 
-// partsAdvice names the functions that a compiler has made of one that is missing, "" where there are none: it splits
-// a function (NAME.part.0, NAME.cold), changes what it takes (NAME.isra.0), or makes one for an argument that is
-// always the same (NAME.constprop.0), and may leave none of the plain name.
+// nearAdvice suggests an existing symbol for a name that does not exist, or returns
+// "".
+func nearAdvice(symbols probe.Symbols, name string) string {
+	if all, ok := symbols.(interface{ Symbols() []guest.Symbol }); ok {
+		return guest.SymbolAdvice(name, all.Symbols())
+	}
+	return ""
+}
+
+// partsAdvice names the functions that a compiler has made from one that is missing,
+// or returns "": it splits a function (NAME.part.0, NAME.cold), changes its
+// parameters (NAME.isra.0), or specializes it for a constant argument
+// (NAME.constprop.0), and may leave no function with the plain name.
 func partsAdvice(symbols probe.Symbols, name string) string {
 	m, ok := symbols.(interface {
 		Match(pattern string) []guest.Symbol

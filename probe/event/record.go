@@ -4,13 +4,14 @@ import (
 	"encoding/binary"
 	"syscall"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
 var le = binary.LittleEndian
 
-// A record, little endian. Every one begins with when, whose, and at which stage;
-// what follows is its Layout's.
+// A record, little endian. Every one begins with its time, source and moment; the
+// rest is defined by its Layout.
 //
 //	 0  u64  time of ktime_get_ns
 //	 8  u32  source << 2 | stage
@@ -31,11 +32,12 @@ const (
 	RecordFlags  = 18
 	RecordStatus = 20
 
-	recordHeader = 16    // what a record has that no Layout is known of
+	recordHeader = 16    // the part that can be read without a Layout
 	maxRecord    = 65535 // a data_loc's offset has 16 bits
 )
 
-// MarkOf returns what stands at RecordMark; ok is false where there is no record.
+// MarkOf returns the word at RecordMark; ok is false if rec is too short for a
+// record.
 func MarkOf(rec []byte) (mark uint32, ok bool) {
 	if len(rec) < recordHeader {
 		return 0, false
@@ -46,8 +48,8 @@ func MarkOf(rec []byte) (mark uint32, ok bool) {
 // markMoment returns the moment of a record with that mark.
 func markMoment(mark uint32) Moment { return Moment(mark & 3) }
 
-// Status byte of a field: how many elements at its end could not be read, and
-// whether some text was cut.
+// Status byte of a field: the number of elements at its end that could not be read,
+// and whether some text was truncated.
 const (
 	statusFaults = 0x7f
 	StatusCut    = 0x80
@@ -78,21 +80,21 @@ func (m Moment) String() string {
 	return "unknown"
 }
 
-// RecordRegs are the registers of a record, 8 bytes each, in their order.
-var RecordRegs = [...]Reg{
-	RegAX, RegBX, RegCX, RegDX, RegSI, RegDI, RegSP, RegBP, RegR8, RegR9, RegR10, RegR11, RegR12, RegR13, RegR14, RegR15, RegIP, RegFlags,
-}
+// RecordRegs are the registers of a record, 8 bytes each, in the order of probe.Regs.
+var RecordRegs = func() (regs [len(x86.PtFields)]Reg) {
+	for i, at := range x86.PtFields {
+		regs[i] = Reg(at / 8)
+	}
+	return regs
+}()
 
-// StackDepth is how many addresses the stack of a record has at most. What is behind the
-// last is 0.
+// StackDepth is the most addresses in the stack of a record. Unused ones are 0.
 const StackDepth = 64
 
 const regsSize = 8 * len(RecordRegs)
 
 func getRegs(b []byte) (r probe.Regs) {
-	for i, p := range [len(RecordRegs)]*uint64{
-		&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RSP, &r.RBP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15, &r.RIP, &r.RFLAGS,
-	} {
+	for i, p := range r.Fields() {
 		*p = le.Uint64(b[8*i:])
 	}
 	return r

@@ -6,11 +6,11 @@ import (
 )
 
 // Source is one probe as a producer of events. On a vCPU's thread, in a handler, a
-// program makes one between Begin and End, in memory of Reserve; none of the four takes
-// a lock or allocates. What was made elsewhere is Put.
+// program makes an event between Begin and End, in memory of Reserve; none of the
+// four takes a lock or allocates. Events that were made elsewhere are passed to Put.
 type Source struct {
-	// Layout reads the records; Owner is whose they are. Both are set by
-	// Hub.Source and not changed.
+	// Layout decodes the records; Owner is their owner. Both are set by Hub.Source
+	// and not changed.
 	Layout *Layout
 	Owner  any
 
@@ -18,20 +18,20 @@ type Source struct {
 	id      uint32 // 1 to maxSource
 	cpus    []cpuCounts
 	closed  atomic.Bool
-	drained uint64 // handed on; under the hub's mutex
+	drained uint64 // passed on; under the hub's mutex
 }
 
 // maxSource is the largest id of a source: a record's mark has 2 more bits.
 const maxSource = 1<<30 - 1
 
-// Mark is what stands at RecordMark in records of s.
+// Mark is the word at RecordMark in records of s.
 func (s *Source) Mark(at Moment) uint32 { return s.id<<2 | uint32(at) }
 
-// Counts says what became of the events of a source, on one vCPU or in total.
+// Counts are the numbers of events of a source by outcome, on one vCPU or in total.
 // Their sum is the number of events emitted.
 type Counts struct {
-	Stored uint64 // went into a vCPU's ring; the hub hands each of them on
-	Lost   uint64 // found no room in the ring, or source or hub closed
+	Stored uint64 // stored in a vCPU's ring; the hub passes each of them on
+	Lost   uint64 // found no room in the ring, or source or hub was closed
 }
 
 // cpuCounts is written by one vCPU's thread and has a cache line of its own.
@@ -44,11 +44,11 @@ type cpuCounts struct {
 // read in between.
 func (s *Source) Begin(cpu int) { s.hub.prods[cpu].busy.Store(true) }
 
-// End ends what Begin has begun.
+// End ends the making of events.
 func (s *Source) End(cpu int) { s.hub.endEvent(s.hub.prods[cpu]) }
 
-// Reserve gives room for a record of n bytes in a vCPU's ring; nil when it is lost,
-// which is counted. Submit must follow before the next one.
+// Reserve returns room for a record of n bytes in a vCPU's ring; nil if the record is
+// lost, which is counted. Submit must follow before the next one.
 func (s *Source) Reserve(cpu, n int) []byte {
 	var b []byte
 	if n >= recordHeader && n <= maxRecord && !s.closed.Load() && !s.hub.closing.Load() {
@@ -60,7 +60,8 @@ func (s *Source) Reserve(cpu, n int) []byte {
 	return b
 }
 
-// Submit stores the record of the last Reserve on that vCPU; without keep it is lost.
+// Submit stores the record of the last Reserve on that vCPU; if keep is not set it is
+// lost.
 func (s *Source) Submit(cpu int, keep bool) {
 	s.hub.prods[cpu].commit(keep)
 	if keep {
@@ -70,16 +71,16 @@ func (s *Source) Submit(cpu int, keep bool) {
 	}
 }
 
-// Put stores an event that was made elsewhere, as by an object's program: data is
-// anything, and Event.Payload has it. It is lost when it is longer than a record may
-// be, on a vCPU that there is not, and when too many wait to be handed on. It may be
-// called from any goroutine.
+// Put stores an event that was made elsewhere, for example by an object's program:
+// data can be anything, and is returned by Event.Payload. It is lost if it is longer
+// than a record may be, if there is no such vCPU, and if too many wait to be passed
+// on. It may be called from any goroutine.
 func (s *Source) Put(cpu int, time int64, data []byte) bool {
 	return s.put(cpu, time, AtPre, recordHeader+len(data), func(rec []byte) { copy(rec[recordHeader:], data) })
 }
 
-// PutRecord is Put for a record of s's Layout, which a program in the guest has made:
-// whose it is is not for that to say.
+// PutRecord is Put for a record of s's Layout that a program in the guest has made:
+// it does not trust the record's own mark.
 func (s *Source) PutRecord(cpu int, rec []byte) bool {
 	if len(rec) < recordHeader {
 		return s.put(cpu, 0, AtPre, maxRecord+1, nil)
@@ -103,8 +104,8 @@ func (s *Source) put(cpu int, time int64, at Moment, n int, fill func([]byte)) b
 	h.number++
 	rec := h.putArena.take(n)
 	fill(rec)
-	// Whoever says the time need not be trusted: the hub waits for what has a
-	// time to come. A return lasts as long as is said all the same.
+	// The time in it need not be trusted: the hub waits for an event with a future
+	// time. The duration of a return is still the one that it claims.
 	said := time
 	time = max(0, min(time, h.clock()))
 	if entered := s.Layout.Entered; at == AtReturn && entered != 0 && n >= entered+8 {
@@ -117,21 +118,21 @@ func (s *Source) put(cpu int, time int64, at Moment, n int, fill func([]byte)) b
 	return true
 }
 
-// Lose counts n events of a vCPU that were lost before they could be Put.
+// Lose counts n events of a vCPU that were lost before they could be passed to Put.
 func (s *Source) Lose(cpu int, n uint64) { s.cpus[cpu].lost.Add(n) }
 
-// Counts returns the totals over all vCPUs. While events are being emitted it
-// is a moment's view; the numbers only grow.
+// Counts returns the totals over all vCPUs. While events are being emitted it is a
+// snapshot; the numbers only grow.
 func (s *Source) Counts() Counts {
 	var c Counts
 	for i := range s.cpus {
-		c.add(s.CPUCounts(i))
+		c.add(s.cpuCounts(i))
 	}
 	return c
 }
 
-// CPUCounts returns what became of the events on one vCPU.
-func (s *Source) CPUCounts(cpu int) Counts {
+// cpuCounts returns the counts of one vCPU.
+func (s *Source) cpuCounts(cpu int) Counts {
 	return Counts{Stored: s.cpus[cpu].stored.Load(), Lost: s.cpus[cpu].lost.Load()}
 }
 
@@ -140,9 +141,8 @@ func (c *Counts) add(d Counts) {
 	c.Lost += d.Lost
 }
 
-// Close says that the probe of s has been unregistered. What is in the rings is
-// handed on; what were still emitted would be counted as lost. It may be
-// called again.
+// Close says that the probe of s has been unregistered. Events in the rings are still
+// passed on; later ones would count as lost. It may be called again.
 func (s *Source) Close() {
 	if s.closed.Swap(true) {
 		return

@@ -9,17 +9,16 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// SyntaxError is a refused definition. It wraps its errno, so
-// errors.Is(err, syscall.EEXIST) works, and the engine's error where the
-// engine refused the place.
+// SyntaxError is the rejection of a definition. It wraps its errno, so errors.Is(err,
+// syscall.EEXIST) works, and the engine's error if the engine rejected the place.
 type SyntaxError struct {
 	Code    Code
 	Text    string        // the kernel's text for Code
-	Column  int           // 0-based, in Command; at most one behind its end plus one
-	Errno   syscall.Errno // what a write to kprobe_events would have failed with
+	Column  int           // 0-based, in Command; at most one past its end plus one
+	Errno   syscall.Errno // the errno of the corresponding write to kprobe_events
 	Command string        // the tokens of the definition joined by single blanks
 	Detail  string        // which of several causes, or what to do; may be empty
-	Err     error         // the engine's refusal; may be nil
+	Err     error         // the engine's rejection; may be nil
 }
 
 // Error returns text, detail, column, errno and code in one line.
@@ -45,19 +44,19 @@ func (e *SyntaxError) Caret(indent string) string {
 	return indent + e.Command + "\n" + indent + strings.Repeat(" ", e.Column) + "^"
 }
 
-// ErrorLog returns the entry that the kernel's error_log has for such an
-// error, without its time stamp.
+// ErrorLog returns the kernel's error_log entry for such an error, without its time
+// stamp.
 func (e *SyntaxError) ErrorLog() string {
 	const command = "  Command: "
 	return "trace_kprobe: error: " + e.Text + "\n" + command + e.Command + "\n" +
 		strings.Repeat(" ", len(command)+e.Column) + "^\n"
 }
 
-// Refused turns the engine's refusal to register d into what the kernel says
-// in that case: BAD_INSN_BNDRY, BAD_PROBE_ADDR or FAIL_REG_PROBE with the
-// caret on the place. An error without an errno, and ENOMEM, which the kernel
-// does not log either, come back unchanged.
-func (d *Def) Refused(err error) error {
+// RefusalError turns the engine's rejection of d into the kernel's error in that
+// case: BAD_INSN_BNDRY, BAD_PROBE_ADDR or FAIL_REG_PROBE with the caret on the place.
+// An error without an errno, and ENOMEM, which the kernel does not log either, are
+// returned unchanged.
+func (d *Def) RefusalError(err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || errno == syscall.ENOMEM {
 		return err
@@ -65,7 +64,7 @@ func (d *Def) Refused(err error) error {
 	code := CodeFailRegProbe
 	var refusal *probe.Error
 	if errors.As(err, &refusal) && refusal.Code == probe.CodeOffsetOutside {
-		errno = syscall.EILSEQ // no boundary of the symbol's
+		errno = syscall.EILSEQ // not an instruction boundary of the symbol
 	}
 	switch errno {
 	case syscall.EILSEQ:
@@ -79,7 +78,7 @@ func (d *Def) Refused(err error) error {
 	return e
 }
 
-// setCause notes the engine's refusal as the cause.
+// setCause records the engine's rejection as the cause.
 func (e *SyntaxError) setCause(err error) {
 	e.Err = err
 	var refusal *probe.Error

@@ -12,7 +12,7 @@ import (
 func TestHostileText(t *testing.T) {
 	f := compile(t, "p vfs_read s=+0(%si):string c=%ax:char", Options{})
 	text := "é\n\x1b[2J\xff\"\\\u202e\x00"
-	b := blank(f, len(text))
+	b := blankRecord(f, len(text))
 	le.PutUint32(b[f.Fields[0].Offset:], uint32(len(text))<<16|uint32(f.Dynamic))
 	b[f.Fields[1].Offset] = '\r'
 	copy(b[f.Dynamic:], text)
@@ -65,8 +65,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// blank is a record of f with nothing but zeros and n bytes of text.
-func blank(f *Layout, n int) []byte {
+// blankRecord is a record of f with nothing but zeros and n bytes of text.
+func blankRecord(f *Layout, n int) []byte {
 	b := make([]byte, f.Dynamic+n)
 	le.PutUint32(b[RecordMark:], 77<<2|uint32(f.Moment))
 	return b
@@ -74,7 +74,7 @@ func blank(f *Layout, n int) []byte {
 
 func TestDecodeMalformed(t *testing.T) {
 	f := compile(t, readDef, Options{})
-	good := blank(f, 4)
+	good := blankRecord(f, 4)
 	copy(good[f.Dynamic:], "abc")
 	loc := f.Fields[2].Offset
 	le.PutUint32(good[loc:], 4<<16|uint32(f.Dynamic))
@@ -106,8 +106,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 400))
 	for _, x := range fs {
-		f.Add(blank(x, 300))
-		f.Add(blank(x.Post(), 0))
+		f.Add(blankRecord(x, 300))
+		f.Add(blankRecord(x.Post(), 0))
 	}
 	f.Fuzz(func(t *testing.T, rec []byte) {
 		for _, x := range fs {

@@ -111,8 +111,7 @@ func (s renamed) Lookup(name string) (y guest.Symbol, err error) {
 	return y, err
 }
 
-// TestTypedRefusals has what goes wrong with types, as the kernel says it: what its
-// vectors leave out.
+// TestTypedRefusals has the kernel's errors about types that the vectors omit.
 func TestTypedRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		text  string
@@ -141,7 +140,7 @@ func TestTypedRefusals(t *testing.T) {
 		{"p vfs_read x=$arg5", "", 0, 0},
 		{"p vfs_read $arg0:u8", CodeBadArgNum, 11, syscall.EINVAL},
 		{"p vfs_read $arg99999999999999999999", CodeBadVar, 11, syscall.ENOENT},
-		{"p vfs_read $arg* nothing", CodeNoBTFArg, 25, syscall.ENOENT}, // its number is that behind the expansion
+		{"p vfs_read $arg* nothing", CodeNoBTFArg, 25, syscall.ENOENT}, // its number is the one after the expansion
 		{"r vfs_read $retvalx", CodeNoBTFArg, 11, syscall.ENOENT},
 		{"r vfs_read $retval.x", CodeNosupDatArg, 19, syscall.EOPNOTSUPP},
 		{"r huge $retval->x", CodeNoBTFEntry, 16, syscall.ENOENT},
@@ -151,7 +150,10 @@ func TestTypedRefusals(t *testing.T) {
 		{"w @_sdata file", CodeNosupBTFArg, 10, syscall.EINVAL},
 		{"p vfs_read +0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(file->f_path))))))))))))", "", 0, 0},
 		{"p vfs_read +0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(file->f_path))))))))))))))", CodeArgTooLong, 11, syscall.E2BIG},
-		{"t:x sched_switch", CodeBadCommand, 0, syscall.EINVAL},
+		{"t:x sched_switch", CodeNoTracepoint, 4, syscall.ENOENT},
+		{"t:x sched:sched_switch", CodeBadTPName, 9, syscall.EINVAL},
+		{"t4:x sched_switch", CodeBadMaxactType, 1, syscall.EINVAL},
+		{"t", CodeNoPlace, 2, syscall.EINVAL},
 	} {
 		_, err := ParseIn(tt.text, typedKernel(t))
 		var e *SyntaxError

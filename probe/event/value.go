@@ -17,25 +17,24 @@ type Value struct {
 // Datum is one captured value.
 type Datum struct {
 	Fault bool   // the guest's memory could not be read; the rest is zero
-	Cut   bool   // some text of this argument was longer than a record holds
+	Cut   bool   // some text of this argument was longer than a record can hold
 	Bits  uint64 // the number, zero-extended; for text 0
-	Text  string // text as the guest has it, or the name of a symbol
+	Text  string // the guest's text, or the name of a symbol
 }
 
-// maxExact is the largest magnitude up to which every integer has a float64 of
-// its own, which is what many JSON readers keep numbers in.
+// maxExact is the largest magnitude up to which every integer is exact as a float64,
+// the number type of many JSON readers.
 const maxExact = 1 << 53
 
-// signed returns the number of a Signed datum.
-func (t Type) signed(bits uint64) int64 {
+// signedValue returns the number of a Signed datum.
+func (t Type) signedValue(bits uint64) int64 {
 	shift := 64 - 8*t.Size
 	return int64(bits<<shift) >> shift
 }
 
-// JSON returns the value as it goes into JSON: an integer of magnitude up to
-// 2^53 as a number, a larger one as a decimal string, text as a string, an
-// address of a symbol as an integer, an array as an array, and what could not
-// be read as nil.
+// JSON returns the value for JSON: an integer of magnitude up to 2^53 as a number, a
+// larger one as a decimal string, text as a string, the address of a symbol as an
+// integer, an array as an array, and an unreadable value as nil.
 func (v Value) JSON() any {
 	if v.Type.Count == 0 && len(v.Data) == 1 {
 		return v.Data[0].json(v.Type)
@@ -56,7 +55,7 @@ func (d Datum) json(t Type) any {
 	case t.Format == SymStr:
 		return string(t.appendSymbol(nil, d))
 	case t.Format == Signed:
-		n := t.signed(d.Bits)
+		n := t.signedValue(d.Bits)
 		if -maxExact <= n && n <= maxExact {
 			return n
 		}
@@ -67,14 +66,14 @@ func (d Datum) json(t Type) any {
 	return d.Bits
 }
 
-// Cut reports whether some text was longer than a record holds.
-func (v Value) Cut() bool {
+// cut reports whether some text was longer than a record can hold.
+func (v Value) cut() bool {
 	return slices.ContainsFunc(v.Data, func(d Datum) bool { return d.Cut })
 }
 
-// Raw returns the bytes of the texts where some are not valid UTF-8, which
-// JSON therefore cannot hold, and nil otherwise.
-func (v Value) Raw() [][]byte {
+// RawTexts returns the bytes of the texts if some are not valid UTF-8, which JSON
+// cannot hold, and nil otherwise.
+func (v Value) RawTexts() [][]byte {
 	if !slices.ContainsFunc(v.Data, func(d Datum) bool { return !utf8.ValidString(d.Text) }) {
 		return nil
 	}
@@ -85,8 +84,8 @@ func (v Value) Raw() [][]byte {
 	return raw
 }
 
-// MarshalJSON returns name, type, value (see JSON), text as ftrace prints it,
-// and, where they say something, cut and raw (in base64).
+// MarshalJSON returns name, type, value (see JSON), the text in ftrace's format and,
+// unless empty, cut and raw (in base64).
 func (v Value) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name  string   `json:"name"`
@@ -95,11 +94,11 @@ func (v Value) MarshalJSON() ([]byte, error) {
 		Text  string   `json:"text"`
 		Cut   bool     `json:"cut,omitempty"`
 		Raw   [][]byte `json:"raw,omitempty"`
-	}{v.Name, v.Type.String(), v.JSON(), string(v.AppendText(nil)), v.Cut(), v.Raw()})
+	}{v.Name, v.Type.String(), v.JSON(), string(v.AppendText(nil)), v.cut(), v.RawTexts()})
 }
 
-// AppendText appends the value as ftrace prints it behind "name=". Texts and characters are what strconv.Unquote makes the
-// same bytes of.
+// AppendText appends the value as ftrace prints it after "name=". strconv.Unquote
+// turns texts and characters back into the same bytes.
 func (v Value) AppendText(b []byte) []byte {
 	if v.Type.Count > 0 {
 		b = append(b, '{')
@@ -124,21 +123,20 @@ func (t Type) append(b []byte, d Datum) []byte {
 	case Unsigned, Bits:
 		return strconv.AppendUint(b, d.Bits, 10)
 	case Signed:
-		return strconv.AppendInt(b, t.signed(d.Bits), 10)
+		return strconv.AppendInt(b, t.signedValue(d.Bits), 10)
 	case Char:
-		return appendQuoted(b, '\'', string([]byte{byte(d.Bits)}))
+		return AppendQuoted(b, '\'', string([]byte{byte(d.Bits)}))
 	case Symbol:
 		return t.appendSymbol(b, d)
 	case SymStr:
-		return appendQuoted(b, '"', string(t.appendSymbol(nil, d)))
+		return AppendQuoted(b, '"', string(t.appendSymbol(nil, d)))
 	case String, UString:
-		return appendQuoted(b, '"', d.Text)
+		return AppendQuoted(b, '"', d.Text)
 	}
 	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
 }
 
-// appendSymbol appends the name of an address, or the address where it has
-// none.
+// appendSymbol appends the name of an address, or the address if it has no name.
 func (t Type) appendSymbol(b []byte, d Datum) []byte {
 	if d.Text != "" {
 		return append(b, d.Text...)
@@ -146,10 +144,12 @@ func (t Type) appendSymbol(b []byte, d Datum) []byte {
 	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
 }
 
-// appendQuoted appends guest text between quotes. Unlike ftrace it writes control characters and bytes that are not UTF-8
-// as \xNN, so that a guest can neither break a line nor send escape sequences to a terminal, and a backslash before
-// backslashes and such quotes, so that no text looks like another one, or like the end of it and what follows.
-func appendQuoted(b []byte, quote byte, s string) []byte {
+// AppendQuoted appends guest text between quotes. Unlike ftrace it writes control
+// characters and bytes that are not UTF-8 as \xNN, so that a guest can neither break
+// a line nor send escape sequences to a terminal. It also puts a backslash before
+// backslashes and such quotes, so that no text looks like another one, or like its
+// end and the text after it.
+func AppendQuoted(b []byte, quote byte, s string) []byte {
 	b = append(b, quote)
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)

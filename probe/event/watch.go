@@ -12,14 +12,14 @@ import (
 //
 //	w:[GRP/]EVENT [r|w|rw|x]@PLACE[:LEN] [ARGS]
 //
-// where PLACE is an address or a symbol with an offset, and LEN 1, 2, 4 or 8.
-// Its events have the values old and new before the arguments, and with r or rw
-// also wr: whether it was a write. Their place is the instruction.
+// where PLACE is an address or a symbol with an offset, and LEN 1, 2, 4 or 8. Its
+// events have the values old and new before the arguments, and with r or rw also wr:
+// whether it was a write. Their place is the instruction.
 
 // isKind reports whether c begins a definition.
 func isKind(c byte) bool {
 	switch Kind(c) {
-	case KindProbe, KindReturn, KindWatch:
+	case KindProbe, KindReturn, KindWatch, KindTracepoint:
 		return true
 	}
 	return false
@@ -69,16 +69,20 @@ func (p *parser) watch(text string) error {
 		d.Place = Place{Symbol: symbol, Offset: uint64(offset)}
 	}
 	err := p.locate()
-	p.entry = false // registers are those of the instruction
+	p.entry = false // registers are the instruction's
 	return err
 }
 
 // maxWatchOffset is the largest offset from a symbol.
 const maxWatchOffset = 1<<32 - 1
 
-// where returns the place as the definition has it.
-func (d *Def) where() string {
-	if d.Kind != KindWatch {
+// placeText returns the place as in the definition.
+func (d *Def) placeText() string {
+	switch d.Kind {
+	case KindWatch:
+	case KindTracepoint:
+		return d.Tracepoint()
+	default:
 		return d.Place.String()
 	}
 	s := fmt.Sprintf("%v@%v", d.Access, d.Place)
@@ -88,9 +92,8 @@ func (d *Def) where() string {
 	return s
 }
 
-// WatchLen returns the number of bytes that a w definition is about: Len, or
-// where that is 0 the size of the symbol if it is 1, 2 or 4, and 8 otherwise; 1
-// for x.
+// WatchLen returns the number of bytes of a w definition: Len or, if that is 0, the
+// size of the symbol if it is 1, 2 or 4, and 8 otherwise; 1 for x.
 func (d *Def) WatchLen(symbols probe.Symbols) int {
 	switch {
 	case d.Len != 0:
@@ -98,24 +101,24 @@ func (d *Def) WatchLen(symbols probe.Symbols) int {
 	case d.Access == probe.AccessExec:
 		return 1
 	case d.Place.Symbol != "" && d.Place.Offset == 0:
-		if s, err := symbols.Lookup(d.Place.Qualified()); err == nil && (s.Size == 1 || s.Size == 2 || s.Size == 4) {
+		if s, err := symbols.Lookup(d.Place.FullName()); err == nil && (s.Size == 1 || s.Size == 2 || s.Size == 4) {
 			return int(s.Size)
 		}
 	}
 	return 8
 }
 
-// WatchedNumber says which number of a watch's access is meant.
+// WatchedNumber selects a number of a watch's access.
 type WatchedNumber uint8
 
 // The numbers of an access.
 const (
-	WatchedOld   WatchedNumber = iota // what was there before
-	WatchedNew                        // what is there after it
+	WatchedOld   WatchedNumber = iota // the value before it
+	WatchedNew                        // the value after it
 	WatchedWrite                      // 1 for a write, else 0
 )
 
-// watchFields are the fields that events of d have by themselves.
+// watchFields are the built-in fields of events of d.
 func watchFields(d *Def, symbols probe.Symbols) (fields []Field) {
 	if d.Access == probe.AccessExec {
 		return nil
@@ -135,6 +138,5 @@ func watchFields(d *Def, symbols probe.Symbols) (fields []Field) {
 	return fields
 }
 
-// watchNames are the values that an event of a watch has by itself, by
-// WatchedNumber.
+// watchNames are the built-in values of a watch's event, by WatchedNumber.
 var watchNames = []string{"old", "new", "wr"}

@@ -6,23 +6,23 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// MaxCopy is the most bytes that AppendCopy appends: as many relocated
-// instructions as a region can have, the last of which may be a call.
+// MaxCopy is the most bytes that AppendCopy appends: as many relocated instructions
+// as a region can have, the last of which may be a call.
 const MaxCopy = (x86.JmpLen-1)*x86.MaxRelocated + maxCall
 
-// maxCall is the most bytes that stand for a call: push imm32, mov imm32 to
-// the upper half, jmp rel32.
+// maxCall is the most bytes that replace a call: push imm32, mov imm32 to the upper
+// half, jmp rel32.
 const maxCall = 5 + 8 + 5
 
-// AppendCopy appends to b the region's instructions as they have to be when the
-// first of them stands at to, and returns where each of them begins, relative to
-// to: the copy does what the originals do, and falls out of its end, or does not
-// go on, as they do. The jump back is the caller's. Flags are not touched.
+// AppendCopy appends to b the region's instructions, relocated so that the first one
+// is at to. It returns where each of them begins, relative to to. The copy does the
+// same as the originals: it falls out of its end if they do. The caller adds the jump
+// back. The copy changes no other flags.
 //
 // A final call becomes a push of the original return address and a jump, so the
-// callee, and whoever walks the stack, sees what it would have seen.
+// callee, and any stack walk, sees the same as before.
 //
-// An error wraps x86.ErrOutOfReach or x86.ErrNotMovable; b comes back as it was.
+// An error wraps x86.ErrOutOfReach or x86.ErrNotMovable; b is then unchanged.
 func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err error) {
 	code, from := b, r.Addr
 	for k := range r.Insts {
@@ -48,14 +48,14 @@ func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err
 	return code, starts, nil
 }
 
-// copyCall returns what does at at the same as a call of target that returns to
-// ret.
+// copyCall returns code for address at that is equivalent to a call of target that
+// returns to ret.
 func copyCall(at, target, ret uint64) ([]byte, error) {
 	a := x86.NewAsm(at)
 	a.Push(x86.Imm(int32(ret)))
 	if uint64(int64(int32(ret))) != ret {
 		a.Mov(4, x86.At(x86.RSP, 4), x86.Imm(ret>>32))
 	}
-	a.Jmp(a.Outside(target))
+	a.Jmp(a.LabelAt(target))
 	return a.Link()
 }

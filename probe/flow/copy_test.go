@@ -68,7 +68,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestPatched and the entry behind endbr.
+// TestPatched and the entry after endbr.
 func TestPatched(t *testing.T) {
 	in := Input{Addr: base, Code: code(t, "f3 0f 1e fa 0f 1f 44 00 00 90 90 90 90 90 c3"), Patched: func(lo, hi uint64) string {
 		if lo < base+9 && hi > base+4 {
@@ -91,13 +91,13 @@ func TestPatched(t *testing.T) {
 	if got, want := no.String(), "patched_site at +0x4: ftrace"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if off, err, bad := f.Undecodable(); bad {
+	if off, err, bad := f.FirstUndecodable(); bad {
 		t.Errorf("undecodable at %d: %v", off, err)
 	}
 }
 
-// TestEdges: what a branch may come to lead to is code, and no region's inside; padding
-// that the guest rewrites is none.
+// TestEdges: a possible target of a branch is code, and not inside a region; padding
+// that the guest rewrites does not count.
 func TestEdges(t *testing.T) {
 	in := Input{Addr: base, Code: code(t, "89 f8 ff c0 89 c0 83 c0 01 c3 cc cc cc cc cc 89 f8 89 f8 89 f8 c3 cc cc cc cc"), Edges: []uint64{base + 4, base + 15}}
 	f := Analyze(in)

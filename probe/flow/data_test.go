@@ -2,8 +2,8 @@ package flow
 
 import "testing"
 
-// Code with data behind what does not go on, as hand-written assembly has it.
-// The comments give the offsets.
+// Code with data after instructions that do not fall through, as hand-written
+// assembly has it. The comments give the offsets.
 const (
 	// 0 lea 0x10(%rip),%rdx; 7 movslq (%rdx,%rdi,4),%rcx; b add %rdx,%rcx; e jmp *%rcx
 	// 10 .long 8, 14; 18 mov $11,%eax; 1d ret; 1e mov $22,%eax; 23 ret
@@ -91,10 +91,10 @@ func TestLabel(t *testing.T) {
 	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true}), 0, Ours); got != "unreached" {
 		t.Errorf("a label: %q", got)
 	}
-	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true, Known: known(false, base)}), 0, Ours); got != "unreached" {
+	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true, Known: knownIndex(false, base)}), 0, Ours); got != "unreached" {
 		t.Errorf("a label that unknown bytes lead to: %q", got)
 	}
-	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true, Known: known(true, base)}), 0, Ours); got != "ok 5 @1 2 3 4" {
+	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true, Known: knownIndex(true, base)}), 0, Ours); got != "ok 5 @1 2 3 4" {
 		t.Errorf("a label that code calls: %q", got)
 	}
 	if got := verdict(Analyze(Input{Addr: base, Code: body, Label: true, AllCode: true}), 0, Ours); got != "ok 5 @1 2 3 4" {

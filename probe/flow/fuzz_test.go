@@ -26,7 +26,7 @@ func FuzzAnalyze(f *testing.F) {
 			return nil
 		}}
 		in.Exception = func(at uint64) bool { return at == addr+uint64(mark) }
-		in.Known = known(mark&1 != 0, addr+uint64(mark>>8))
+		in.Known = knownIndex(mark&1 != 0, addr+uint64(mark>>8))
 		in.Label, in.Open = mark&2 != 0, mark&4 != 0
 		fn := Analyze(in)
 		newSlow(in, fn).check(t, fn)

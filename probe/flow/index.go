@@ -7,38 +7,41 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// MaxTargets is the most targets, and the most references, that an index holds:
-// more than any image has whose symbols are bounded as guest's are, so that
-// reaching it means that the image is not code.
-const MaxTargets = 8 << 20
+// maxTargets is the most targets, and the most references, that an index holds: more
+// than any image has whose symbols are bounded as in package guest, so reaching it
+// means that the image is not code.
+const maxTargets = 8 << 20
 
-// Index is what the code of an image says of its text: where direct branches
-// lead, and what is referred to as data. A region learns from it of jumps and
-// reads from other functions. It does not change and can be used from any
-// thread.
+// Index is what the code of an image implies about its text: the targets of direct
+// branches, and the places that are referred to as data. It tells a region about
+// jumps and reads in other functions. It does not change and can be used from any
+// thread, except that queries read the texts of AddText again.
 type Index struct {
-	targets []uint64 // ascending, each once
-	paths   []uint64 // of these, those of reached instructions
-	refs    []Ref    // ascending
-	tables  []Ref    // of jumps, ascending
-	full    bool
+	targets  []uint64 // ascending, each once
+	paths    []uint64 // of these, the targets of reached instructions
+	refs     []ref    // ascending
+	tables   []ref    // of jumps, ascending
+	straight []*straight
+	full     bool
 }
 
 // Builder makes an Index. The zero value is not ready: see NewBuilder. It
 // belongs to one goroutine.
 type Builder struct {
-	text func(uint64) bool
-	x    Index
+	text    func(uint64) bool
+	x       Index
+	reached []uint64 // targets of reached instructions
 }
 
-// NewBuilder returns a builder for an image whose text is where text says.
+// NewBuilder returns a builder for an image; text reports whether an address is in
+// its text.
 func NewBuilder(text func(addr uint64) bool) *Builder { return &Builder{text: text} }
 
-// Function adds what a function says of the text around it. Of in only Addr,
-// Code, Label, AllCode and Read count.
+// Function adds what a function implies about the text around it. Of in it uses only
+// Addr, Code, Label, AllCode and Read.
 func (b *Builder) Function(in Input) {
 	if in.AllCode {
-		b.addStraight(in)
+		b.AddStraight(in.Addr, in.Code)
 		return
 	}
 	if len(in.Code) > MaxCode {
@@ -56,30 +59,30 @@ func (b *Builder) Function(in Input) {
 		b.addRef(r)
 	}
 	for _, t := range f.tables {
-		if b.text(t.Addr) && len(b.x.tables) < MaxTargets {
+		if b.text(t.Addr) && len(b.x.tables) < maxTargets {
 			b.x.tables = append(b.x.tables, t)
 		}
 	}
 }
 
-// addStraight adds where the branches of a function lead that is code from its first byte to
-// its last, in which nothing is referred to as data.
-func (b *Builder) addStraight(in Input) {
-	for at := 0; at < len(in.Code); {
-		i, err := x86.Decode(in.Code[at:])
+// AddStraight adds the targets of the branches of code at addr that consists only of
+// instructions: a function, or text without a name.
+func (b *Builder) AddStraight(addr uint64, code []byte) {
+	for at := 0; at < len(code); {
+		n, t, branch, err := x86.Scan(code[at:], addr+uint64(at))
 		if err != nil {
 			at++
 			continue
 		}
-		if t, ok := i.Target(in.Addr + uint64(at)); ok && t-in.Addr >= uint64(len(in.Code)) && b.text(t) {
+		if branch && t-addr >= uint64(len(code)) && b.text(t) {
 			b.target(t, true)
 		}
-		at += int(i.Len)
+		at += n
 	}
 }
 
-// Gap adds text that no symbol names, at addr. What decodes there may be data:
-// its branches are no known paths.
+// Gap adds text that no symbol names, at addr. Bytes decoded there may be data: its
+// branches are not known paths.
 func (b *Builder) Gap(addr uint64, code []byte) {
 	for len(code) > 0 {
 		n := min(len(code), MaxCode)
@@ -103,30 +106,37 @@ func (b *Builder) Gap(addr uint64, code []byte) {
 }
 
 func (b *Builder) target(to uint64, reached bool) {
-	if len(b.x.targets) == MaxTargets {
+	if len(b.x.targets)+len(b.reached) == maxTargets {
 		b.x.full = true
 		return
 	}
-	b.x.targets = append(b.x.targets, to)
 	if reached {
-		b.x.paths = append(b.x.paths, to)
+		b.reached = append(b.reached, to)
+	} else {
+		b.x.targets = append(b.x.targets, to)
 	}
 }
 
-func (b *Builder) addRef(r Ref) {
-	if len(b.x.refs) == MaxTargets {
+func (b *Builder) addRef(r ref) {
+	if len(b.x.refs) == maxTargets {
 		b.x.full = true
 		return
 	}
 	b.x.refs = append(b.x.refs, r)
 }
 
-// Index returns what was added. The builder must not be used afterwards.
+// Index returns the index of everything added. The builder must not be used
+// afterwards.
 func (b *Builder) Index() *Index {
 	x := &b.x
-	x.targets, x.paths = sortedUnique(x.targets), sortedUnique(x.paths)
-	slices.SortFunc(x.refs, byRef)
-	slices.SortFunc(x.tables, byRef)
+	x.paths = sortedUnique(b.reached)
+	if len(x.targets) == 0 {
+		x.targets = x.paths
+	} else {
+		x.targets = join([][]uint64{x.paths, x.targets})
+	}
+	slices.SortFunc(x.refs, compareRefs)
+	slices.SortFunc(x.tables, compareRefs)
 	return x
 }
 
@@ -135,8 +145,7 @@ func sortedUnique(s []uint64) []uint64 {
 	return slices.Clip(slices.Compact(s))
 }
 
-// Join returns what indexes of several parts of an image, of which there is one at least, say
-// together.
+// Join merges the indexes of several parts of an image, at least one.
 func Join(parts []*Index) *Index {
 	if len(parts) == 1 {
 		return parts[0]
@@ -146,16 +155,17 @@ func Join(parts []*Index) *Index {
 	for _, p := range parts {
 		targets, paths = append(targets, p.targets), append(paths, p.paths)
 		x.refs, x.tables = append(x.refs, p.refs...), append(x.tables, p.tables...)
+		x.straight = append(x.straight, p.straight...)
 		x.full = x.full || p.full
 	}
-	slices.SortFunc(x.refs, byRef)
-	slices.SortFunc(x.tables, byRef)
+	slices.SortFunc(x.refs, compareRefs)
+	slices.SortFunc(x.tables, compareRefs)
 	x.targets, x.paths = join(targets), join(paths)
 	return x
 }
 
-// join merges lists that are ascending and have each number once: the first, which is by far
-// the longest of a kernel's, with what all others are together.
+// join merges ascending lists without duplicates: first it merges all others, and
+// then the result with the first, which is by far the longest of a kernel's.
 func join(lists [][]uint64) []uint64 {
 	a, b := lists[0], sortedUnique(slices.Concat(lists[1:]...))
 	out := make([]uint64, 0, len(a)+len(b))
@@ -174,7 +184,17 @@ func join(lists [][]uint64) []uint64 {
 
 // Targets returns the direct branch targets in [lo, hi), ascending. The slice is
 // the index's own and must not be changed.
-func (x *Index) Targets(lo, hi uint64) []uint64 { return sliceWithin(x.targets, lo, hi) }
+func (x *Index) Targets(lo, hi uint64) []uint64 {
+	known := sliceWithin(x.targets, lo, hi)
+	var more []uint64
+	for _, s := range x.straight {
+		more = s.targets(more, lo, hi)
+	}
+	if len(more) == 0 {
+		return known
+	}
+	return sortedUnique(append(more, known...))
+}
 
 func sliceWithin(s []uint64, lo, hi uint64) []uint64 {
 	i, _ := slices.BinarySearch(s, lo)
@@ -187,11 +207,13 @@ func sliceWithin(s []uint64, lo, hi uint64) []uint64 {
 
 // reached reports whether a known path leads to the target t.
 func (x *Index) reached(t uint64) bool {
-	_, ok := slices.BinarySearch(x.paths, t)
-	return ok
+	if _, ok := slices.BinarySearch(x.paths, t); ok {
+		return true
+	}
+	return slices.ContainsFunc(x.straight, func(s *straight) bool { return len(s.targets(nil, t, t+1)) != 0 })
 }
 
-// table says that [lo, hi) overlaps a jump table.
+// table reports that [lo, hi) overlaps a jump table.
 func (x *Index) table(lo, hi uint64) string {
 	const longest = maxTable * 8
 	from := lo - min(lo, longest)
@@ -203,9 +225,9 @@ func (x *Index) table(lo, hi uint64) string {
 	return ""
 }
 
-// Len returns the number of targets.
+// Len returns the number of targets, without those in texts that were added as such.
 func (x *Index) Len() int { return len(x.targets) }
 
-// Complete reports whether all targets and references found room. Where they
-// did not, no jump is safe.
+// Complete reports whether there was room for all targets and references. If not, no
+// jump is safe.
 func (x *Index) Complete() bool { return !x.full }

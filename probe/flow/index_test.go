@@ -10,7 +10,7 @@ import (
 func anywhere(uint64) bool { return true }
 
 func TestIndex(t *testing.T) {
-	x := known(false, 30, 10, 20, 10, ^uint64(0))()
+	x := knownIndex(false, 30, 10, 20, 10, ^uint64(0))()
 	for _, tt := range []struct {
 		lo, hi uint64
 		want   []uint64
@@ -27,8 +27,8 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestBuilder: branches that stay in the function are Analyze's business, and
-// those of bytes that no path reaches are known, but lead nobody there.
+// TestBuilder: branches within the function are left to Analyze, and those of bytes
+// that no path reaches are known, but start no path.
 func TestBuilder(t *testing.T) {
 	// jmp +2; call +0x100 (not reached); call +0x107; jcc to the end; ret; jmp.
 	in := Input{Addr: base, Code: code(t, "eb 05 e8 00 01 00 00 e8 00 02 00 00 74 01 c3 06 e9 00 00 00 00")[:15]}
@@ -43,12 +43,12 @@ func TestBuilder(t *testing.T) {
 		t.Errorf("known paths lead to %#x, want %#x", got, want)
 	}
 	full := NewBuilder(anywhere)
-	full.x.targets = make([]uint64, MaxTargets)
+	full.x.targets = make([]uint64, maxTargets)
 	full.Function(in)
-	if x := full.Index(); len(full.x.targets) > MaxTargets || x.Complete() {
+	if x := full.Index(); len(full.x.targets) > maxTargets || x.Complete() {
 		t.Errorf("a full index holds %d targets, complete %v", len(full.x.targets), x.Complete())
 	}
-	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 90"), Known: full.known()})
+	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 90"), Known: full.buildKnown()})
 	if got := verdict(f, 0, Ours); got != "jump_into_region" {
 		t.Errorf("with a full index: %q", got)
 	}
@@ -63,7 +63,7 @@ func TestOtherFunctions(t *testing.T) {
 		cold := []byte{0xe9, byte(rel), byte(rel >> 8), byte(rel >> 16), byte(rel >> 24)}
 		b := NewBuilder(anywhere)
 		b.Function(Input{Addr: base + 0x1000, Code: cold})
-		f := Analyze(Input{Addr: base, Code: hot, Known: b.known()})
+		f := Analyze(Input{Addr: base, Code: hot, Known: b.buildKnown()})
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("jump to +%d: got %q, want %q", to-base, got, want)
 		}
@@ -78,7 +78,7 @@ func TestOtherFunctions(t *testing.T) {
 		if want != "ok 5 @1 2 3 4" || to == base+5 {
 			want = "data"
 		}
-		f = Analyze(Input{Addr: base, Code: hot, Known: b.known()})
+		f = Analyze(Input{Addr: base, Code: hot, Known: b.buildKnown()})
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("read up to +%d: got %q, want %q", to-base, got, want)
 		}
@@ -108,7 +108,7 @@ func TestJoin(t *testing.T) {
 	if !slices.Equal(got.targets, want.targets) || !slices.Equal(got.paths, want.paths) || len(want.paths) == len(want.targets) || len(got.targets) < 100 {
 		t.Errorf("%d targets and %d paths, want %d and %d", len(got.targets), len(got.paths), len(want.targets), len(want.paths))
 	}
-	if len(got.refs) == 0 || len(got.refs) != len(want.refs) || !slices.IsSortedFunc(got.refs, byRef) || len(got.tables) != len(want.tables) || !got.Complete() {
+	if len(got.refs) == 0 || len(got.refs) != len(want.refs) || !slices.IsSortedFunc(got.refs, compareRefs) || len(got.tables) != len(want.tables) || !got.Complete() {
 		t.Errorf("%d references, want %d; complete %v", len(got.refs), len(want.refs), got.Complete())
 	}
 	if parts[1].full = true; Join(parts).Complete() || Join(parts[:1]) != parts[0] {

@@ -7,14 +7,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// line is a function decoded in a straight line from its first byte, as Linux
-// does (arch/x86/kernel/kprobes/core.c, can_probe; opt.c, can_optimize): data
-// between instructions is taken for instructions until it is none.
+// line is a function decoded in a straight line from its first byte, as Linux does
+// (arch/x86/kernel/kprobes/core.c, can_probe; opt.c, can_optimize): data between
+// instructions is decoded as instructions until that fails.
 type line struct {
 	starts    []uint64 // bit n: an instruction begins at offset n
-	bad       int      // offset of the first byte that could not be decoded; size when all were
+	bad       int      // offset of the first byte that could not be decoded; size if all were
 	badErr    error
-	branches  []branch // what Linux takes for branches, ascending by target
+	branches  []branch // branches according to Linux, ascending by target
 	exception int      // offset of the first instruction with an exception-table entry, or -1
 	farJump   int      // offset of the first far indirect jump, or -1
 	indirect  int      // offset of the first near indirect jump, or -1
@@ -40,16 +40,16 @@ func (f *Func) decodeLine() line {
 		}
 		l.bad += int(i.Len)
 	}
-	slices.SortFunc(l.branches, byTarget)
+	slices.SortFunc(l.branches, compareTargets)
 	return l
 }
 
-// noteInst collects what the instruction at l.bad means for the rules.
+// noteInst collects the data for the rules about the instruction at l.bad.
 func (l *line) noteInst(f *Func, i *x86.Inst, at uint64) {
 	if l.exception < 0 && f.in.Exception != nil && f.in.Exception(at) {
 		l.exception = l.bad
 	}
-	// The end counts: it can be the fifth byte behind the last region's first.
+	// The end counts: it can be the fifth byte after the last region's first.
 	if t, ok := kernelTarget(i, at); ok && t-f.in.Addr <= uint64(f.size) {
 		l.branches = append(l.branches, branch{t, l.bad})
 	}
@@ -67,10 +67,10 @@ func (l *line) begins(off int) bool {
 }
 
 // Boundary reports whether an instruction begins at off: one that a known path
-// reaches, or, where none does, one of the straight line that Linux decodes. other
-// is an instruction that says otherwise, or nil: one that a path reaches and that
-// off is inside of; and where none does, any that overlaps the one at off, as the
-// straight line may have come from data and jumped over where code begins.
+// reaches or, without such a path, one of the straight line that Linux decodes. other
+// is an instruction that contradicts this, or nil: a reached one that off is inside
+// of; otherwise any that overlaps the one at off, because the straight line may have
+// decoded data and jumped over the beginning of code.
 func (f *Func) Boundary(off int) (ok bool, other *Inst) {
 	k, found := f.Index(off)
 	reached := found && f.insts[k].Reached
@@ -96,10 +96,10 @@ func (f *Func) Boundary(off int) (ok bool, other *Inst) {
 	return ok, other
 }
 
-// Undecodable returns the offset of the first byte at which no instruction
-// begins when the function is decoded in a straight line, why (an error of
-// x86.Decode), and true; false when all of the function was decoded.
-func (f *Func) Undecodable() (off int, err error, bad bool) {
+// FirstUndecodable returns the offset of the first byte at which decoding the
+// function in a straight line fails, the error (of x86.Decode), and true; false if
+// all of the function was decoded.
+func (f *Func) FirstUndecodable() (off int, err error, bad bool) {
 	l := f.line()
 	return l.bad, l.badErr, l.badErr != nil
 }
@@ -131,7 +131,7 @@ func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
 				return Region{}, no
 			}
 		}
-		// First, since then the bytes are not those that run.
+		// First, because then the bytes are not the ones that run.
 		if what := f.patchedReason(&i); what != "" {
 			return Region{}, refuse(ReasonPatchedSite, at, what)
 		}
@@ -148,8 +148,8 @@ func (l *line) refuseUndecodable() *Refusal {
 	return refuse(ReasonUndecodable, l.bad, l.badErr.Error())
 }
 
-// checkFunction applies those of the rules that look at the whole function at addr,
-// except for the length.
+// checkFunction applies the rules about the whole function at addr, except for the
+// length.
 func (l *line) checkFunction(addr uint64, off int, r Rule) *Refusal {
 	switch {
 	case l.exception >= 0:
@@ -169,17 +169,17 @@ func (l *line) checkFunction(addr uint64, off int, r Rule) *Refusal {
 	return nil
 }
 
-// kernelProbeable reports whether Linux 6.12 takes a kprobe on the instruction,
-// as far as that is not said by kernelDisplaced too: prepare_emulation has no
-// emulation for indirect branches through memory, far branches, iret, and 0F 01
-// C0 to C7, and the slot has no room for 15 bytes and an int3.
+// kernelProbeable reports whether Linux 6.12 accepts a kprobe on the instruction,
+// beyond the rules of kernelDisplaced: prepare_emulation has no emulation for
+// indirect branches through memory, far branches, iret, and 0F 01 C0 to C7, and the
+// slot has no room for 15 bytes and an int3.
 func kernelProbeable(i *x86.Inst) bool {
 	switch c := i.Class(); {
 	case i.Len == x86.MaxLen:
 		return false
 	case c == x86.ClassCallInd, c == x86.ClassJumpInd:
 		return i.Mod() == 3
-	case c == x86.ClassFar: // far returns are taken for near ones
+	case c == x86.ClassFar: // far returns are treated as near ones
 		return i.Opcode != 0xff
 	case c == x86.ClassIRet:
 		return false
@@ -209,10 +209,10 @@ func kernelDisplaced(i *Inst) *Refusal {
 	return refuse(ReasonNotBoostable, i.Off, "")
 }
 
-// kernelTarget returns where the instruction jumps in the eyes of Linux 6.12
-// (can_optimize and insn_jump_into_range): jmp, jcc, loop and jrcxz, but not
-// call. It keeps the opcode of a VEX or EVEX instruction where it keeps one-byte
-// opcodes, so that vzeroupper is a "ja" to the next instruction; so does this.
+// kernelTarget returns the jump target of the instruction as seen by Linux 6.12
+// (can_optimize and insn_jump_into_range): jmp, jcc, loop and jrcxz, but not call.
+// Linux keeps the opcode of a VEX or EVEX instruction in the same field as one-byte
+// opcodes, so it takes vzeroupper for a "ja" to the next instruction; so does this.
 func kernelTarget(i *x86.Inst, addr uint64) (uint64, bool) {
 	switch op := i.Opcode; {
 	case i.Enc == x86.Legacy && i.Map == x86.Map0F:

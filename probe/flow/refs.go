@@ -6,17 +6,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Ref says that an instruction refers to a place in text: as memory that it
-// reads or writes, or by having its address.
-type Ref struct {
+// ref is a reference of an instruction to a place in text: as memory that it reads or
+// writes, or by its address.
+type ref struct {
 	Addr uint64
-	Size uint32 // bytes of memory; 0: the address alone
-	// Open: memory from Addr on, nobody knows how much (the elements of an
-	// array). It ends where a known path goes on at the latest.
+	Size uint32 // bytes of memory; 0: only the address
+	// Open: memory from Addr on, of unknown length (the elements of an array). It
+	// ends at the latest where a known path continues.
 	Open bool
 }
 
-func byRef(a, b Ref) int {
+func compareRefs(a, b ref) int {
 	switch {
 	case a.Addr < b.Addr:
 		return -1
@@ -29,8 +29,8 @@ func byRef(a, b Ref) int {
 // text reports whether an address is in text.
 func (f *Func) text(a uint64) bool { return f.inside(a) || f.in.Text != nil && f.in.Text(a) }
 
-// reference notes what instruction k refers to. Instructions that branch there
-// are no matter of this.
+// reference records the places that instruction k refers to. Branch targets are not
+// references.
 func (f *Func) reference(k int) {
 	i := &f.insts[k]
 	at := f.in.Addr + uint64(i.Off)
@@ -40,39 +40,39 @@ func (f *Func) reference(k int) {
 		}
 	}
 	if _, branch := i.Target(at); !branch && i.Imm != 0 && !f.in.Movable && f.text(uint64(i.Imm)) {
-		f.refs = append(f.refs, Ref{Addr: uint64(i.Imm)})
+		f.refs = append(f.refs, ref{Addr: uint64(i.Imm)})
 	}
 }
 
-// memory returns where the memory operand m of instruction k is, as far as the
-// instructions before it tell.
-func (f *Func) memory(k int, m *x86.Mem, at uint64) (Ref, bool) {
+// memory returns the address of the memory operand m of instruction k, as far as the
+// preceding instructions determine it.
+func (f *Func) memory(k int, m *x86.Mem, at uint64) (ref, bool) {
 	i := &f.insts[k]
-	r := Ref{Size: uint32(m.Size), Open: m.Index != x86.NoReg}
+	r := ref{Size: uint32(m.Size), Open: m.Index != x86.NoReg}
 	switch {
 	case m.Segment != x86.SegNone:
-		return Ref{}, false
+		return ref{}, false
 	case m.RIP:
 		r.Addr = i.RIPTarget(at)
 	case m.Base == x86.NoReg && f.in.Movable:
-		return Ref{}, false
+		return ref{}, false
 	case m.Base == x86.NoReg:
 		r.Addr = uint64(m.Disp)
 	default:
-		a, ok := f.loaded(k, m.Base)
+		a, ok := f.findLeaTarget(k, m.Base)
 		if !ok && m.Index != x86.NoReg && m.Scale == 1 {
-			a, ok = f.loaded(k, m.Index)
+			a, ok = f.findLeaTarget(k, m.Index)
 		}
 		if !ok {
-			return Ref{}, false
+			return ref{}, false
 		}
 		r.Addr = a + uint64(m.Disp)
 	}
 	switch {
 	case isLea(&i.Inst):
-		return Ref{Addr: r.Addr}, true
+		return ref{Addr: r.Addr}, true
 	case m.Access == x86.AccessNone: // a hint
-		return Ref{}, false
+		return ref{}, false
 	case r.Size == 0:
 		r.Size, r.Open = 1, true
 	}
@@ -84,10 +84,9 @@ func isLea(i *x86.Inst) bool {
 	return (i.Enc == x86.Legacy || i.Enc == x86.REX2) && i.Map == x86.Map0 && i.Opcode == 0x8d
 }
 
-// Data returns what says that the n bytes at off are data and no instruction,
-// or "": the image's own account (Input.Object), the table of a jump, or an
-// instruction that has them as memory operand, where no known path leads to
-// them.
+// Data returns why the n bytes at off are data and not an instruction, or "": the
+// image's own data (Input.Object), the table of a jump, or an instruction that has
+// them as memory operand, if no known path leads to them.
 func (f *Func) Data(off, n int) string {
 	lo := f.in.Addr + uint64(off)
 	hi := lo + uint64(n)
@@ -102,10 +101,10 @@ func (f *Func) Data(off, n int) string {
 	return f.memoryIn(lo, hi)
 }
 
-// memoryIn returns whose memory overlaps [lo, hi), or "".
+// memoryIn returns the owner of memory that overlaps [lo, hi), or "".
 func (f *Func) memoryIn(lo, hi uint64) string {
 	what := ""
-	look := func(r Ref) bool {
+	look := func(r ref) bool {
 		switch {
 		case r.Size == 0 || r.Addr >= hi:
 		case r.Addr+uint64(r.Size) > lo, r.Open && !f.goesOnBetween(r.Addr, lo):
@@ -118,11 +117,11 @@ func (f *Func) memoryIn(lo, hi uint64) string {
 			return "a jump table"
 		}
 	}
-	overlapping(f.refs, f.in.Addr, hi, look)
+	walkOverlapping(f.refs, f.in.Addr, hi, look)
 	if what == "" && f.in.Known != nil {
 		what = f.in.Known().table(lo, hi)
 		if what == "" {
-			overlapping(f.in.Known().refs, f.in.Addr, hi, look)
+			walkOverlapping(f.in.Known().refs, f.in.Addr, hi, look)
 		}
 	}
 	return what
@@ -131,9 +130,9 @@ func (f *Func) memoryIn(lo, hi uint64) string {
 // maxOperand is the most bytes of a memory operand (fxsave, xsave).
 const maxOperand = 4096
 
-// overlapping calls look for the refs from shortly before lo up to hi, until it
-// returns false. Open ones are known from the function's first byte on.
-func overlapping(refs []Ref, lo, hi uint64, look func(Ref) bool) {
+// walkOverlapping calls look for the refs from shortly before lo up to hi, until it
+// returns false. Open ones are listed at the function's first byte.
+func walkOverlapping(refs []ref, lo, hi uint64, look func(ref) bool) {
 	from := lo - min(lo, maxOperand)
 	for i := sort.Search(len(refs), func(i int) bool { return refs[i].Addr >= from }); i < len(refs) && refs[i].Addr < hi; i++ {
 		if !look(refs[i]) {
@@ -142,8 +141,8 @@ func overlapping(refs []Ref, lo, hi uint64, look func(Ref) bool) {
 	}
 }
 
-// goesOnBetween reports whether a known path leads to a place behind lo, up to
-// and including hi.
+// goesOnBetween reports whether a known path leads to a place after lo, up to and
+// including hi.
 func (f *Func) goesOnBetween(lo, hi uint64) bool {
 	k := 0
 	if lo >= f.in.Addr {
@@ -157,17 +156,16 @@ func (f *Func) goesOnBetween(lo, hi uint64) bool {
 	return false
 }
 
-// referred reports whether an instruction has an address in [lo, hi), or memory
-// there.
+// referred reports whether an instruction refers to an address or memory in [lo, hi).
 func (f *Func) referred(lo, hi uint64) bool {
 	found := false
-	look := func(r Ref) bool {
+	look := func(r ref) bool {
 		found = found || r.Addr >= lo || r.Addr+uint64(r.Size) > lo
 		return !found
 	}
-	overlapping(f.refs, lo, hi, look)
+	walkOverlapping(f.refs, lo, hi, look)
 	if !found && f.in.Known != nil {
-		overlapping(f.in.Known().refs, lo, hi, look)
+		walkOverlapping(f.in.Known().refs, lo, hi, look)
 	}
 	return found || f.memoryIn(lo, hi) != ""
 }

@@ -63,7 +63,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	// One from elsewhere has no place in the function.
-	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 c3"), Known: known(false, base, base+3, base+5)})
+	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 c3"), Known: knownIndex(false, base, base+3, base+5)})
 	_, no := f.Region(0, Ours)
 	if want := (Refusal{ReasonJumpIntoRegion, -1, "to +0x3, from elsewhere"}); no == nil || *no != want {
 		t.Errorf("from elsewhere: got %v, want %v", no, &want)

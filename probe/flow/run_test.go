@@ -33,8 +33,8 @@ func (o overlay) Write(addr uint64, p []byte) error {
 	return nil
 }
 
-// run emulates code that stands at addr from its beginning until it leaves it,
-// or comes back to its beginning; false when an instruction is not emulated.
+// run emulates code at address addr from its beginning until it leaves it, or returns
+// to its beginning; false if an instruction is not emulated.
 func run(t *testing.T, code []byte, addr uint64, r *x86.Regs, m overlay) bool {
 	t.Helper()
 	r.RIP = addr
@@ -57,9 +57,9 @@ func run(t *testing.T, code []byte, addr uint64, r *x86.Regs, m overlay) bool {
 	return false
 }
 
-// TestCopiesRun runs every region of the built-in guest whose instructions can
-// be emulated, in its place and as a copy elsewhere, with random registers: both
-// end in the same state and, but for the way back, at the same address.
+// TestCopiesRun runs every region of the built-in guest whose instructions can be
+// emulated, in its place and as a copy elsewhere, with random registers: both end in
+// the same state and, except for the jump back, at the same address.
 func TestCopiesRun(t *testing.T) {
 	file, err := elf.Open("../../guest/builtin/builtin.elf")
 	if err != nil {
@@ -89,7 +89,7 @@ func TestCopiesRun(t *testing.T) {
 			}
 			for range 8 {
 				to := s.Value + uint64(rng.IntN(1<<28)) + 1<<20
-				if same(t, rng, reg, body[i.Off:][:reg.Len], to) {
+				if compareRuns(t, rng, reg, body[i.Off:][:reg.Len], to) {
 					ran++
 					if reg.Call {
 						calls++
@@ -104,8 +104,8 @@ func TestCopiesRun(t *testing.T) {
 	t.Logf("%d runs, %d with a call", ran, calls)
 }
 
-// same runs one region in both places; false when it cannot be emulated.
-func same(t *testing.T, rng *rand.Rand, reg Region, body []byte, to uint64) bool {
+// compareRuns runs one region in both places; false when it cannot be emulated.
+func compareRuns(t *testing.T, rng *rand.Rand, reg Region, body []byte, to uint64) bool {
 	t.Helper()
 	c, starts, err := reg.AppendCopy(nil, to)
 	if err != nil {

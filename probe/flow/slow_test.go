@@ -30,7 +30,7 @@ func newSlow(in Input, f *Func) *slow {
 		s.starts[s.end] = i
 		s.end += int(i.Len)
 	}
-	// Where tables lead is not what is tested here.
+	// Targets of tables are not tested here.
 	for _, b := range f.branches {
 		if k, ok := f.Index(b.from); ok && f.insts[k].Class() == x86.ClassJumpInd {
 			s.targets = append(s.targets, b.to)
@@ -40,7 +40,7 @@ func newSlow(in Input, f *Func) *slow {
 	for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 		for off, i := range all {
 			if i.Enc != x86.VEX && i.Enc != x86.EVEX && i.Enc != x86.XOP && i.Map == x86.Map0 && i.Opcode == 0xff && (i.Reg() == 4 || i.Reg() == 5) {
-				found := slices.ContainsFunc(f.Indirect(), func(j IndirectJump) bool { return j.Off == off && j.Targets != nil })
+				found := slices.ContainsFunc(f.IndirectJumps(), func(j IndirectJump) bool { return j.Off == off && j.Targets != nil })
 				s.lost = s.lost || !found
 			}
 		}
@@ -101,12 +101,12 @@ func (s *slow) walk() {
 			off += int(i.Len) - 1
 		}
 	}
-	s.accounts()
+	s.addAccounts()
 }
 
-// accounts adds to the rest, until nothing changes, what branches and symbols say
+// addAccounts adds to the rest, until nothing changes, what branches and symbols say
 // begins there, and what follows that.
-func (s *slow) accounts() {
+func (s *slow) addAccounts() {
 	n := len(s.in.Code)
 	leads := map[uint64]bool{}
 	for _, a := range s.in.Symbols {
@@ -229,8 +229,8 @@ func (s *slow) kernel(off int, thunks bool) bool {
 	return true
 }
 
-// ours applies our rules and returns the region's instructions, or none.
-func (s *slow) ours(off int, calls bool) []x86.Inst {
+// findRegion applies our rules and returns the region's instructions, or none.
+func (s *slow) findRegion(off int, calls bool) []x86.Inst {
 	if s.lost || len(s.in.Code)-off < 5 {
 		return nil
 	}
@@ -387,7 +387,7 @@ func (s *slow) leaBefore(o int, r x86.Reg64) (uint64, bool) {
 	return 0, false
 }
 
-// pathBehind reports whether a known path goes on behind lo, up to hi.
+// pathBehind reports whether a known path continues after lo, up to hi.
 func (s *slow) pathBehind(lo, hi int) bool {
 	for off := range s.known {
 		if off > lo && off <= hi {
@@ -451,7 +451,7 @@ func (s *slow) check(t *testing.T, f *Func) (yes int) {
 			var want bool
 			switch {
 			case r >= Ours:
-				want = s.ours(off, r == OursCalls) != nil
+				want = s.findRegion(off, r == OursCalls) != nil
 			case odd:
 				continue
 			default:
@@ -477,7 +477,7 @@ func (s *slow) region(t *testing.T, off int, reg Region, r Rule) {
 	t.Helper()
 	n := 0
 	var bounds []int
-	want := s.ours(off, r == OursCalls)
+	want := s.findRegion(off, r == OursCalls)
 	for k, i := range reg.Insts {
 		if r < Ours {
 			want = append(want[:k:k], s.starts[off+n])
@@ -502,20 +502,20 @@ var pieces = []string{
 	"0f10c1", "f0480fb10a", "65488b042528000000", "c5f877", "62f17c4828c1", "48cf", "0f01c1", "66eb02", "06", "f390",
 }
 
-// jumps are branches with a displacement of one byte behind them.
+// jumps are branches followed by a displacement of one byte.
 var jumps = []string{"eb", "74", "7f", "e2", "e3"}
 
-// known returns an index with those targets.
-func known(reached bool, targets ...uint64) func() *Index {
+// knownIndex returns an index with those targets.
+func knownIndex(reached bool, targets ...uint64) func() *Index {
 	b := NewBuilder(func(uint64) bool { return true })
 	for _, t := range targets {
 		b.target(t, reached)
 	}
-	return b.known()
+	return b.buildKnown()
 }
 
-// known returns what was added, as Input.Known wants it.
-func (b *Builder) known() func() *Index {
+// buildKnown returns the index in the form of Input.Known.
+func (b *Builder) buildKnown() func() *Index {
 	x := b.Index()
 	return func() *Index { return x }
 }
@@ -545,7 +545,7 @@ func TestAgainstSlow(t *testing.T) {
 			in.Exception = func(a uint64) bool { return a == at }
 		}
 		if rng.IntN(3) == 0 {
-			in.Known = known(rng.IntN(2) == 0, in.Addr+uint64(rng.IntN(len(b))), in.Addr-1, in.Addr+uint64(len(b)))
+			in.Known = knownIndex(rng.IntN(2) == 0, in.Addr+uint64(rng.IntN(len(b))), in.Addr-1, in.Addr+uint64(len(b)))
 		}
 		if rng.IntN(3) == 0 {
 			in.Symbols = []uint64{in.Addr + uint64(rng.IntN(len(b)))}

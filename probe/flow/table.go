@@ -16,23 +16,22 @@ const (
 // jumpTable is the table of an indirect jump.
 type jumpTable struct {
 	addr    uint64
-	n, size int      // entries, and the bytes of one
+	n, size int      // number of entries, and bytes of each
 	targets []uint64 // ascending, each once
 }
 
-// jumpTable returns the table of the indirect jump at index k; false when it is
-// not certain. The instructions right before the jump are followed in a straight
-// line, from the last place on where another path comes in. They must compute
-// the target as gcc, clang and Go do for a switch, in any order and with any
-// others in between that leave it alone:
+// jumpTable returns the table of the indirect jump at index k; false if it is not
+// certain. The instructions right before the jump are followed in a straight line,
+// from the last place where another path joins. They must compute the target as gcc,
+// clang and Go do for a switch, in any order and with any unrelated instructions in
+// between:
 //
 //	cmp $n, %i; ja default; jmp *table(,%i,8)
 //	cmp $n, %i; ja default; lea table(%rip), %b; jmp *(%b,%i,8)
 //	cmp $n, %i; ja default; lea table(%rip), %b; movslq (%b,%i,4), %t; add %b, %t; jmp *%t
 //
-// or have and $n, %i instead of the comparison. A table with an entry that leads
-// elsewhere than into this function, or into the middle of an instruction that a
-// path reaches, is none.
+// or have and $n, %i instead of the comparison. A table is rejected if an entry leads
+// out of this function, or into the middle of an instruction that a path reaches.
 func (f *Func) jumpTable(k int) (jumpTable, bool) {
 	if f.in.Read == nil {
 		return jumpTable{}, false
@@ -56,8 +55,8 @@ func (f *Func) jumpTable(k int) (jumpTable, bool) {
 	return f.readTable(v)
 }
 
-// leadsTo reports whether the instruction at index b is reached by falling
-// through from the one at index a alone, as far as branches are known.
+// leadsTo reports whether the instruction at index b is reached only by falling
+// through from the one at index a, as far as branches are known.
 func (f *Func) leadsTo(a, b int) bool {
 	i, next := &f.insts[a], &f.insts[b]
 	if i.end() != next.Off || !i.Reached || !goesOn(&i.Inst) {
@@ -65,7 +64,7 @@ func (f *Func) leadsTo(a, b int) bool {
 	}
 	switch i.Class() {
 	case x86.ClassCall, x86.ClassCallInd, x86.ClassFar, x86.ClassSyscall, x86.ClassInterrupt:
-		return false // registers are anything afterwards
+		return false // registers may have any value afterwards
 	}
 	at := f.in.Addr + uint64(next.Off)
 	if _, ok := firstInto(f.branches, at, at+1); ok {
@@ -76,41 +75,41 @@ func (f *Func) leadsTo(a, b int) bool {
 
 const numRegs = 16
 
-// value is what is known of a register. Values with the same number have the
-// same low 32 bits.
+// value is the knowledge about a register. Values with the same number have the same
+// low 32 bits.
 type value struct {
 	vn    int
 	zext  bool   // the upper half is clear
 	addr  uint64 // the value itself, if known is set
 	known bool
-	// table is where an entry was loaded from, of entries ones of size bytes;
-	// added says that the table's own address was added to it.
+	// table is the address of the array from which an entry was loaded, with entries
+	// of size bytes; added says that the table's own address was added to it.
 	table         uint64
 	entries, size int
 	added         bool
 }
 
-// state is what is known of registers and flags between two instructions.
+// state is the knowledge about registers and flags between two instructions.
 type state struct {
 	regs  [numRegs]value
 	vns   int           // numbers in use
 	below map[int]int64 // by number: the low 32 bits are below it
 	low8  map[int]int   // by number: that of its lowest byte
-	cmp   comparison    // the last one, while the flags are its
+	cmp   comparison    // the last comparison, while the flags are valid
 }
 
-// comparison is one of a register with a constant.
+// comparison is a comparison of a register with a constant.
 type comparison struct {
 	vn   int
-	n    int64 // the constant plus 1; 0: there is none
+	n    int64 // the constant plus 1; 0: no comparison
 	wide bool  // of all 64 bits of reg
 	reg  x86.Reg64
 }
 
 func (s *state) newValue() value { s.vns++; return value{vn: s.vns} }
 
-// bound notes that the low 32 bits of number vn are below n.
-func (s *state) bound(vn int, n int64) {
+// noteBound records that the low 32 bits of number vn are below n.
+func (s *state) noteBound(vn int, n int64) {
 	if s.below == nil {
 		s.below = map[int]int64{}
 	}
@@ -132,7 +131,7 @@ func (s *state) byteOf(v value) int {
 	return n
 }
 
-// set gives a register a value that an instruction of i's operand size makes.
+// set sets a register to the result of an instruction with i's operand size.
 func (s *state) set(r x86.Reg64, v value, i *x86.Inst) {
 	switch {
 	case r >= numRegs:
@@ -198,7 +197,7 @@ func (s *state) step(f *Func, i *Inst) {
 	case op == 0x8d, op == 0x63:
 		s.set(reg, s.newValue(), &i.Inst)
 	case op >= 0xb8 && op <= 0xbf:
-		s.set(x86.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: the extension bit alone
+		s.set(x86.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: only the extension bit
 	case op == 0xc7 && i.Reg() == 0:
 		s.set(rm, s.constant(uint64(i.Imm)), &i.Inst)
 	case op == 0x01 && mod3:
@@ -221,7 +220,7 @@ func (s *state) step(f *Func, i *Inst) {
 		v := s.newValue()
 		if i.Reg() == 4 && i.Imm >= 0 && !i.Has(x86.PrefixOpSize) {
 			v.zext = true
-			s.bound(v.vn, i.Imm+1)
+			s.noteBound(v.vn, i.Imm+1)
 		}
 		s.set(rm, v, &i.Inst)
 	case op < 0x40 && op&7 == 1 && mod3 && op>>3 != 7:
@@ -248,7 +247,7 @@ func (s *state) constant(v uint64) value {
 	return c
 }
 
-// compare notes a comparison with a constant.
+// compare records a comparison with a constant.
 func (s *state) compare(i *Inst, rm x86.Reg64, eax bool) {
 	if eax {
 		rm = x86.RAX
@@ -259,7 +258,7 @@ func (s *state) compare(i *Inst, rm x86.Reg64, eax bool) {
 	}
 }
 
-// refine notes what is known behind a conditional jump that was not taken.
+// refine records the consequences of a conditional jump that was not taken.
 func (s *state) refine(cond uint8) {
 	n := s.cmp.n
 	switch {
@@ -271,7 +270,7 @@ func (s *state) refine(cond uint8) {
 	default:
 		return
 	}
-	s.bound(s.cmp.vn, n)
+	s.noteBound(s.cmp.vn, n)
 	if r := s.cmp.reg; s.cmp.wide && r < numRegs && s.regs[r].vn == s.cmp.vn {
 		s.regs[r].zext = true
 	}
@@ -288,7 +287,7 @@ func (s *state) index(r x86.Reg64) int {
 	return int(n)
 }
 
-// load is the value that i loads: the entry of a table, perhaps.
+// load is the value that i loads, possibly an entry of a table.
 func (s *state) load(i *Inst, addr uint64, signed bool) value {
 	v := s.newValue()
 	m, ok := i.Mem()
@@ -302,7 +301,7 @@ func (s *state) load(i *Inst, addr uint64, signed bool) value {
 	return v
 }
 
-// operand returns the table that a memory operand is an entry of.
+// operand returns the table that contains a memory operand.
 func (s *state) operand(m *x86.Mem, size int) (table uint64, n, entry int) {
 	if m.RIP || m.Vector || m.Index == x86.NoReg || int(m.Scale) != size || m.Segment != x86.SegNone {
 		return 0, 0, 0
@@ -330,8 +329,8 @@ func (s *state) sum(a, b value) value {
 	return v
 }
 
-// jump returns the table that the indirect jump takes its target from; its
-// entries are 0 when there is none.
+// jump returns the table that the indirect jump takes its target from, with 0 entries
+// if it is not from a table.
 func (s *state) jump(j *Inst, addr uint64) value {
 	if m, ok := j.Mem(); ok {
 		v := value{}
@@ -370,8 +369,8 @@ func (f *Func) readTable(v value) (jumpTable, bool) {
 	return t, true
 }
 
-// insideReached reports whether off is inside a reached instruction, wherever
-// others begin.
+// insideReached reports whether off is inside a reached instruction, whether or not
+// others begin there.
 func (f *Func) insideReached(off int) bool {
 	k, _ := f.Index(off)
 	for k--; k >= 0 && f.insts[k].Off > off-x86.MaxLen; k-- {
@@ -382,10 +381,10 @@ func (f *Func) insideReached(off int) bool {
 	return false
 }
 
-// loaded returns the address that the last lea relative to RIP before index k
-// has put into register r, for finding what is data: a register that something
-// else has written since makes it wrong, which forbids too much at worst.
-func (f *Func) loaded(k int, r x86.Reg64) (uint64, bool) {
+// findLeaTarget returns the address that the last lea relative to RIP before index k
+// has put into register r, for finding data: if another instruction has written the
+// register since, the result is wrong, which at worst forbids too much.
+func (f *Func) findLeaTarget(k int, r x86.Reg64) (uint64, bool) {
 	if !f.leaText {
 		return 0, false
 	}

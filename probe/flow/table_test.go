@@ -24,7 +24,7 @@ func TestJumpTables(t *testing.T) {
 		}
 		return b
 	}
-	// lea at +5: 0x1000 - 12. The index is made 64 bits wide behind it.
+	// lea at +5: 0x1000 - 12. The index is extended to 64 bits after it.
 	const pic = "83 ff 02 77 20 48 8d 15 f4 0f 00 00 89 ff 48 63 04 ba 48 01 d0 ff e0 90" + cases
 	for _, tt := range []struct {
 		name, code string
@@ -70,26 +70,27 @@ func TestJumpTables(t *testing.T) {
 			}
 			return tt.table[off:][:n]
 		}})
-		if len(f.Indirect()) != 1 {
-			t.Errorf("%s: %d indirect jumps, want 1", tt.name, len(f.Indirect()))
+		if len(f.IndirectJumps()) != 1 {
+			t.Errorf("%s: %d indirect jumps, want 1", tt.name, len(f.IndirectJumps()))
 			continue
 		}
 		var got []uint64
-		for _, a := range f.Indirect()[0].Targets {
+		for _, a := range f.IndirectJumps()[0].Targets {
 			got = append(got, a-base)
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %#x, want %#x", tt.name, got, tt.want)
 		}
 	}
-	// A case label behind a region's first byte is known, so it is refused.
+	// A case label after a region's first byte is known, so the region is rejected.
 	f := Analyze(Input{Addr: base, Code: code(t, pic), Read: func(uint64, int) []byte { return rel(0x18, 0x1e, 0x24) }})
 	for off, want := range map[int]string{0x18: "ok 5", 0x1d: "jump_into_region", 0x1e: "ok 5", 0x23: "jump_into_region"} {
 		if got := verdict(f, off, Ours); got != want {
 			t.Errorf("region at %#x: got %q, want %q", off, got, want)
 		}
 	}
-	// Without the table nobody knows where the jump leads, and nothing leads to the cases.
+	// Without the table the jump's targets are unknown, and nothing leads to the
+	// cases.
 	f = Analyze(Input{Addr: base, Code: code(t, pic)})
 	for off, want := range map[int]string{5: "indirect_jump", 0x1d: "unreached"} {
 		if got := verdict(f, off, Ours); got != want {

@@ -11,12 +11,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// Shared gives out memory that host and guest share, and takes it back.
-// *machine.Machine has it; see there.
+// Shared allocates and frees memory that host and guest share. *machine.Machine
+// implements it; see there.
 type Shared interface {
 	AllocShared(size int, user bool) (guest.GVA, []byte, error)
 	FreeShared(addr guest.GVA)
-	SharedAt(user bool) guest.GVA
+	SharedBase(user bool) guest.GVA
 }
 
 // arena is a bpf.Memory of shared memory for one privilege.
@@ -26,14 +26,14 @@ type arena struct {
 	user   bool
 
 	mu   sync.Mutex
-	at   guest.GVA // where the memory is
+	at   guest.GVA // address of the memory
 	held int       // pieces that were allocated and not freed
 }
 
 var errNoShared = errors.New("this guest has no memory that host and guest share")
 
-// Alloc implements bpf.Memory. What code in the guest refers to comes back by a
-// collection, so when there is nothing left one is worth a try.
+// Alloc implements bpf.Memory. Memory that code in the guest refers to is freed by a
+// collection, so Alloc tries one when it finds no room.
 func (a *arena) Alloc(size int) (bpf.Area, error) {
 	if a.shared == nil {
 		return bpf.Area{}, errNoShared
@@ -45,21 +45,21 @@ func (a *arena) Alloc(size int) (bpf.Area, error) {
 	if err == nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.at = a.shared.SharedAt(a.user)
+		a.at = a.shared.SharedBase(a.user)
 		a.held++
 	}
 	return bpf.Area{Bytes: b, Addr: uint64(addr)}, err
 }
 
-// moved returns an error if the memory is elsewhere behind a reset, with another image:
-// the old addresses stand in compiled code.
-func (a *arena) moved() error {
+// checkPlace returns an error if a reset, with another image, has moved the memory:
+// compiled code contains the old addresses.
+func (a *arena) checkPlace() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.held == 0 {
 		return nil
 	}
-	if now := a.shared.SharedAt(a.user); now != a.at {
+	if now := a.shared.SharedBase(a.user); now != a.at {
 		return fmt.Errorf("shared memory behind a reset is at %v, and was at %v", now, a.at)
 	}
 	return nil
@@ -73,8 +73,8 @@ func (a *arena) Free(p bpf.Area) {
 	a.held--
 }
 
-// planned is memory with addresses that nothing ever uses: programs are
-// compiled in it to learn whether they can run in the guest.
+// planned is memory with addresses that are never accessed: programs are compiled in
+// it to learn whether they can run in the guest.
 type planned struct{ next uint64 }
 
 func (m *planned) Alloc(size int) (bpf.Area, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// Recorder takes the records of a definition. *event.Source is one; see there.
+// Recorder receives the records of a definition. *event.Source is one; see there.
 type Recorder interface {
 	bpf.RingWriter
 	Mark(event.Moment) uint32
@@ -20,26 +20,27 @@ type Recorder interface {
 	Lose(cpu int, n uint64)
 }
 
-// Definition is a probe definition as a program. Its handlers are for the probe that
-// it is about; they run the program on the host. ToGuest has it run in the guest, too.
+// Definition is a probe definition as a program. Its handlers are for the
+// definition's probe; they run the program on the host. CompileGuest makes a form
+// that runs in the guest.
 type Definition struct {
 	rt       *Runtime
 	to       Recorder
 	code     *evbpf.Code
 	filtered bool // it has a filter
 	main     *runner
-	post     *runner // of Post; nil until it is asked for
+	post     *runner // of Post; nil until requested
 	layout   *event.Layout
-	maps     []*bpf.Map // of the host alone
+	maps     []*bpf.Map // of the host only
 	keys     []string   // of Runtime.alike
 
-	guest *guestForm // nil: it runs on the host alone
+	guest *guestForm // nil: it runs only on the host
 
-	last [4]uint64 // answers, behind Drop
+	last [4]uint64 // answers, after Drop
 }
 
-// Define makes the program of a layout and a filter, which may be nil. What it records
-// goes to to.
+// Define makes the program of a layout and a filter, which may be nil. Its records go
+// to to.
 func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*Definition, error) {
 	d := &Definition{rt: rt, to: to, layout: l, filtered: filter != nil}
 	var err error
@@ -51,10 +52,10 @@ func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*
 	return d, nil
 }
 
-// Again makes the program anew of a layout that is that of Define but for addresses, when the
-// guest was reset. A definition that runs in the guest stays as it is: its addresses do, too.
-// No vCPU runs meanwhile.
-func (d *Definition) Again(l *event.Layout, filter *event.Filter) error {
+// Recompile makes the program again, for a layout that equals that of Define except
+// for addresses, after the guest was reset. A definition that runs in the guest is
+// not changed: its addresses do not change either. No vCPU may run during the call.
+func (d *Definition) Recompile(l *event.Layout, filter *event.Filter) error {
 	if d.guest != nil {
 		return nil
 	}
@@ -63,7 +64,7 @@ func (d *Definition) Again(l *event.Layout, filter *event.Filter) error {
 	if err != nil {
 		return err
 	}
-	// What the one before had came first.
+	// The former program had the earlier records.
 	if _, ok := d.code.State(); ok {
 		maps[0].Close()
 		d.maps = d.maps[1:]
@@ -75,7 +76,7 @@ func (d *Definition) Again(l *event.Layout, filter *event.Filter) error {
 	return nil
 }
 
-// host compiles a layout, and makes the program that runs on the host.
+// host compiles a layout, and makes the program for the host.
 func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *runner, error) {
 	code := evbpf.Compile(l, filter)
 	maps := evbpf.Maps{Ring: d.rt.records, Gate: d.rt.gate}
@@ -87,7 +88,7 @@ func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *
 		d.maps = append(d.maps, maps.State)
 	}
 	key := code.Key()
-	p, err := code.Program(maps, d.rt.like(key))
+	p, err := code.Program(maps, d.rt.findByKey(key))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,8 +98,8 @@ func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *
 	return code, r, nil
 }
 
-// records is the ring that all definitions on the host write to. It hands on to the Recorder
-// of the one that runs.
+// records is the ring that all definitions on the host write to. It passes records to
+// the Recorder of the one that runs.
 type records struct{ lanes []*lane }
 
 // Reserve implements bpf.RingWriter.
@@ -107,15 +108,15 @@ func (w records) Reserve(cpu, n int) []byte { return w.lanes[cpu].env.r.to.Reser
 // Submit implements bpf.RingWriter.
 func (w records) Submit(cpu int, keep bool) { w.lanes[cpu].env.r.to.Submit(cpu, keep) }
 
-// alike is a program of definitions, whose code is the same.
+// alike is a program shared by definitions with the same code.
 type alike struct {
 	key   string
 	prog  *bpf.Program // of one of them; its maps may be closed
 	users int
 }
 
-// like returns a program with that evbpf.Code.Key, or nil.
-func (rt *Runtime) like(key string) *bpf.Program {
+// findByKey returns a program with that evbpf.Code.Key, or nil.
+func (rt *Runtime) findByKey(key string) *bpf.Program {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	if a := rt.alike[key]; a != nil {
@@ -124,8 +125,8 @@ func (rt *Runtime) like(key string) *bpf.Program {
 	return nil
 }
 
-// share notes that a definition uses the program with that key, and returns the key, of
-// which there is one copy then.
+// share records that a definition uses the program with that key, and returns the
+// shared copy of the key.
 func (rt *Runtime) share(key string, p *bpf.Program) string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -148,8 +149,8 @@ func (rt *Runtime) unshare(key string) {
 	}
 }
 
-// Hit runs the program at a hit, and reports whether its filter lets it pass. It is for
-// probe.Kprobe.Filter.
+// Hit runs the program at a hit, and reports whether its filter accepts the hit. It
+// is for probe.Kprobe.Filter.
 func (d *Definition) Hit(c *probe.Context) bool { return d.run(d.main, c) != evbpf.Filtered }
 
 // Access is Hit for probe.Watch.Handler.
@@ -158,7 +159,7 @@ func (d *Definition) Access(c *probe.Context) { d.run(d.main, c) }
 // Return is for probe.Kretprobe.Return.
 func (d *Definition) Return(c *probe.Context) { d.run(d.main, c) }
 
-// Post makes the handler that records what stands behind the probed instruction, for
+// Post makes the handler that records the state after the probed instruction, for
 // probe.Kprobe.Post.
 func (d *Definition) Post() (func(*probe.Context), error) {
 	var err error
@@ -169,7 +170,7 @@ func (d *Definition) Post() (func(*probe.Context), error) {
 func (d *Definition) run(r *runner, c *probe.Context) (answer uint64) {
 	if !d.filtered && !d.rt.wants(r.gate) {
 		add(&r.cells[c.CPU].answers[evbpf.Unwanted], 1)
-		return evbpf.Unwanted // as it would say itself
+		return evbpf.Unwanted // as the program itself would answer
 	}
 	d.to.Begin(c.CPU)
 	answer, _ = r.run(c, false)
@@ -178,12 +179,11 @@ func (d *Definition) run(r *runner, c *probe.Context) (answer uint64) {
 }
 
 // keptArg is how many bytes of a kretprobe's private memory an argument from the
-// stack takes: its value, and 1 where it could not be read.
+// stack takes: its value, and 1 if it could not be read.
 const keptArg = 8 + 1
 
-// EntrySize is probe.Kretprobe.DataSize for a definition of returns: what the program
-// needs of the entry as bpf.PutEntry writes it, and behind it the arguments from the
-// stack.
+// EntrySize is probe.Kretprobe.DataSize for a definition of returns: the data of
+// bpf.PutEntry, followed by the arguments from the stack.
 func (d *Definition) EntrySize() int { return bpf.EntrySize + keptArg*len(d.main.stack) }
 
 // Entry is for probe.Kretprobe.Entry.
@@ -200,30 +200,31 @@ func (d *Definition) Entry(c *probe.Context) int {
 	return 0
 }
 
-// Rejected returns how many hits the filter has ended, on the host and as the guest
-// says. It may be asked for behind Drop.
-func (d *Definition) Rejected() uint64 { return d.answered(evbpf.Filtered) }
+// CountRejected returns how many hits the filter has rejected, on the host and as
+// reported by the guest. It may be called after Drop.
+func (d *Definition) CountRejected() uint64 { return d.countAnswers(evbpf.Filtered) }
 
-// Unwanted is Rejected for those that made no record because nobody wanted any.
-func (d *Definition) Unwanted() uint64 { return d.answered(evbpf.Unwanted) }
+// CountUnwanted is CountRejected for hits that made no record because there was no
+// reader.
+func (d *Definition) CountUnwanted() uint64 { return d.countAnswers(evbpf.Unwanted) }
 
-func (d *Definition) answered(answer int) uint64 {
+func (d *Definition) countAnswers(answer int) uint64 {
 	if d.main == nil {
 		return d.last[answer]
 	}
-	n := d.main.answered(answer)
+	n := d.main.countAnswers(answer)
 	if d.guest != nil {
-		n += d.guest.answered(answer)
+		n += d.guest.countAnswers(answer)
 	}
 	return n
 }
 
-// drop forgets what d has. The engine keeps the handlers of a kretprobe whose calls may
-// yet return, and never runs them again.
+// drop releases everything d holds. The engine keeps the handlers of a kretprobe
+// whose calls may yet return, and never runs them again.
 func (d *Definition) drop() {
 	last := [4]uint64{}
 	for i := range last {
-		last[i] = d.answered(i)
+		last[i] = d.countAnswers(i)
 	}
 	for _, m := range d.maps {
 		m.Close()
@@ -236,6 +237,6 @@ func (d *Definition) drop() {
 
 // setGate writes a gate.
 func setGate(gate *bpf.Map, to evbpf.Gate) {
-	// An array has its first key, whatever stands in its memory.
+	// The first key of an array always exists, whatever its memory contains.
 	_ = gate.Update(make([]byte, 4), [][]byte{binary.LittleEndian.AppendUint64(nil, uint64(to))}, bpf.UpdateAny)
 }

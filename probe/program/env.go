@@ -25,25 +25,28 @@ const (
 	maxPCs  = 127
 )
 
-// env answers the helpers of a program that runs at an exit. It belongs to one
-// vCPU's thread, and is about one hit at a time. Memory is read with the rights of
-// the probed code, as it is in the guest.
+// env implements the helpers of a program that runs at an exit. It belongs to one
+// vCPU's thread, and handles one hit at a time. Memory is read with the rights of the
+// probed code, as in the guest.
 type env struct {
 	rt    *Runtime
 	r     *runner
 	c     *probe.Context
-	entry bool // the probe is at a function's first instruction: it can be left from here
+	entry bool // the probe is at a function's first instruction: the function can return from here
 
-	// What is done when the program has ended, so that it sees the hit as it was.
+	// Actions for when the program has ended, so that it sees the hit unchanged.
 	taken bool // the function returns value to back: override_return was called
 	value uint64
 	back  guest.GVA
-	regs  [x86.PtRegsSize / 8]uint64 // by their numbers in struct pt_regs,
-	set   uint32                     // those of these bits
+	regs  [x86.PtRegsSize / 8]uint64 // by their numbers in struct pt_regs
+	set   uint32                     // which of them are set, as bits
 
-	looked, known bool // for the task, and there is one
+	recordAt     uint64 // address of the record of the program's event; 0: no record
+	made, record bool   // it was requested, and could be made
+
+	looked, known bool // looked for the task, and found one
 	task          guest.Task
-	read          linux.Read // what the kernel says of the task, with its own rights
+	read          linux.Read // the kernel's data on the task, read with the kernel's rights
 
 	pcs [maxSkip + maxPCs]guest.GVA
 }
@@ -56,15 +59,16 @@ func newEnv(rt *Runtime) *env {
 	return e
 }
 
-// begin is for the next hit.
+// begin prepares e for the next hit.
 func (e *env) begin(r *runner, c *probe.Context, entry bool) {
 	e.r, e.c, e.entry, e.taken, e.set, e.looked = r, c, entry, false, 0, false
+	e.recordAt, e.made = 0, false
 }
 
 // Now implements bpf.Env.
 func (e *env) Now() uint64 { return uint64(e.rt.cfg.Now()) }
 
-// current looks for the interrupted task, once in a hit.
+// current looks up the interrupted task, once per hit.
 func (e *env) current() bool {
 	if !e.looked {
 		e.looked, e.known = true, e.c.Task(&e.task)
@@ -88,7 +92,7 @@ func (e *env) Task() uint64 {
 	return uint64(e.task.At)
 }
 
-// UIDGID implements bpf.Env. What is not known is 0.
+// UIDGID implements bpf.Env. Unknown numbers are 0.
 func (e *env) UIDGID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {
 		return 0
@@ -100,7 +104,7 @@ func (e *env) UIDGID() uint64 {
 	return uint64(gid)<<32 | uint64(uid)
 }
 
-// CgroupID implements bpf.Env. What is not known is 0.
+// CgroupID implements bpf.Env. An unknown number is 0.
 func (e *env) CgroupID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {
 		return 0
@@ -124,7 +128,20 @@ func (e *env) Comm(b *[16]byte) {
 }
 
 // ReadKernel implements bpf.Env.
-func (e *env) ReadKernel(addr uint64, p []byte) error { return e.c.ReadAsGuest(guest.GVA(addr), p) }
+func (e *env) ReadKernel(addr uint64, p []byte) error {
+	if e.recordAt != 0 && addr-e.recordAt < bpf.MaxRecord {
+		if !e.made {
+			at, _ := e.r.of.Record(e.c)
+			e.made, e.record = true, at != 0
+		}
+		if !e.record {
+			return errNoRecord
+		}
+	}
+	return e.c.ReadAsGuest(guest.GVA(addr), p)
+}
+
+var errNoRecord = errors.New("the event has no record")
 
 // ReadUser implements bpf.Env.
 func (e *env) ReadUser(addr uint64, p []byte) error { return e.c.ReadAsGuest(guest.GVA(addr), p) }
@@ -138,7 +155,7 @@ func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
 	}
 	most := len(e.pcs)
 	if user == (e.c.CPL == 3) {
-		most = min(skip+len(pcs), most) // the rest is not asked for
+		most = min(skip+len(pcs), most) // the rest is not needed
 	}
 	kernel, users := e.c.Stacks(e.pcs[:most])
 	all := e.pcs[:kernel]
@@ -163,8 +180,8 @@ func (e *env) FuncIP() uint64 { return uint64(e.c.Addr) }
 // Cookie implements bpf.Env.
 func (e *env) Cookie() uint64 { return e.r.cookie }
 
-// Watched implements bpf.Env.
-func (e *env) Watched(number uint64) uint64 {
+// WatchNumber implements bpf.Env.
+func (e *env) WatchNumber(number uint64) uint64 {
 	switch w := &e.c.Watched; {
 	case number == 0:
 		return w.Old
@@ -198,8 +215,8 @@ var errNoStop = errors.New("nothing can be stopped here")
 
 var errNotEntry = errors.New("only a program at a function's entry can make it return")
 
-// OverrideReturn implements bpf.Env: the function is left before its first
-// instruction, when the program has ended. The last value counts.
+// OverrideReturn implements bpf.Env: when the program has ended, the function returns
+// before its first instruction. The last value counts.
 func (e *env) OverrideReturn(v uint64) (err error) {
 	if !e.entry {
 		return errNotEntry
@@ -211,7 +228,7 @@ func (e *env) OverrideReturn(v uint64) (err error) {
 	return nil
 }
 
-// SetReg implements bpf.Env: the register has the value when the program has ended.
+// SetReg implements bpf.Env: the register gets the value when the program has ended.
 func (e *env) SetReg(n, v uint64) error {
 	if !bpf.SettableReg(n) {
 		return errNoRegister
@@ -220,7 +237,7 @@ func (e *env) SetReg(n, v uint64) error {
 	return nil
 }
 
-// Stop implements bpf.Env: the vCPU stops by the program.
+// Stop implements bpf.Env: the vCPU stops, with the program as the cause.
 func (e *env) Stop(all bool) error {
 	if all && e.rt.cfg.StopAll == nil || e.r.of == nil {
 		return errNoStop
@@ -241,8 +258,8 @@ func (e *env) Poke(addr uint64, p []byte) error {
 	return err
 }
 
-// end does what the program has asked for, and reports whether that has made the function
-// return.
+// end performs the actions requested by the program, and reports whether one of them
+// made the function return.
 func (e *env) end() (taken bool) {
 	for set := e.set; set != 0; set &= set - 1 {
 		n := bits.TrailingZeros32(set)

@@ -2,7 +2,7 @@ package program
 
 import (
 	"bytes"
-	"errors"
+	"debug/elf"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,9 +12,10 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
+	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -25,52 +26,40 @@ const (
 	strings_ guest.GVA = 0xffffffff84000000
 )
 
-// image is a guest's symbols in plain Go.
-type image struct{ profile guest.Profile }
+// parsed is the guest's image: a function of nops, a stack, and a string.
+var parsed = sync.OnceValues(func() (*guest.Image, error) {
+	const readable, writable = elf.PF_R, elf.PF_R | elf.PF_W
+	f := elfbuild.File{Entry: text, Segments: []elfbuild.Segment{
+		{Section: ".text", VAddr: text, PAddr: 0x100000, Flags: readable | elf.PF_X, Data: slices.Repeat([]byte{0x90}, page)},
+		{Section: ".stack", VAddr: stack, PAddr: 0x200000, Flags: writable, MemSize: page},
+		{Section: ".strings", VAddr: strings_, PAddr: 0x300000, Flags: readable, Data: []byte("/etc/passwd\x00"), MemSize: page},
+	}, Symbols: []elfbuild.Symbol{{Name: "vfs_read", Addr: text, Size: 0x370, Type: elf.STT_FUNC}}}
+	return f.Image()
+})
 
-func (image) Lookup(name string) (guest.Symbol, error) {
-	if name == "vfs_read" {
-		return guest.Symbol{Name: name, Addr: text, Size: 0x370, Kind: guest.SymFunc}, nil
-	}
-	return guest.Symbol{}, guest.ErrSymbolNotFound
-}
-
-func (i image) Find(addr guest.GVA) (guest.Symbol, bool) {
-	if addr >= text && addr < text+0x370 {
-		s, _ := i.Lookup("vfs_read")
-		return s, true
-	}
-	return guest.Symbol{}, false
-}
-
-func (i image) Symbols() []guest.Symbol {
-	s, _ := i.Lookup("vfs_read")
-	return []guest.Symbol{s}
-}
-
-func (image) Text(user bool) []guest.Range {
-	if user {
-		return nil
-	}
-	return []guest.Range{{Start: text, End: text + page}}
-}
-
-func (image) Constant(guest.GVA, int) []byte              { return nil }
-func (image) Data(guest.GVA, guest.GVA) string            { return "" }
-func (image) FrameRule(guest.GVA) (guest.FrameRule, bool) { return guest.FrameRule{}, false }
-func (i image) Profile() (guest.Profile, error)           { return i.profile, nil }
-func (image) IsText(addr guest.GVA) bool                  { return addr >= text && addr < text+page }
-func (image) Code(_ guest.GVA, n int) []byte              { return slices.Repeat([]byte{0x90}, n) }
-func (image) Blacklisted(guest.GVA) string                { return "" }
-
-// fake is a guest in plain memory that a test hits itself, with memory that it
-// shares at made-up addresses.
-type fake struct {
-	engine  *probe.Engine
+// image is the guest's image with the profile that a test gives it.
+type image struct {
+	*guest.Image
 	profile guest.Profile
-	can     probe.Capabilities
-	pages   map[guest.GVA]*[page]byte
-	next    guest.GVA
+}
+
+func (i image) Profile() (guest.Profile, error) { return i.profile, nil }
+
+func newImage(t testing.TB, p guest.Profile) image {
+	t.Helper()
+	img, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image{img, p}
+}
+
+// fake is a guest that a test hits itself, with memory that the runtime shares at
+// invented addresses.
+type fake struct {
+	*probetest.Fake
+	t      testing.TB
+	engine *probe.Engine
 
 	mu     sync.Mutex
 	left   int          // bytes of shared memory
@@ -79,71 +68,35 @@ type fake struct {
 	stops  int
 }
 
-var errBad = errors.New("bad address")
-
 func newFake(t testing.TB) *fake { return newFakeOf(t, profile, probe.Capabilities{}) }
 
 func newFakeOf(t testing.TB, p guest.Profile, can probe.Capabilities) *fake {
 	t.Helper()
-	f := &fake{profile: p, can: can, pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20, base: kernelData}
-	f.set(text, slices.Repeat([]byte{0x90}, page))
-	f.set(stack, make([]byte, page))
-	f.set(strings_, []byte("/etc/passwd\x00"))
+	img := newImage(t, p)
+	f := &fake{t: t, left: 64 << 20, base: kernelData}
 	var err error
-	if f.engine, err = probe.New(f, probe.Options{}); err != nil {
+	if f.Fake, err = probetest.NewFake(probetest.FakeOptions{
+		CPUs: 2, Still: true, Bare: true, Image: img.Image,
+		Symbols: func(*guest.Image) probe.Symbols { return img }, Can: func(bool) probe.Capabilities { return can },
+	}); err != nil {
 		t.Fatal(err)
 	}
+	f.engine = f.Engine()
 	return f
 }
 
+// set writes to the guest's memory.
 func (f *fake) set(addr guest.GVA, p []byte) {
-	for len(p) > 0 {
-		b := f.pages[addr&^(page-1)]
-		if b == nil {
-			b = new([page]byte)
-			f.pages[addr&^(page-1)] = b
-		}
-		n := copy(b[addr%page:], p)
-		p, addr = p[n:], addr+guest.GVA(n)
+	f.t.Helper()
+	b, err := f.BytesAt(addr, len(p))
+	if err != nil {
+		f.t.Fatal(err)
 	}
+	copy(b, p)
 }
 
-func (f *fake) NumCPU() int { return 2 }
+func (f *fake) stop(do func() error) error { f.stops++; return do() }
 
-func (f *fake) Capabilities(bool) probe.Capabilities { return f.can }
-
-func (f *fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	for len(p) > 0 {
-		b := f.pages[addr&^(page-1)]
-		if b == nil {
-			return errBad
-		}
-		n := copy(p, b[addr%page:])
-		p, addr = p[n:], addr+guest.GVA(n)
-	}
-	return nil
-}
-
-func (f *fake) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	f.set(addr, p)
-	return nil
-}
-
-func (f *fake) Stop(do func(probe.World) error) error { return do(f) }
-
-func (f *fake) AllocExec(_ guest.GVA, size int) (guest.GVA, error) {
-	a := f.next
-	f.set(a, make([]byte, size))
-	f.next += guest.GVA(size+page-1) &^ (page - 1)
-	return a, nil
-}
-
-func (f *fake) WriteExec(addr guest.GVA, p []byte) error      { f.set(addr, p); return nil }
-func (f *fake) Symbols() probe.Symbols                        { return image{f.profile} }
-func (f *fake) PatchText(addr guest.GVA, _, new []byte) error { f.set(addr, new); return nil }
-func (f *fake) CPU(int) probe.State                           { return probe.State{Regs: new(probe.Regs)} }
-func (f *fake) Words([]code.Range, func(guest.GVA)) bool      { return false }
-func (f *fake) stop(do func() error) error                    { f.stops++; return do() }
 func (f *fake) hit(cpu int, regs *probe.Regs) probe.Verdict {
 	regs.RIP = uint64(text)
 	return f.engine.Hit(cpu, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
@@ -186,8 +139,8 @@ func (f *fake) FreeShared(addr guest.GVA) {
 	panic(fmt.Sprintf("nothing is held at %v", addr))
 }
 
-// SharedAt implements Shared.
-func (f *fake) SharedAt(user bool) guest.GVA {
+// SharedBase implements Shared.
+func (f *fake) SharedBase(user bool) guest.GVA {
 	if user {
 		return userData
 	}
@@ -259,7 +212,7 @@ func example(t testing.TB, name string) []byte {
 	return b
 }
 
-// sink collects what is recorded and emitted.
+// sink collects the recorded and emitted data.
 type sink struct {
 	id    uint32
 	depth int    // Begin and End

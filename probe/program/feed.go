@@ -10,27 +10,27 @@ import (
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
-// feed is the rings that are drained: an event.Feed.
+// feed is the set of rings to drain: an event.Feed.
 type feed struct {
-	mu    sync.Mutex // guards all below, and is held while rings are read
+	mu    sync.Mutex // guards all fields below, and is held while rings are read
 	rings []*ring
 
-	all, returns bool // whose records are wanted
+	all, returns bool // whether all records, or only records of returns, are wanted
 }
 
-// ring is a ring that is drained.
+// ring is a ring to drain.
 type ring struct {
 	m     *bpf.Map
 	to    func(bpf.Record)
-	after func() // behind each pass; may be nil
-	guest bool   // the guest writes into it, and cannot wake anyone
-	timed bool   // it is of definitions: its records have the times at which they were made
-	own   bool   // whoever has it reads it, and nobody else: it does not matter what is wanted
-	seen  []pass // of a timed one, those that still say something
+	after func() // called after each pass; may be nil
+	guest bool   // the guest writes to it, and cannot wake the hub
+	timed bool   // it belongs to definitions: its records have the times at which they were made
+	own   bool   // only its owner reads it: it is drained whether or not records are wanted
+	seen  []pass // of a timed one, the passes that still matter
 }
 
-// pass is that a ring was looked at: what has a place from head on was reserved later,
-// and has a later time.
+// pass records a look at a ring: a record at or after head was reserved later, and
+// has a later time.
 type pass struct {
 	time int64
 	head uint64
@@ -40,8 +40,8 @@ const (
 	// slack is how long after its time a record may be reserved: one with texts is made
 	// elsewhere first.
 	slack = time.Millisecond
-	// patience is how long a record that is being written keeps later ones from being
-	// sure. It is not less than the hub's window.
+	// patience is how long a record that is being written delays later ones. It is
+	// not less than the hub's window.
 	patience = 50 * time.Millisecond
 )
 
@@ -65,9 +65,9 @@ func (rt *Runtime) Poll() (n int, sure int64, active bool) {
 	return n, sure, active
 }
 
-// drain takes out what is published, and returns how much, and the time before which
-// nothing more will come. A producer that never stops does not hold it up: a ring is
-// read once around.
+// drain takes out the published records, and returns their number, and a time before
+// which no more will come. It reads a ring only once around, so a producer that never
+// stops does not hold it up.
 func (r *ring) drain(now int64) (n int, sure int64) {
 	d := r.empty()
 	if !r.timed {
@@ -75,7 +75,7 @@ func (r *ring) drain(now int64) (n int, sure int64) {
 	}
 	sure = now
 	for _, at := range d.Open {
-		if t, ok := r.reserved(at); ok && now-t < int64(patience) {
+		if t, ok := r.reserveTime(at); ok && now-t < int64(patience) {
 			sure = t
 			break
 		}
@@ -87,9 +87,9 @@ func (r *ring) drain(now int64) (n int, sure int64) {
 	return d.Records, sure
 }
 
-// reserved returns a time before the one at which the record at a position was
-// reserved; ok is false when it is too long ago.
-func (r *ring) reserved(at uint64) (t int64, ok bool) {
+// reserveTime returns a time before the reservation of the record at a position; ok
+// is false if that is too long ago.
+func (r *ring) reserveTime(at uint64) (t int64, ok bool) {
 	for _, p := range r.seen {
 		if p.head <= at {
 			t, ok = p.time, true
@@ -103,8 +103,9 @@ func (r *ring) take(rec bpf.Record) bool {
 	return true
 }
 
-// drained begins to drain a ring: the guest, which writes into it, wakes nobody.
-func (rt *Runtime) drained(r *ring) {
+// startDraining begins to drain a ring that the guest writes to, because the guest
+// cannot wake the hub.
+func (rt *Runtime) startDraining(r *ring) {
 	f := &rt.feed
 	f.mu.Lock()
 	f.rings = append(f.rings, r)
@@ -112,19 +113,19 @@ func (rt *Runtime) drained(r *ring) {
 	rt.cfg.Wake()
 }
 
-// wants reports whether records are wanted that this gate lets pass.
+// wants reports whether records that this gate lets pass are wanted.
 func (rt *Runtime) wants(g evbpf.Gate) bool { return evbpf.Gate(rt.gateNow.Load()) >= g }
 
-// Want says whether anyone reads all records. Without a reader definitions make none, and
-// those of objects stay in their rings, as long as there is room. The first reader gets
-// none of these: nobody knows their times any more.
+// Want says whether there is a reader of all records. Without a reader definitions
+// make no records, and records of objects stay in their rings, as long as there is
+// room. The first reader does not get them, because their times are no longer known.
 func (rt *Runtime) Want(on bool) { rt.want(&rt.feed.all, on) }
 
-// WantReturns is Want for one who reads the records of definitions of returns alone: others
-// make none for that.
+// WantReturns is Want for a reader of only the records of definitions of returns: for
+// it, other definitions make no records.
 func (rt *Runtime) WantReturns(on bool) { rt.want(&rt.feed.returns, on) }
 
-// want changes who reads records. Callers call it one at a time.
+// want changes which records are wanted. Callers call it one at a time.
 func (rt *Runtime) want(who *bool, on bool) {
 	f := &rt.feed
 	f.mu.Lock()
@@ -150,7 +151,7 @@ func (rt *Runtime) want(who *bool, on bool) {
 	rt.cfg.Wake()
 }
 
-// empty takes out of a ring all that is published. Callers hold the feed's mu.
+// empty takes all published records out of a ring. Callers hold the feed's mu.
 func (r *ring) empty() bpf.Drained {
 	d := r.m.DrainPast(true, r.take)
 	if r.after != nil {
@@ -166,7 +167,7 @@ func (f *feed) flush(r *ring) {
 	r.empty()
 }
 
-// remove drains a ring for the last time and forgets it.
+// remove drains a ring for the last time and drops it.
 func (f *feed) remove(r *ring) {
 	f.flush(r)
 	f.mu.Lock()
@@ -174,12 +175,12 @@ func (f *feed) remove(r *ring) {
 	f.rings = slices.DeleteFunc(f.rings, func(have *ring) bool { return have == r })
 }
 
-// renew is for memory that begins anew.
+// renew is called when the memory of rings was reset.
 func (f *feed) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rings {
-		r.empty() // it finds out
+		r.empty() // it notices by itself
 		r.seen = nil
 	}
 }

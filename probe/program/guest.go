@@ -22,23 +22,23 @@ type guestForm struct {
 
 	mu    sync.Mutex
 	cpus  []formCounts
-	final bool // the counts are: what comes out of the ring now was counted as missed
+	final bool // the counts are final: later records from the ring were counted as missed
 }
 
-// formCounts are a form's on one vCPU.
+// formCounts are the counts of a form on one vCPU.
 type formCounts struct {
 	drained uint64 // records that came out of the ring
 	gone    uint64 // records that did not, and never will
-	lost    uint64 // losses that the recorder knows of
+	lost    uint64 // losses that the recorder was given
 }
 
-// ToGuest makes the form of d that runs in the guest, for a probe that is not
-// registered yet and will be at addr; user says that this is code of CPL3. Of a
-// definition of returns it is the return stage, and entry is what it needs at the
-// function's entry. The error is the reason why it runs on the host alone.
-func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Stage, err error) {
+// CompileGuest makes the form of d that runs in the guest, for a probe that is not
+// registered yet and will be at addr; user says that this is code of CPL3. For a
+// definition of returns it is the return stage, and entry is the stage that it needs
+// at the function's entry. The error is the reason why it runs only on the host.
+func (d *Definition) CompileGuest(addr guest.GVA, user bool) (stage, entry *probe.Stage, err error) {
 	rt := d.rt
-	if err := rt.where(d.main.prog, user); err != nil {
+	if err := rt.checkGuest(d.main.prog, user); err != nil {
 		return nil, nil, err
 	}
 	if d.code.MaxRecord() > guestRingSize/2-64 {
@@ -81,8 +81,8 @@ func (g *guestForm) close() {
 	}
 }
 
-// answered returns how many runs have returned that answer.
-func (g *guestForm) answered(answer int) (n uint64) {
+// countAnswers returns how many runs have returned that answer.
+func (g *guestForm) countAnswers(answer int) (n uint64) {
 	for cpu := range g.cpus {
 		c := g.blocks.counts(cpu)
 		n += c.answers[answer]
@@ -90,8 +90,8 @@ func (g *guestForm) answered(answer int) (n uint64) {
 	return n
 }
 
-// countLost tells the recorder what is lost: what found no room in the ring, or never
-// came out of it, and at returns also runs that there were not.
+// countLost reports losses to the recorder: records that found no room in the ring,
+// or never came out of it, and at returns also runs that did not happen.
 func (g *guestForm) countLost() {
 	for cpu := range g.cpus {
 		c := g.blocks.counts(cpu)
@@ -110,42 +110,44 @@ func (g *guestForm) countLost() {
 	}
 }
 
-// came notes that a record of a vCPU has come out of the ring, and reports whether it
-// counts: a run that goes on behind the end of its definition may publish one yet.
-func (g *guestForm) came(cpu int) bool {
+// noteDrained records that a record of a vCPU has come out of the ring, and reports
+// whether it counts: a run that continues after the end of its definition may still
+// publish one.
+func (g *guestForm) noteDrained(cpu int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if cpu < len(g.cpus) { // else the guest has made it up
+	if cpu < len(g.cpus) { // otherwise the guest has invented the vCPU
 		g.cpus[cpu].drained++
 	}
 	return !g.final
 }
 
-// settle makes the accounts of a vCPU final: so many runs that have ended have recorded
-// a hit, so many have not ended. It returns how many of these have published their
-// record. All that is published has come out of the ring; the guest does not run.
+// settle finalizes the counts of a vCPU: recorded runs that have ended have recorded
+// a hit, and running ones have not ended. It returns how many of the latter have
+// published their record. All published records must have come out of the ring, and
+// the guest must not run.
 func (g *guestForm) settle(cpu int, recorded, running uint64) (published uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.final = true
 	k := &g.cpus[cpu]
 	if k.drained < recorded {
-		k.gone += recorded - k.drained // somebody has written over them
+		k.gone += recorded - k.drained // records were overwritten
 		k.drained = recorded
 		return 0
 	}
 	return min(running, k.drained-recorded)
 }
 
-// reopen is for runs in memory that begins anew: their records count.
+// reopen resets the counts for memory that was reset: records of its runs count.
 func (g *guestForm) reopen() {
 	g.mu.Lock()
 	g.final = false
 	g.mu.Unlock()
 }
 
-// Drop gives back what definitions take, behind their last records, and makes their
-// counts final. Their probes must have been unregistered.
+// Drop releases the resources of definitions after their last records, and finalizes
+// their counts. Their probes must have been unregistered.
 func (rt *Runtime) Drop(ds ...*Definition) {
 	var bs []*blocks
 	var forms []*guestForm
@@ -155,7 +157,7 @@ func (rt *Runtime) Drop(ds ...*Definition) {
 		}
 	}
 	if len(forms) > 0 {
-		rt.Poll() // most of what there is, while the guest runs
+		rt.Poll() // most of the records, while the guest runs
 		rt.retire(bs, func() {
 			for i := range rt.defs {
 				rt.defs[i].flush(&rt.feed)
@@ -174,10 +176,10 @@ func (rt *Runtime) Drop(ds ...*Definition) {
 // guestRingSize is the size of the ring that all definitions write into, in bytes.
 const guestRingSize = 4 << 20
 
-// guestRing is what the definitions in the guest at one privilege share. It is
-// made when the first one comes.
+// guestRing is the shared ring of the definitions in the guest at one privilege. It
+// is made for the first one.
 type guestRing struct {
-	some    sync.Mutex // held while definitions come and go; taken before mu
+	some    sync.Mutex // held while definitions are added and removed; taken before mu
 	drained *ring
 
 	mu   sync.Mutex
@@ -188,7 +190,7 @@ type guestRing struct {
 	err  error
 }
 
-// maps returns the maps of a program (evbpf.Maps), but for its state.
+// maps returns the maps of a program (evbpf.Maps), without its state.
 func (r *guestRing) maps(rt *Runtime, user bool) ([]*bpf.Map, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,8 +212,8 @@ func (r *guestRing) make(rt *Runtime, user bool) (err error) {
 	return nil
 }
 
-// add makes a definition known; with the first one the ring is drained. The feed is
-// never called with mu held, because it takes mu with its own lock held.
+// add adds a definition; from the first one on the ring is drained. The feed is never
+// called with mu held, because it takes mu with its own lock held.
 func (r *guestRing) add(rt *Runtime, g *guestForm) {
 	r.some.Lock()
 	defer r.some.Unlock()
@@ -220,12 +222,12 @@ func (r *guestRing) add(rt *Runtime, g *guestForm) {
 	r.to[g.mark()] = g
 	r.mu.Unlock()
 	if first {
-		r.drained = &ring{m: r.ring, to: r.record, after: r.lost, guest: true, timed: true}
-		rt.drained(r.drained)
+		r.drained = &ring{m: r.ring, to: r.record, after: r.countLost, guest: true, timed: true}
+		rt.startDraining(r.drained)
 	}
 }
 
-// flush takes out all that is published.
+// flush takes out all published records.
 func (r *guestRing) flush(f *feed) {
 	r.some.Lock()
 	defer r.some.Unlock()
@@ -234,10 +236,10 @@ func (r *guestRing) flush(f *feed) {
 	}
 }
 
-// mark is what stands in the records of g.
+// mark is the mark in the records of g.
 func (g *guestForm) mark() uint32 { return g.d.to.Mark(g.d.layout.Moment) }
 
-// drop forgets a definition, behind its last records.
+// drop removes a definition, after its last records.
 func (r *guestRing) drop(rt *Runtime, g *guestForm) {
 	r.some.Lock()
 	defer r.some.Unlock()
@@ -251,8 +253,8 @@ func (r *guestRing) drop(rt *Runtime, g *guestForm) {
 	}
 }
 
-// record hands on one record; those of a definition that is gone, and those
-// that the guest made up, go nowhere.
+// record passes on one record; records of a definition that is gone, and those that
+// the guest has invented, are dropped.
 func (r *guestRing) record(rec bpf.Record) {
 	mark, ok := event.MarkOf(rec.Data)
 	if !ok {
@@ -261,13 +263,13 @@ func (r *guestRing) record(rec bpf.Record) {
 	r.mu.Lock()
 	g := r.to[mark]
 	r.mu.Unlock()
-	if g != nil && g.came(rec.CPU) {
+	if g != nil && g.noteDrained(rec.CPU) {
 		g.d.to.PutRecord(rec.CPU, rec.Data)
 	}
 }
 
-// lost counts what found no room in the ring, per definition.
-func (r *guestRing) lost() {
+// countLost counts the records that found no room in the ring, per definition.
+func (r *guestRing) countLost() {
 	r.mu.Lock()
 	forms := make([]*guestForm, 0, len(r.to))
 	for _, g := range r.to {
@@ -279,8 +281,8 @@ func (r *guestRing) lost() {
 	}
 }
 
-// want sets the gate, if there is one. Behind a reset it must be called
-// again, as the gate is in the guest's memory.
+// want sets the gate, if there is one. It must be called again after a reset, because
+// the gate is in the guest's memory.
 func (r *guestRing) want(to evbpf.Gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

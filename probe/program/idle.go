@@ -9,8 +9,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// idleEnv answers the helpers of a program that runs on no hit: there are neither
-// registers nor a task, and of the guest's memory there is the kernel's.
+// idleEnv implements the helpers of a program that does not run at a hit: there are
+// no registers and no task, and of the guest's memory only the kernel's.
 type idleEnv struct {
 	bpf.NoEnv
 	rt *Runtime
@@ -27,8 +27,8 @@ func (e idleEnv) ReadKernel(addr uint64, p []byte) error {
 	return e.rt.cfg.Read(guest.GVA(addr), p)
 }
 
-// idle finds one of Idle, nil where there is none.
-func (o *Object) idle(name string) *bpf.Program {
+// findIdle finds a program of Idle, nil if it is not there.
+func (o *Object) findIdle(name string) *bpf.Program {
 	for _, lp := range o.Idle {
 		if lp.Name() == name {
 			return lp.Program
@@ -37,10 +37,10 @@ func (o *Object) idle(name string) *bpf.Program {
 	return nil
 }
 
-// Sample returns a program of the object that is at no place in the guest as one that Sampled
-// runs; it is on the host. Only one may be made of each.
+// Sample returns a program of the object without a place in the guest, for sampling;
+// it is on the host. Only one may be made of each.
 func (o *Object) Sample(name string) *Program {
-	p := o.idle(name)
+	p := o.findIdle(name)
 	if p == nil {
 		panic("BUG: no program " + name)
 	}
@@ -51,15 +51,15 @@ func (o *Object) Sample(name string) *Program {
 	return s
 }
 
-// Sampled runs a program that Sample has returned, as a handler does.
-func (p *Program) Sampled(c *probe.Context) { p.run(c, false) }
+// RunSample runs a program returned by Sample, like a handler.
+func (p *Program) RunSample(c *probe.Context) { p.run(c, false) }
 
-// Run runs a program of the object that is at no place in the guest, on the caller's
-// thread. Values of each vCPU it has of its own, behind theirs: nobody else changes them
-// meanwhile. Its error is a *bpf.Fault, or that there is no such program.
-// Only one call at a time may run for an object that is not closed.
+// Run runs a program of the object without a place in the guest, on the caller's
+// thread. It has its own values in per-vCPU maps, after the vCPUs' values: no other
+// program changes them. Its error is a *bpf.Fault, or says that there is no such
+// program. Only one call at a time may run for an object that is not closed.
 func (o *Object) Run(name string) error {
-	p := o.idle(name)
+	p := o.findIdle(name)
 	if p == nil {
 		return fmt.Errorf("run program: no program %q", name)
 	}

@@ -1,38 +1,40 @@
 package program
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/sdt"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
-// Emitter takes what programs write into rings. *event.Source is one.
+// Emitter receives the data that programs write to rings. *event.Source is one.
 type Emitter interface {
 	Put(cpu int, time int64, data []byte) bool
 	Lose(cpu int, n uint64)
 }
 
-// Object is an object file that was loaded: programs and the maps that they
-// share.
+// Object is a loaded object file: programs and the maps that they share.
 type Object struct {
 	Programs []*Program // in the order of their names
 	LeftOut  []string   // functions that the guest does not have: see LoadOptions.Has
 
-	Idle []bpf.LoadedProgram // those that are at no place: see Run
+	Idle []bpf.LoadedProgram // programs without a place: see Run
 
 	rt     *Runtime
 	col    *bpf.Collection
 	shared map[string]*arena // of maps that are in the guest's memory
 	rings  []*ring
 	closed bool
-	script bool // its rings are read by whoever runs it
+	script bool // its rings are read by the script's runner
 }
 
 // Program is one program of an object.
@@ -45,38 +47,49 @@ type Program struct {
 	Why      string    // Place is OnHost: why
 	Warnings []bpf.Warning
 
+	// Record makes the record of the program's event (see Event), at a hit. It
+	// returns the record's address in the guest's kernel, 0 if it could not be made,
+	// and its bytes on the host, bpf.MaxRecord bytes. The context of a bpf.Event is
+	// the record; that of another kind has its address in place of orig_ax. It is set
+	// before the program is attached, and called like handlers.
+	Record func(c *probe.Context) (addr uint64, data []byte)
+	// RecordAt returns the address of the records of a vCPU, 0 if it has no records:
+	// a record is made when a program first reads it, unless it is the context.
+	RecordAt func(cpu int) uint64
+
 	obj    *Object
 	user   bool // it was loaded for code of CPL3
 	prog   *bpf.Program
 	made   machineCode
 	runner *runner
-	rings  bool // it writes into some
+	rings  bool // it writes to rings
 	blocks *blocks
 }
 
-// LoadOptions choose what is loaded, and how.
+// LoadOptions select what to load, and how.
 type LoadOptions struct {
-	Section string            // only programs in this section: see bpf.Selection; "" = all
-	At      string            // where programs attach to instead of what their sections say: PLACE of the only one, or NAME=PLACE[,...]
-	Set     map[string]string // constants: see bpf.Selection
-	OnHost  bool              // no program runs in the guest
-	Has     func(string) bool // see bpf.Selection
-	Budget  int64             // of each program; 0 = bpf.DefaultBudget
-	Strict  bool              // a program with warnings is refused
-	Unsafe  bool              // programs may change what the guest does: see bpf.Helper.ChangesGuest
+	Section string                                         // only programs in this section: see bpf.Selection; "" = all
+	At      string                                         // places to attach to instead of those in the section names: PLACE for the only program, or NAME=PLACE[,...]
+	Set     map[string]string                              // constants: see bpf.Selection
+	OnHost  bool                                           // no program runs in the guest
+	Has     func(string) bool                              // see bpf.Selection
+	Static  func(path string) ([]sdt.Probe, string, error) // likewise
+	Budget  int64                                          // of each program; 0 = bpf.DefaultBudget
+	Strict  bool                                           // a program with warnings is rejected
+	Unsafe  bool                                           // programs may change the guest: see bpf.Helper.ChangesGuest
 
-	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
+	// User reports whether a program attaches to code of CPL3; nil: none does.
 	User func(attachTo string) bool
 
-	// Lacks says why a helper has nothing to tell of this guest, "" where it has; nil: all have. Such calls are
-	// warned of, and refused with Strict.
+	// Lacks returns why a helper has no data in this guest, or ""; nil: all helpers
+	// have data. Calls of such helpers cause warnings, and are rejected with Strict.
 	Lacks func(bpf.Helper) string
 
-	script bool // its compiler makes no mistakes: they are not looked for
+	script bool // the compiler makes no mistakes: do not look for them
 }
 
-// Load loads an object file, which may be hostile. Errors say what is wrong with
-// it, or what it needs that there is not.
+// Load loads an object file, which may be hostile. Errors say what is wrong with it,
+// or which thing that it needs does not exist.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	sel, err := rt.selection(opt)
 	if err != nil {
@@ -89,15 +102,16 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	return rt.load(o, opt, allPlaced, rt.cfg.CPUs)
 }
 
-// LoadScript is Load for an object that a script was compiled to. Only its first programs,
-// so many as are said, are at places in the guest; Run runs the others, for which the maps
-// have values of one more vCPU.
+// LoadScript is Load for an object that a script was compiled to. Only the first
+// placed programs have places in the guest; Run runs the others, for which the maps
+// have values for one more vCPU.
 func (rt *Runtime) LoadScript(o *bpf.Object, placed int, opt LoadOptions) (*Object, error) {
 	opt.script = true
 	return rt.load(o, opt, placed, rt.cfg.CPUs+1)
 }
 
-// allPlaced stands for all programs of a collection, which leaves those out that only others go on as.
+// allPlaced means all programs of a collection, which omits programs that are only
+// reached by tail calls.
 const allPlaced = -1
 
 func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Object, error) {
@@ -107,8 +121,8 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	}
 	obj := &Object{rt: rt, LeftOut: o.LeftOut, script: opt.script}
 	if obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget); err != nil && pl.inGuest() {
-		// Memory that is shared is scarce.
-		pl.toHost(err.Error())
+		// Shared memory is scarce.
+		pl.moveToHost(err.Error())
 		obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget)
 	}
 	if err != nil {
@@ -142,29 +156,29 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	return obj, nil
 }
 
-// selection says what is loaded of a file.
+// selection returns the selection of programs in a file.
 func (rt *Runtime) selection(opt LoadOptions) (bpf.Selection, error) {
 	at, err := bpf.ParseAt(opt.At)
 	if err != nil {
 		return bpf.Selection{}, fmt.Errorf("load object: %w", err)
 	}
-	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, Has: opt.Has}
+	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, Has: opt.Has, Static: opt.Static}
 	if rt.cfg.Kernel != nil {
 		sel.Kernel = rt.cfg.Kernel()
 	}
 	return sel, nil
 }
 
-// Shared reports whether a map is in memory that the guest sees, because some
+// Shared reports whether a map is in memory shared with the guest, because some
 // program that uses it runs there.
 func (o *Object) Shared(m *bpf.Map) bool { return o.shared[m.Spec().Name] != nil }
 
 // Maps returns the maps of the object, by name.
 func (o *Object) Maps() map[string]*bpf.Map { return o.col.Maps }
 
-// Emit hands what is written into the rings of the object while somebody wants it
-// (Runtime.Want) to to(ring's name), with the time at which it came out of its ring, until
-// Close. Somebody always wants what a script writes.
+// Emit passes the data written to the object's rings, while it is wanted
+// (Runtime.Want), to to(ring's name), with the time at which it came out of its ring,
+// until Close. Data written by a script is always wanted.
 func (o *Object) Emit(to func(name string) Emitter) {
 	for name, m := range o.col.Maps {
 		if m.Spec().Kind != bpf.RingBuf {
@@ -178,7 +192,7 @@ func (o *Object) Emit(to func(name string) Emitter) {
 			}
 		}
 		r.after = func() {
-			// The ring does not say on which vCPU; the guest may write anything.
+			// The ring does not say on which vCPU; the guest may write any number.
 			now := m.RingStats().Lost
 			if now > lost && (r.own || o.rt.wants(evbpf.Open)) {
 				e.Lose(0, now-lost)
@@ -186,12 +200,12 @@ func (o *Object) Emit(to func(name string) Emitter) {
 			lost = now
 		}
 		o.rings = append(o.rings, r)
-		o.rt.drained(r)
+		o.rt.startDraining(r)
 	}
 }
 
-// inGuest are those of its programs in the guest.
-func (o *Object) inGuest() (bs []*blocks) {
+// guestBlocks returns the blocks of the programs in the guest.
+func (o *Object) guestBlocks() (bs []*blocks) {
 	for _, p := range o.Programs {
 		if p.blocks != nil {
 			bs = append(bs, p.blocks)
@@ -200,19 +214,19 @@ func (o *Object) inGuest() (bs []*blocks) {
 	return bs
 }
 
-// Settle ends the object's programs in the guest, behind the end of its probes: a run that
-// is under way has ended when it returns, where that takes no longer than the time that is
-// given, and no other begins. What is in the maps then is final, but for what Run adds.
-func (o *Object) Settle(wait time.Duration) { o.rt.end(o.inGuest(), wait, func() {}) }
+// Settle ends the object's programs in the guest, after their probes were removed:
+// when it returns, no new runs begin, and runs under way have ended unless that takes
+// longer than wait. The contents of the maps are then final, except for changes by
+// Run.
+func (o *Object) Settle(wait time.Duration) { o.rt.end(o.guestBlocks(), wait, func() {}) }
 
-// Close gives back what the object takes. Its probes must have been
-// unregistered.
+// Close releases the object's resources. Its probes must have been unregistered.
 func (o *Object) Close() {
 	if o.closed {
 		return
 	}
 	o.closed = true
-	bs := o.inGuest()
+	bs := o.guestBlocks()
 	var left atomic.Int64
 	left.Store(int64(len(bs)))
 	o.rt.retire(bs, func() {
@@ -230,10 +244,10 @@ func (o *Object) Close() {
 	}
 }
 
-// Attach makes p the handlers of a kprobe that is not registered yet. Addr is
-// where it will be; user says that this is code of CPL3, entry that it is a
-// function's first instruction, and refuse, when not "", why nothing at this place
-// can run in the guest.
+// Attach makes p the handlers of a kprobe that is not registered yet. addr is the
+// probe's future address; user says that this is code of CPL3, entry that it is a
+// function's first instruction. If refuse is not "", it is the reason why programs at
+// this place cannot run in the guest.
 func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refuse string) {
 	k.Pre = func(c *probe.Context) int {
 		if _, taken := p.run(c, entry); taken {
@@ -242,6 +256,13 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refu
 		return 0
 	}
 	k.Stage = p.stage(addr, user, refuse)
+}
+
+// Event returns the program's event, CATEGORY:NAME; ok is false for other programs.
+// Such a program needs Record.
+func (p *Program) Event() (name string, ok bool) {
+	name, ok = strings.CutPrefix(p.AttachTo, bpf.AtTracepoint)
+	return name, ok && strings.Contains(name, ":")
 }
 
 // AttachWatch makes p the handler of a watch that is not registered yet.
@@ -272,8 +293,8 @@ func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) 
 	return answer, taken
 }
 
-// stage makes the program's form for the guest, or says in Why what is against
-// that.
+// stage makes the program's form for the guest, or stores in Why the reason why it
+// cannot.
 func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	if p.Place != bpf.InGuest {
 		return nil
@@ -285,7 +306,7 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	case user != p.user:
 		err = errors.New("its maps are for code of the other privilege")
 	default:
-		p.blocks, err = p.obj.rt.stage(p.prog, p.made, addr, user, p.obj.again)
+		p.blocks, err = p.obj.rt.stage(p.prog, p.made, addr, user, p.obj.resetGlobals)
 	}
 	if err != nil {
 		p.Place, p.Why = bpf.OnHost, err.Error()
@@ -294,14 +315,16 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	return p.blocks.probe(false)
 }
 
-// again puts the first contents back into the maps of global variables.
-func (o *Object) again() {
+// resetGlobals restores the initial contents of the maps of global variables.
+func (o *Object) resetGlobals() {
 	for _, m := range o.col.Maps {
 		if s := m.Spec(); len(s.Contents) > 0 {
-			v := make([]byte, s.ValueSize)
-			copy(v, s.Contents)
-			// It has this very key, and values of this size.
-			_ = m.Update(make([]byte, 4), [][]byte{v}, bpf.UpdateAny)
+			for i := 0; i*int(s.ValueSize) < len(s.Contents); i++ {
+				key, v := binary.LittleEndian.AppendUint32(nil, uint32(i)), make([]byte, s.ValueSize)
+				copy(v, s.Contents[i*int(s.ValueSize):])
+				// The key exists, and values have this size.
+				_ = m.Update(key, [][]byte{v}, bpf.UpdateAny)
+			}
 		}
 	}
 }
@@ -309,13 +332,13 @@ func (o *Object) again() {
 // Stats are the counts of a program.
 type Stats struct {
 	Runs    uint64     // begun, on the host and in the guest
-	InGuest uint64     // of these: in the guest, as the guest says
+	InGuest uint64     // of these: in the guest, as reported by the guest
 	Faults  uint64     // ended early
-	Missed  uint64     // hits in the guest that came while a run was going on
+	Missed  uint64     // hits in the guest during another run
 	Last    *bpf.Fault // the latest one, or nil
 }
 
-// Stats returns the counts so far. They may be asked for after Close.
+// Stats returns the counts so far. It may be called after Close.
 func (p *Program) Stats() Stats {
 	s := p.runner.stats()
 	if b := p.blocks; b != nil {
@@ -336,8 +359,8 @@ func (p *Program) Code() []byte {
 	return p.blocks.code
 }
 
-// Loaded is what was loaded.
-func (p *Program) Loaded() *bpf.Program { return p.prog }
+// BPF returns the loaded program.
+func (p *Program) BPF() *bpf.Program { return p.prog }
 
 // Uses reports whether the program refers to a map of its object.
 func (p *Program) Uses(m *bpf.Map) bool { return slices.Contains(p.prog.Maps(), m) }

@@ -123,8 +123,8 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestRecord wants the records of a ring, in order, and the lost ones counted, from when
-// somebody wants them; before, they stay there, and wake nobody.
+// TestRecord: the records of a ring, in order, and the count of lost ones, from the
+// time that there is a reader; before that they stay in the ring, and wake no thread.
 func TestRecord(t *testing.T) {
 	f := newFake(t)
 	var wakes atomic.Uint64
@@ -196,8 +196,8 @@ func TestRecord(t *testing.T) {
 	o.Close()
 }
 
-// TestLoadRefusals is a table of what does not load, and of why programs do not
-// run in the guest.
+// TestLoadRefusals is a table of objects that do not load, and of reasons why
+// programs do not run in the guest.
 func TestLoadRefusals(t *testing.T) {
 	f := newFake(t)
 	count := example(t, "count.o")
@@ -314,8 +314,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestMapMemory wants one limit for the maps of all objects, and the memory back
-// behind the end of each.
+// TestMapMemory: one limit for the maps of all objects, whose memory is freed after
+// the end of each.
 func TestMapMemory(t *testing.T) {
 	f := newFake(t)
 	cfg := f.config()
@@ -370,7 +370,7 @@ func TestEndDuringReset(t *testing.T) {
 		}()
 		select {
 		case <-ended:
-		case <-bounds.Of(t).Done():
+		case <-bounds.Context(t).Done():
 			t.Error("the end of the object waits for the reset")
 		}
 	}

@@ -6,9 +6,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// placement is what is decided about an object before it is loaded: where each program runs, and where each map is.
+// placement is the plan for an object before it is loaded: where each program runs,
+// and where each map is.
 type placement struct {
-	why  []string          // by program: why it runs on the host; "": it need not
+	why  []string          // by program: why it runs on the host; "": it can run in the guest
 	user []bool            // by program: it is for code of CPL3
 	mem  map[string]*arena // of maps that programs in the guest use
 	heap *heap             // for the others
@@ -30,9 +31,9 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed, cpus int) (*plac
 		case opt.OnHost:
 			return "it was asked for", user
 		case p.Kind() == bpf.Watch:
-			return p.WhyHost(), user
+			return p.HostReason(), user
 		}
-		if err := rt.where(p.Program, user); err != nil {
+		if err := rt.checkGuest(p.Program, user); err != nil {
 			why = err.Error()
 		}
 		return why, user
@@ -44,11 +45,11 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed, cpus int) (*plac
 	return pl, nil
 }
 
-// inGuest reports whether some program runs there.
+// inGuest reports whether some program runs in the guest.
 func (pl *placement) inGuest() bool { return slices.Contains(pl.why, "") }
 
-// toHost gives up the guest for all programs.
-func (pl *placement) toHost(why string) {
+// moveToHost moves all programs to the host.
+func (pl *placement) moveToHost(why string) {
 	for i := range pl.why {
 		if pl.why[i] == "" {
 			pl.why[i] = why
@@ -57,7 +58,7 @@ func (pl *placement) toHost(why string) {
 	clear(pl.mem)
 }
 
-// memory is where a map goes.
+// memory returns the memory for a map.
 func (pl *placement) memory(name string) bpf.Memory {
 	if a := pl.mem[name]; a != nil {
 		return a

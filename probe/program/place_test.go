@@ -40,9 +40,9 @@ func refers(b []byte, user bool) bool {
 
 func atUserCode(attachTo string) bool { return strings.HasPrefix(attachTo, "user_") }
 
-// TestPrivileges is a table of programs at code of both privileges: what has an
-// address of shared memory has it of its own privilege, and maps are the kernel's
-// as soon as a program of the kernel's uses them in the guest.
+// TestPrivileges is a table of programs at code of both privileges: a program with an
+// address of shared memory has memory of its own privilege, and maps are the kernel's
+// as soon as a program at kernel code uses them in the guest.
 func TestPrivileges(t *testing.T) {
 	const shares = `it shares map "in_both" with a program at kernel code, and user code must not reach that`
 	const other = "its maps are for code of the other privilege"
@@ -50,7 +50,7 @@ func TestPrivileges(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		opt  LoadOptions
-		at   func(attachTo string) bool // as Attach is told
+		at   func(attachTo string) bool // the user argument of Attach
 		want where
 	}{
 		{"both", LoadOptions{User: atUserCode}, atUserCode, where{
@@ -135,7 +135,7 @@ func TestPrivilegesOfDefinitions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stage, _, err := d.ToGuest(text, user)
+		stage, _, err := d.CompileGuest(text, user)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,11 +144,11 @@ func TestPrivilegesOfDefinitions(t *testing.T) {
 		if !refers(all, user) || addresses(all, !user) != 0 {
 			t.Errorf("user %v: addresses of the other privilege", user)
 		}
-		inGuest(t, d.guest.blocks, &probe.Regs{RDI: 7})
+		runInGuest(t, d.guest.blocks, &probe.Regs{RDI: 7})
 	}
-	// What user code makes up goes to no definition of the kernel's, even by its number,
-	// which both have here.
-	inGuest(t, defs[true].guest.blocks, &probe.Regs{RDI: 8})
+	// Records forged by user code go to no definition of the kernel's, even with its
+	// number, which both have here.
+	runInGuest(t, defs[true].guest.blocks, &probe.Regs{RDI: 8})
 	rt.Poll()
 	for user, want := range map[bool]int{false: 1, true: 2} {
 		if recs, lost := sinks[user].take(); len(recs) != want || lost != 0 {
@@ -208,7 +208,8 @@ func TestScribbled(t *testing.T) {
 	rt.Drop(d)
 }
 
-// TestPlaced: code in the guest says where its probe is now, also behind a reset.
+// TestPlaced: code in the guest knows the current address of its probe, also after a
+// reset.
 func TestPlaced(t *testing.T) {
 	f := newFake(t)
 	rt := newRuntime(t, f.config())
@@ -220,7 +221,7 @@ func TestPlaced(t *testing.T) {
 		t.Helper()
 		for cpu := range rt.cfg.CPUs {
 			// docs/programs.md has the offset.
-			if got := binary.LittleEndian.Uint64(d.guest.blocks.of(cpu).Bytes[64:]); got != uint64(at) {
+			if got := binary.LittleEndian.Uint64(d.guest.blocks.areaOf(cpu).Bytes[64:]); got != uint64(at) {
 				t.Errorf("vCPU %d: %#x, want %v", cpu, got, at)
 			}
 		}

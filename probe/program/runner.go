@@ -1,15 +1,17 @@
 package program
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
-// lane is what a vCPU's thread runs programs in at exits, one at a time: a program
-// makes no hits.
+// lane is the environment of a vCPU's thread for running programs at exits, one at a
+// time: a program causes no hits.
 type lane struct {
 	vm  *bpf.VM
 	env *env
@@ -27,19 +29,19 @@ func newLanes(rt *Runtime) (lanes []*lane) {
 type runner struct {
 	rt    *Runtime
 	prog  *bpf.Program
-	of    *Program // nil: it is of a definition
+	of    *Program // nil: it belongs to a definition
 	stack []int    // of a definition of returns: arguments that were kept from the entry's stack
 	cells []cell
 
-	to     bpf.RingWriter // of a definition: takes its records,
-	cookie uint64         // which have this mark,
-	gate   evbpf.Gate     // and which this lets pass
+	to     bpf.RingWriter // of a definition: receives its records
+	cookie uint64         // the mark of the records
+	gate   evbpf.Gate     // the gate of the records
 }
 
-// cell has the counts of one program on one vCPU, whose thread alone writes them.
+// cell has the counts of one program on one vCPU, written only by that vCPU's thread.
 type cell struct {
 	runs, faults          atomic.Uint64
-	answers               [4]atomic.Uint64 // runs without a fault, by the low bits of what they returned
+	answers               [4]atomic.Uint64 // runs without a fault, by the low bits of their results
 	code, slot, faultAddr atomic.Uint64    // of the latest fault
 	_                     [56]byte
 }
@@ -48,9 +50,9 @@ func (rt *Runtime) newRunner(p *bpf.Program) *runner {
 	return &runner{rt: rt, prog: p, cells: make([]cell, rt.cfg.CPUs)}
 }
 
-// run runs the program on a hit, on the vCPU's thread. It returns what the program
-// does, 0 after a fault, and whether that has made the function return, which only one
-// at a function's entry can. It takes no lock and allocates nothing.
+// run runs the program on a hit, on the vCPU's thread. It returns the program's
+// result, 0 after a fault, and whether that has made the function return, which only
+// a program at a function's entry can do. It takes no lock and allocates nothing.
 func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	l, k := r.rt.lanes[c.CPU], &r.cells[c.CPU]
 	cs, ss := uint16(kernelCS), uint16(kernelSS)
@@ -59,6 +61,14 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	}
 	l.env.begin(r, c, entry)
 	ctx := r.prog.PutContext(l.ctx[:], l.env, c.Regs, cs, ss, c.Data)
+	if r.of != nil && r.of.Record != nil {
+		if r.prog.Kind() == bpf.Event {
+			_, ctx = r.of.Record(c)
+		} else {
+			l.env.recordAt = r.of.RecordAt(c.CPU)
+			binary.LittleEndian.PutUint64(ctx[x86.PtOrigAX:], l.env.recordAt)
+		}
+	}
 	add(&k.runs, 1)
 	l.vm.Use(r.prog)
 	answer, err := l.vm.Run(ctx, l.env)
@@ -79,8 +89,8 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 // add is for counts that only one thread writes.
 func add(n *atomic.Uint64, d uint64) { n.Store(n.Load() + d) }
 
-// answered returns how many runs have returned that answer.
-func (r *runner) answered(answer int) (n uint64) {
+// countAnswers returns how many runs have returned that answer.
+func (r *runner) countAnswers(answer int) (n uint64) {
 	for i := range r.cells {
 		n += r.cells[i].answers[answer].Load()
 	}

@@ -13,53 +13,52 @@ import (
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
-// Config is what programs need of the machine and the daemon. What is nil is
-// not there: programs that need it run on the host, or do without.
+// Config is what programs need from the machine and the daemon. A nil field is not
+// available: programs that need it run on the host, or without it.
 type Config struct {
 	CPUs    int
-	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
+	Memory  int64                                  // bytes of the host's memory that maps may take; 0 = DefaultMemory
 	Shared  Shared                                 // memory of maps and blocks in the guest
-	Engine  *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
-	Kernel  func() *bpf.Kernel                     // what programs may ask of the guest's kernel; nil: it is none that they are made for
-	Tasks   func() *linux.Tasks                    // how users and cgroups of a Linux guest's tasks are read
+	Engine  *probe.Engine                          // of the guest: it finds tasks, and detects when code there is unused
+	Kernel  func() *bpf.Kernel                     // the guest kernel's data for programs; nil: not a kernel that programs support
+	Tasks   func() *linux.Tasks                    // reads users and cgroups of a Linux guest's tasks
 	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
 	Stop    func(func() error) error               // runs a function while no vCPU runs
-	StopAll func(*probe.Context)                   // has all vCPUs stop with the one of a hit that stops; on its thread
-	Read    func(guest.GVA, []byte) error          // memory of the guest's kernel, for programs that run on no hit
+	StopAll func(*probe.Context)                   // stops all vCPUs together with the vCPU of a hit that stops; on its thread
+	Read    func(guest.GVA, []byte) error          // reads memory of the guest's kernel, for programs that do not run at a hit
 	Now     func() int64                           // nanoseconds; called on the vCPUs' threads
-	Trace   func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
-	Wake    func()                                 // has Poll called soon; called on the vCPUs' threads
-	// Refuse, when not "", is why no program runs in the guest.
+	Trace   func(prog string, cpu int, msg []byte) // prints a line of trace_printk; likewise, and must not keep msg
+	Wake    func()                                 // makes Poll run soon; called on the vCPUs' threads
+	// Refuse, if not "", is the reason why no program runs in the guest.
 	Refuse string
 }
 
 // DefaultMemory is the default of Config.Memory.
 const DefaultMemory = 1 << 30
 
-// Runtime holds what all programs of one guest share. Its methods may be called
-// from any goroutine but a probe handler's.
+// Runtime holds the shared state of all programs of one guest. Its methods may be
+// called from any goroutine except in a probe handler.
 type Runtime struct {
 	cfg     Config
 	heap    heap
-	mem     [2]arena // by 1 = for code of CPL3
+	mem     [2]arena // 1 = for code of CPL3
 	feed    feed
 	lanes   []*lane       // by vCPU
 	gate    *bpf.Map      // of programs on the host; evbpf.GateSpec
 	records *bpf.Map      // of definitions on the host
-	gateNow atomic.Uint64 // evbpf.Gate: what gate says
+	gateNow atomic.Uint64 // evbpf.Gate: the value of gate
 
 	mu     sync.Mutex
-	staged map[*blocks]bool  // all that are in the guest
+	staged map[*blocks]bool  // all blocks in the guest
 	alike  map[string]*alike // programs of definitions on the host, by evbpf.Code.Key
-	defs   [2]guestRing      // by 1 = at code of CPL3
+	defs   [2]guestRing      // 1 = at code of CPL3
 
-	clockMu  sync.Mutex
-	clockNow bpf.Clock // zero: not found out yet
+	clock guestClock
 }
 
 // New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
-	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}, alike: map[string]*alike{}}
+	rt := &Runtime{cfg: cfg, clock: guestClock{read: cfg.Clock, now: cfg.Now}, staged: map[*blocks]bool{}, alike: map[string]*alike{}}
 	if rt.heap.limit = cfg.Memory; cfg.Memory == 0 {
 		rt.heap.limit = DefaultMemory
 	}
@@ -82,10 +81,10 @@ func New(cfg Config) *Runtime {
 // arena returns the memory that host and guest share at a privilege.
 func (rt *Runtime) arena(user bool) *arena { return &rt.mem[guest.Level(user)] }
 
-// KnowsTasks reports whether programs can tell the running task.
+// KnowsTasks reports whether programs can determine the running task.
 func (rt *Runtime) KnowsTasks() bool { return rt.profile() != nil }
 
-// profile returns how the guest says who runs, or nil.
+// profile returns how the guest identifies the running task, or nil.
 func (rt *Runtime) profile() *guest.Profile {
 	if rt.cfg.Engine == nil {
 		return nil
@@ -93,8 +92,8 @@ func (rt *Runtime) profile() *guest.Profile {
 	return rt.cfg.Engine.Profile()
 }
 
-// Save takes what the guest's memory says, records and counts, before a reset of
-// the guest, which does not run.
+// Save reads records and counts from the guest's memory before a reset of the guest,
+// which must not run.
 func (rt *Runtime) Save() {
 	rt.Poll()
 	rt.mu.Lock()
@@ -104,19 +103,17 @@ func (rt *Runtime) Save() {
 	}
 }
 
-// Reset puts everything that programs have in the guest's memory back to how
-// it was at first, behind a reset of the guest and before it runs.
+// Reset restores the initial state of everything programs have in the guest's memory,
+// after a reset of the guest and before it runs.
 func (rt *Runtime) Reset() error {
 	for i := range rt.mem {
-		if err := rt.mem[i].moved(); err != nil {
+		if err := rt.mem[i].checkPlace(); err != nil {
 			return err
 		}
 	}
-	rt.clockMu.Lock()
-	rt.clockNow = bpf.Clock{}
-	rt.clockMu.Unlock()
+	rt.clock.reset()
 	// Reading the clock stops the world. The end of an object takes mu while it has stopped the world, so mu is not held here.
-	clock, err := rt.clock()
+	clock, err := rt.clock.get()
 	if err != nil && !errors.Is(err, errNoClock) {
 		return err
 	}
@@ -132,27 +129,7 @@ func (rt *Runtime) Reset() error {
 	return nil
 }
 
-var errNoClock = errors.New("the time in the guest is not known")
-
-// clock is how the guest's counter becomes a time. To find it out stops the
-// vCPUs, so it is done once for every boot.
-func (rt *Runtime) clock() (bpf.Clock, error) {
-	rt.clockMu.Lock()
-	defer rt.clockMu.Unlock()
-	switch {
-	case rt.cfg.Clock == nil:
-		return bpf.Clock{}, errNoClock
-	case rt.clockNow == (bpf.Clock{}):
-		c, err := rt.cfg.Clock()
-		if err != nil {
-			return bpf.Clock{}, fmt.Errorf("%w: %w", errNoClock, err)
-		}
-		rt.clockNow = c
-	}
-	return rt.clockNow, nil
-}
-
-// layout is what compiled code of that privilege may rely on.
+// layout is the compiler's knowledge about guest code of that privilege.
 func (rt *Runtime) layout(user bool, ch *probe.Chain) bpf.Layout {
 	p := rt.profile()
 	if p == nil {
@@ -170,9 +147,10 @@ func (rt *Runtime) layout(user bool, ch *probe.Chain) bpf.Layout {
 	return l
 }
 
-// where says whether a program can run in the guest, at code of that privilege, as far
-// as that can be told before it is compiled; an error is the reason why not.
-func (rt *Runtime) where(p *bpf.Program, user bool) error {
+// checkGuest reports why a program cannot run in the guest, at code of that
+// privilege, as far as that is known before it is compiled; nil if nothing prevents
+// it.
+func (rt *Runtime) checkGuest(p *bpf.Program, user bool) error {
 	switch {
 	case rt.cfg.Refuse != "":
 		return errors.New(rt.cfg.Refuse)
@@ -181,7 +159,7 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	case rt.profile() == nil:
 		return errors.New("the guest has no profile that says which vCPU code runs on")
 	}
-	if why := p.WhyHost(); why != "" {
+	if why := p.HostReason(); why != "" {
 		return errors.New(why)
 	}
 	for _, h := range p.Helpers() {
@@ -196,7 +174,7 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 			}
 		}
 		if h.IsClock() {
-			if _, err := rt.clock(); err != nil {
+			if _, err := rt.clock.get(); err != nil {
 				return err
 			}
 		}

@@ -16,9 +16,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
-// blocks are a program in the guest: its code, and the memory that it runs in on
-// each vCPU. That memory is used for nothing else while a task that was interrupted in
-// the code may come back.
+// blocks are a program in the guest: its code, and its memory for each vCPU. That
+// memory is not reused while a task that was interrupted in the code may come back.
 type blocks struct {
 	rt     *Runtime
 	prog   *bpf.Program
@@ -26,42 +25,43 @@ type blocks struct {
 	area   bpf.Area
 	stride int
 	funcIP guest.GVA
-	frame  *bpf.FrameAt // of the code that it interrupts
+	frame  *bpf.FrameAt // of the interrupted code
 	chain  *probe.Chain
 	cpus   int
 	code   []byte
 	info   *bpf.Info
-	again  func()         // puts maps back to their first contents, behind a reset
-	form   *guestForm     // that the program is of; nil: it is of an object
-	stages []*probe.Stage // the forms in which the engine has it
+	again  func()         // restores the initial contents of maps, after a reset
+	form   *guestForm     // the program's form; nil: it belongs to an object
+	stages []*probe.Stage // the engine's forms of it
 
-	out []bool // by vCPU: taken out of use
+	out []bool // by vCPU: retired
 
 	mu     sync.Mutex
-	base   []blockCounts // by vCPU: of boots before this one
-	frozen bool          // base is all that there is
+	base   []blockCounts // by vCPU: of earlier boots
+	frozen bool          // base is the final count
 	fault  *bpf.Fault    // the latest one before
 }
 
-// lostSize is the room behind the blocks for the count of hits on no vCPU.
+// lostSize is the room after the blocks for the count of hits on no vCPU.
 const lostSize = 64
 
-// machineCode is what a program was compiled to, or why it cannot be.
+// machineCode is a compiled program, or why it cannot be compiled.
 type machineCode struct {
 	code []byte
 	info *bpf.Info
 	err  error
 
-	chain *probe.Chain // of a program that walks stacks: what it knows of them
+	chain *probe.Chain // of a program that walks stacks: the data for that
 }
 
-// compile compiles p for code of that privilege. cookie is what it is told by
+// compile compiles p for code of that privilege. cookie is the result of
 // get_attach_cookie.
 func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineCode) {
-	// Whoever sends a program that the compiler cannot do does not end the guest of all others.
+	// A program that breaks the compiler must not end the daemon and with it the
+	// guest.
 	defer func() {
 		if r := recover(); r != nil {
-			c = machineCode{err: &bpf.HostOnlyError{Index: -1, Why: fmt.Sprintf("the compiler has a defect (%v at %s)", r, panicked())}}
+			c = machineCode{err: &bpf.HostOnlyError{Index: -1, Why: fmt.Sprintf("the compiler has a defect (%v at %s)", r, panicPlace())}}
 		}
 	}()
 	if walks(p) {
@@ -75,8 +75,8 @@ func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineC
 	return c
 }
 
-// panicked says where the panic began that its caller has recovered.
-func panicked() string {
+// panicPlace returns where the panic began that its caller has recovered.
+func panicPlace() string {
 	var pcs [16]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	for {
@@ -87,8 +87,8 @@ func panicked() string {
 	}
 }
 
-// compile compiles the programs that can run in the guest, as many at a time as there are
-// processors.
+// compile compiles the programs that can run in the guest, one per processor at a
+// time.
 func (o *Object) compile() {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -111,12 +111,12 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 	if err != nil {
 		return nil, err
 	}
-	clock, err := rt.clock()
+	clock, err := rt.clock.get()
 	if err != nil {
 		if info.ContextReads>>(bpf.RegsSize/8)&1 != 0 {
 			return nil, err // the time of the entry
 		}
-		clock = bpf.Clock{} // where has looked whether it matters otherwise
+		clock = bpf.Clock{} // checkGuest has checked whether it matters otherwise
 	}
 	b := &blocks{rt: rt, prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, chain: made.chain, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
 	b.base, b.out = make([]blockCounts, b.cpus), make([]bool, b.cpus)
@@ -133,16 +133,16 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 	return b, nil
 }
 
-// of is the block of one vCPU.
-func (b *blocks) of(cpu int) bpf.Area {
+// areaOf returns the block of one vCPU.
+func (b *blocks) areaOf(cpu int) bpf.Area {
 	at := cpu * b.stride
 	return bpf.Area{Bytes: b.area.Bytes[at : at+b.stride], Addr: b.area.Addr + uint64(at)}
 }
 
-// init writes fresh blocks.
+// init writes new blocks.
 func (b *blocks) init(clock bpf.Clock) {
 	for i := range b.cpus {
-		b.prog.InitBlock(b.of(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Frame: b.frame, Clock: clock})
+		b.prog.InitBlock(b.areaOf(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Frame: b.frame, Clock: clock})
 	}
 	if b.again != nil {
 		b.again()
@@ -155,8 +155,8 @@ func (b *blocks) init(clock bpf.Clock) {
 	b.mu.Unlock()
 }
 
-// probe returns the form in which the engine takes it. With filters, runs that return 0
-// are hits that were filtered.
+// probe returns the engine's form of it. If filters is set, runs that return 0 are
+// hits that were filtered.
 func (b *blocks) probe(filters bool) *probe.Stage {
 	s := &probe.Stage{
 		Code: b.code, NoStrings: true, Aligned: b.info.Aligned, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
@@ -175,9 +175,9 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.funcIP = addr
-		b.frame, _ = b.rt.frame(b.prog, b.chain, addr) // without, it says that it knows no stack
+		b.frame, _ = b.rt.frame(b.prog, b.chain, addr) // without, the block says that it knows no stack
 		for cpu := range b.cpus {
-			bpf.PlaceBlock(b.of(cpu), uint64(addr), b.frame)
+			bpf.PlaceBlock(b.areaOf(cpu), uint64(addr), b.frame)
 		}
 	}
 	for _, f := range b.info.Fixups {
@@ -187,10 +187,10 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 	return s
 }
 
-// blockCounts are what one vCPU's block says, hits on no vCPU included in those
-// that vCPU 0 missed.
+// blockCounts are the counts of one vCPU's block; hits on no vCPU are among the
+// missed hits of vCPU 0.
 type blockCounts struct {
-	answers        [4]uint64 // runs that have ended, by what they returned
+	answers        [4]uint64 // runs that have ended, by result
 	failed, missed uint64
 }
 
@@ -212,7 +212,7 @@ func (b *blocks) read(cpu int) blockCounts {
 	if b.frozen {
 		return c
 	}
-	now := b.of(cpu)
+	now := b.areaOf(cpu)
 	for i, n := range bpf.BlockAnswers(now) {
 		c.answers[i] += n
 	}
@@ -224,9 +224,9 @@ func (b *blocks) read(cpu int) blockCounts {
 	return c
 }
 
-// freeze keeps the counts as they are now, because the memory that they stand in
-// is about to go. A run that has not ended is no hit that was handled, unless its
-// record is out already: it counts as missed.
+// freeze keeps the current counts, because their memory is about to be lost. A run
+// that has not ended does not count as handled, unless its record is already out: it
+// counts as missed.
 func (b *blocks) freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,10 +234,10 @@ func (b *blocks) freeze() {
 		return
 	}
 	for i := range b.cpus {
-		if _, failed, _, last := bpf.BlockStats(b.of(i)); failed > 0 {
+		if _, failed, _, last := bpf.BlockStats(b.areaOf(i)); failed > 0 {
 			b.fault = &last
 		}
-		c, running := b.read(i), b.running(i)
+		c, running := b.read(i), b.countRunning(i)
 		if b.form != nil {
 			n := b.form.settle(i, c.answers[evbpf.Recorded], running)
 			c.answers[evbpf.Recorded] += n
@@ -249,19 +249,19 @@ func (b *blocks) freeze() {
 	b.frozen = true
 }
 
-// running returns how many runs of a vCPU have begun and not ended.
-func (b *blocks) running(cpu int) uint64 {
-	began, ended, _, _ := bpf.BlockStats(b.of(cpu))
-	for _, n := range bpf.BlockAnswers(b.of(cpu)) {
+// countRunning returns how many runs of a vCPU have begun and not ended.
+func (b *blocks) countRunning(cpu int) uint64 {
+	began, ended, _, _ := bpf.BlockStats(b.areaOf(cpu))
+	for _, n := range bpf.BlockAnswers(b.areaOf(cpu)) {
 		ended += n
 	}
 	if began < ended {
-		return 0 // what the guest says is wrong
+		return 0 // the guest's numbers are wrong
 	}
 	return began - ended
 }
 
-// stats returns the counts of all vCPUs, as the guest says.
+// stats returns the counts of all vCPUs, as reported by the guest.
 func (b *blocks) stats() (s Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,7 +270,7 @@ func (b *blocks) stats() (s Stats) {
 		c := b.read(i)
 		s.Runs, s.Faults, s.Missed = s.Runs+c.runs(), s.Faults+c.failed, s.Missed+c.missed
 		if !b.frozen {
-			if _, failed, _, l := bpf.BlockStats(b.of(i)); failed > 0 {
+			if _, failed, _, l := bpf.BlockStats(b.areaOf(i)); failed > 0 {
 				last = &l
 			}
 		}
@@ -280,16 +280,16 @@ func (b *blocks) stats() (s Stats) {
 	return s
 }
 
-// settleTime is how long runs that are under way when their probe is gone are waited
-// for: one that is not preempted ends sooner.
+// settleTime is how long to wait for runs that are under way when their probe is
+// gone: a run that is not preempted ends sooner.
 const settleTime = 5 * time.Millisecond
 
-// retire keeps code from ever running again, behind the end of its probes, and makes
-// its counts final; just before, with no vCPU running, it calls last. For each it calls
-// done when no run is under way any more: then its maps can be given back. A task that is
-// still in a detour finds its block taken, and goes on without a run; the blocks are given
-// back when the engine knows that nobody is there. Without a way to stop the vCPUs nothing
-// is certain.
+// retire keeps code from ever running again, after its probes were removed, and
+// finalizes its counts; just before, with no vCPU running, it calls last. For each it
+// calls done when no run is under way any more: then its maps can be freed. A task
+// that is still in a detour finds its block taken, and continues without a run; the
+// blocks are freed when the engine knows that no task is there. Without a way to stop
+// the vCPUs nothing is certain.
 func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 	idle := rt.end(bs, settleTime, last)
 	for i, b := range bs {
@@ -300,7 +300,7 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 			continue
 		}
 		// The error is that the engine is closed, and the guest with it.
-		_ = rt.cfg.Engine.WhenUnused(func() {
+		_ = rt.cfg.Engine.NotifyUnused(func() {
 			b.mem.Free(b.area)
 			if !idle[i] {
 				done(i)
@@ -309,8 +309,8 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 	}
 }
 
-// end ends the code of bs for retire, and says of each whether no run is under way. It
-// waits for those that are no longer than the time that is given.
+// end ends the code of bs for retire, and reports for each whether no run is under
+// way. It waits for running ones at most the given time.
 func (rt *Runtime) end(bs []*blocks, wait time.Duration, last func()) (idle []bool) {
 	idle = make([]bool, len(bs))
 	final := func() {
@@ -351,14 +351,14 @@ func (rt *Runtime) end(bs []*blocks, wait time.Duration, last func()) (idle []bo
 	return idle
 }
 
-// holds is how often Hold stops the vCPUs at most.
+// holds is the most times that Hold stops the vCPUs.
 const holds = 8
 
-// Hold runs f while none of the object's programs does anything: with no vCPU in guest mode
-// and no handler under way. idle says that no run is under way in the guest either, which
-// comes to pass soon, where runs are short.
+// Hold runs f while none of the object's programs makes progress: with no vCPU in
+// guest mode and no handler under way. idle says that no run is under way in the
+// guest either, which soon becomes true if runs are short.
 func (o *Object) Hold(f func(idle bool)) {
-	done, bs := false, o.inGuest()
+	done, bs := false, o.guestBlocks()
 	for try := 1; !done && try <= holds && o.rt.cfg.Stop != nil; try++ {
 		err := o.rt.cfg.Stop(func() error {
 			if idle := !slices.ContainsFunc(bs, (*blocks).busy); idle || try == holds {
@@ -379,16 +379,16 @@ func (o *Object) Hold(f func(idle bool)) {
 	}
 }
 
-// retire takes the blocks of all vCPUs out of use, as far as no run is under way in
-// them, and reports whether that is so. No vCPU runs.
+// retire retires the blocks of all vCPUs in which no run is under way, and reports
+// whether these are all. No vCPU runs.
 func (b *blocks) retire() bool {
 	for cpu, out := range b.out {
-		b.out[cpu] = out || b.info.Retire(b.of(cpu))
+		b.out[cpu] = out || b.info.Retire(b.areaOf(cpu))
 	}
 	return !slices.Contains(b.out, false)
 }
 
-// busy reports whether a run is under way, as far as the counts tell.
+// busy reports whether a run is under way, according to the counts.
 func (b *blocks) busy() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -396,7 +396,7 @@ func (b *blocks) busy() bool {
 		return false
 	}
 	for cpu := range b.cpus {
-		if b.running(cpu) > 0 {
+		if b.countRunning(cpu) > 0 {
 			return true
 		}
 	}

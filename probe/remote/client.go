@@ -22,15 +22,14 @@ import (
 // also wraps the cause: syscall.ENOENT, ECONNREFUSED, EACCES, ENAMETOOLONG.
 var ErrUnreachable = errors.New("no daemon answers")
 
-// ErrProtocol is returned for an answer that is not what the protocol says: an
-// other program listens there, or a daemon of another age.
+// ErrProtocol is returned for an answer that does not follow the protocol: another
+// program listens there, or a daemon of another version.
 var ErrProtocol = errors.New("unexpected answer")
 
-// ErrOldDaemon is returned for an answer of a daemon that is older than what we work with.
+// ErrOldDaemon is returned for an answer of a daemon that is too old for this client.
 var ErrOldDaemon = errors.New("the daemon is too old")
 
-// maxAnswer bounds what is read of an answer that is not a stream; a list of a
-// million symbols fits.
+// maxAnswer bounds an answer that is not a stream; a list of a million symbols fits.
 const maxAnswer = 512 << 20
 
 // Client talks to one daemon. Its methods may be called from several
@@ -44,18 +43,19 @@ type Client struct {
 	bounds Bounds
 }
 
-// Bounds are what a daemon that is not trusted may cost. The zero value has those of a daemon on this machine.
+// Bounds are limits for a daemon that is not trusted. The zero value has the limits
+// for a daemon on this machine.
 type Bounds struct {
 	Answer int64         // bytes of an answer that is not a stream; 0: maxAnswer
 	Line   int           // bytes of a record; 0: maxLine
-	Time   time.Duration // for an answer that is not a stream to come; 0: as long as the context
-	All    *Room         // for the answers and long records of several clients together; nil: no bound
+	Time   time.Duration // time limit for an answer that is not a stream; 0: only the context's
+	All    *Room         // for the answers and long records of several clients together; nil: no limit
 }
 
 // Room is memory that several clients share.
 type Room struct{ left atomic.Int64 }
 
-// NewRoom returns room for so many bytes.
+// NewRoom returns room for n bytes.
 func NewRoom(n int64) *Room {
 	r := &Room{}
 	r.left.Store(n)
@@ -65,18 +65,18 @@ func NewRoom(n int64) *Room {
 // take takes bytes, and reports whether there was room for them.
 func (r *Room) take(n int64) bool { return r == nil || r.left.Add(-n) >= 0 }
 
-// give gives them back.
+// give returns n bytes to the room.
 func (r *Room) give(n int64) {
 	if r != nil {
 		r.left.Add(n)
 	}
 }
 
-// errNoRoom is for a daemon that sends more than there is room for.
+// errNoRoom is the error for a daemon that sends more than there is room for.
 var errNoRoom = errors.New("the answers of all daemons are larger than there is room for")
 
-// Bound sets the client's bounds, before its first request.
-func (c *Client) Bound(b Bounds) *Client {
+// SetBounds sets the client's bounds, before its first request.
+func (c *Client) SetBounds(b Bounds) *Client {
 	c.bounds = b
 	return c
 }
@@ -87,7 +87,7 @@ var errSlowAnswer = errors.New("the daemon has not answered in time")
 // New returns a client of the socket at path, a file path without unix://. It
 // does not connect yet.
 func New(path string) *Client {
-	return Of(path, func(ctx context.Context) (net.Conn, error) {
+	return NewWithDial(path, func(ctx context.Context) (net.Conn, error) {
 		if _, err := api.ParseSocket(path); err != nil {
 			return nil, err
 		}
@@ -96,9 +96,9 @@ func New(path string) *Client {
 	}, func() {})
 }
 
-// Of returns a client of what is at the other end of dial's connections, which is called name.
-// Close calls closed.
-func Of(name string, dial func(context.Context) (net.Conn, error), closed func()) *Client {
+// NewWithDial returns a client of the daemon at the other end of dial's connections;
+// name is used in messages. Close calls closed.
+func NewWithDial(name string, dial func(context.Context) (net.Conn, error), closed func()) *Client {
 	base := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableCompression: true,
@@ -109,14 +109,14 @@ func Of(name string, dial func(context.Context) (net.Conn, error), closed func()
 // Path returns the socket's path.
 func (c *Client) Path() string { return c.path }
 
-// Close drops idle connections. Streams are closed by themselves.
+// Close drops idle connections. Streams have to be closed separately.
 func (c *Client) Close() {
 	c.base.CloseIdleConnections()
 	c.closed()
 }
 
-// do sends one request and returns the answer if its status is below 400, else
-// the error that its envelope holds.
+// do sends one request and returns the answer if its status is below 400, otherwise
+// the error in its envelope.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	var body io.Reader
 	kind := "application/json"
@@ -129,7 +129,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		}
 		body = bytes.NewReader(b)
 	}
-	// The host is only there because HTTP wants one.
+	// HTTP requires a host; it is not used.
 	u := "http://guestprobed" + path
 	if len(query) > 0 {
 		u += "?" + query.Encode()
@@ -166,8 +166,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil, &envelope.Error
 }
 
-// age refuses the answer of a daemon that is too old. One that says nothing is older than the header, unless it refuses:
-// what is no request of HTTP is answered before there is a daemon's handler.
+// age rejects the answer of a daemon that is too old. A daemon that does not send the
+// header is older than the header, unless the answer is an error: invalid HTTP
+// requests are answered before a daemon's handler runs.
 func (c *Client) age(resp *http.Response) error {
 	said := resp.Header.Get(api.LevelHeader)
 	if said == "" && resp.StatusCode >= 400 {
@@ -185,8 +186,8 @@ func (c *Client) age(resp *http.Response) error {
 	return nil
 }
 
-// transportError tells a daemon that is not there from one that went away in
-// the middle and from a caller that gave up.
+// transportError distinguishes a daemon that is not there from one that went away
+// during the request, and from a caller that gave up.
 func (c *Client) transportError(ctx context.Context, method, path string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s %s: %w", method, path, context.Cause(ctx))
@@ -209,7 +210,7 @@ func (c *Client) transportError(ctx context.Context, method, path string, err er
 	return fmt.Errorf("%w on %s: %s %s: %w", ErrUnreachable, c.path, method, path, err)
 }
 
-// failing keeps the error that ended reading from r, which is how a copy tells
+// failing keeps the error that ended reading from r, so that a copy can distinguish
 // it from an error of its writer.
 type failing struct {
 	r   io.Reader
@@ -229,7 +230,7 @@ func (c *Client) answer(body io.Reader) ([]byte, error) {
 	most := cmp.Or(c.bounds.Answer, maxAnswer)
 	r := io.LimitReader(body, most+1)
 	var b bytes.Buffer
-	for { // not at once: what is claimed of others' room is what has come
+	for { // not at once: claim only as much of the shared room as has arrived
 		n, err := io.CopyN(&b, r, 64<<10)
 		switch {
 		case !c.bounds.All.take(n):

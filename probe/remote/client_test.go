@@ -46,7 +46,7 @@ func serve(t *testing.T, h http.HandlerFunc) (*Client, context.Context) {
 		srv.Close()
 		<-done
 	})
-	return c, patience.Of(t)
+	return c, patience.Context(t)
 }
 
 func TestUnreachable(t *testing.T) {
@@ -92,7 +92,8 @@ func TestErrorsAreRebuilt(t *testing.T) {
 	}
 }
 
-// flush sends what was written: an answer that is aborted before that never begins.
+// flush sends the data written so far: an answer that is aborted before that never
+// begins.
 func flush(w http.ResponseWriter) {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		panic(err)

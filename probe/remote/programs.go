@@ -21,15 +21,21 @@ func (c *Client) GiveFile(ctx context.Context, f api.GiveFile) (g api.GivenFile,
 	return g, c.call(ctx, http.MethodPost, "/v1/files", nil, f, &g)
 }
 
-// RunScript runs a script for the life of the stream. Its first record is api.RecordStart;
+// RunScript runs a script until the stream ends. Its first record is api.RecordStart;
 // EndStream ends it.
 func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/scripts", nil, r)
 }
 
-// DetachScript runs a script that goes on without its client, by the name in r.Detach.
+// DetachScript runs a script that outlives its client, by the name in r.Detach.
 func (c *Client) DetachScript(ctx context.Context, r api.RunScript) (i api.ScriptInfo, err error) {
 	return i, c.call(ctx, http.MethodPost, "/v1/scripts", nil, r, &i)
+}
+
+// Check reports whether the daemon would accept a definition or a script, and changes
+// nothing. A rejection is the error, or Checked.Error if r.InAnswer is set.
+func (c *Client) Check(ctx context.Context, r api.Check) (a api.Checked, err error) {
+	return a, c.call(ctx, http.MethodPost, "/v1/check", nil, r, &a)
 }
 
 // Scripts lists the scripts that run without a client, by name.
@@ -48,8 +54,8 @@ func (c *Client) Script(ctx context.Context, name, format string) (i api.ScriptI
 	return i, c.call(ctx, http.MethodGet, scriptPath(name), q, nil, &i)
 }
 
-// Fleet says what the daemon does for its fleet, once it has followed the definitions as far as that revision; the answer
-// says how far it has, where that takes too long.
+// Fleet returns the daemon's state for its fleet, once it has applied the definitions
+// up to that revision, or its progress, if that takes too long.
 func (c *Client) Fleet(ctx context.Context, revision uint64) (s api.FleetState, err error) {
 	q := url.Values{}
 	if revision > 0 {
@@ -58,21 +64,21 @@ func (c *Client) Fleet(ctx context.Context, revision uint64) (s api.FleetState, 
 	return s, c.call(ctx, http.MethodGet, "/v1/fleet", q, nil, &s)
 }
 
-// FollowScript streams what a script has printed, as far as it is kept, and what it prints
-// until its end, or EndStream.
+// FollowScript streams the script's output so far, as far as it is kept, and its
+// further output until its end, or EndStream.
 func (c *Client) FollowScript(ctx context.Context, name string) (*Stream, error) {
 	return c.stream(ctx, http.MethodGet, scriptPath(name)+"/output", nil, nil)
 }
 
-// StopScript has a script come to its end, and streams what it prints then.
+// StopScript ends a script, and streams its final output.
 func (c *Client) StopScript(ctx context.Context, name string) (*Stream, error) {
 	return c.stream(ctx, http.MethodDelete, scriptPath(name), nil, nil)
 }
 
 func scriptPath(name string) string { return "/v1/scripts/" + url.PathEscape(name) }
 
-// Places lists where a script may have probes that match a pattern as kprobe:vfs_*, with
-// the prototypes of functions where types are asked for.
+// Places lists the possible probes of a script that match a pattern such as
+// kprobe:vfs_*, with the prototypes of functions if types is set.
 func (c *Client) Places(ctx context.Context, match string, types bool) ([]api.Place, error) {
 	q := url.Values{"match": {match}}
 	if types {
@@ -90,7 +96,7 @@ func (c *Client) Maps(ctx context.Context) ([]api.MapInfo, error) {
 	return l.Maps, err
 }
 
-// Map returns what is in a map, by number or name.
+// Map returns the contents of a map, by number or name.
 func (c *Client) Map(ctx context.Context, name string) (d api.MapDump, err error) {
 	return d, c.call(ctx, http.MethodGet, "/v1/maps/"+url.PathEscape(name), nil, nil, &d)
 }

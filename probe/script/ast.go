@@ -11,7 +11,7 @@ const (
 	exVar                     // name, with $; slot
 	exMap                     // name, with @; args are the key
 	exBuiltin                 // name
-	exParam                   // num: positional parameter; 0 is their number
+	exParam                   // num: positional parameter; 0 is $#, the number of parameters
 	exCall                    // name, args
 	exUnary                   // name is the operator: ! ~ - * and casts of pointers
 	exBinary                  // name is the operator
@@ -20,8 +20,8 @@ const (
 	exTuple                   // args; of a record names
 	exField                   // args[0] . name, or . num
 	exIndex                   // args[0] [ args[1] ]
-	exBlock                   // body, and where it has a value args[0]
-	exType                    // cast: only as what sizeof and offsetof are of
+	exBlock                   // body, and args[0] if it has a value
+	exType                    // cast: only as the operand of sizeof and offsetof
 	exIncDec                  // name is ++ or --; args[0]; post
 )
 
@@ -32,23 +32,27 @@ type expr struct {
 	name  string
 	text  string
 	num   uint64
-	below bool // num is one below 0: an enumerator
+	below bool // num is negative: an enumerator
 	args  []*expr
 	post  bool
 	short bool // of exCond: it is a ?: b, whose a is evaluated once
 	body  []*stmt
 	names []string
-	cast  *typeName // of exCast, exType, and of a variable that is declared with its type
+	cast  *typeName // of exCast, exType, and of a variable that is declared with a type
 
-	typ  Type // by the checker
+	typ  Type // set by the checker
 	decl *variable
-	site int // of what can fail in it: see checker.sites
+	own  bool // of a name: it has the meaning of this package, even if there is a macro of that name
+	site int  // if it can fail: its site in checker.sites
 
-	// Of a part of what C has: its type there, where it begins, and of a bit field its width.
+	// Of a part of a C value: its C type, its first bit, and the width of a bit
+	// field.
 	c          btf.Type
 	bit, width uint64
-	raw        bool // its bytes are wanted, also of text
+	raw        bool // its bytes are wanted, even of text
 	followed   bool // of an argument that is a reference: its pointer is wanted
+	inRecord   bool // it is a field of an event's record
+	located    bool // the field has the place of its data
 }
 
 // isTuple reports whether it is a tuple without names.
@@ -59,9 +63,10 @@ type typeName struct {
 	Span
 	c     btf.Type
 	whole bool  // an array of as many elements as there are
-	of    *expr // typeof: the type is that of this, with c nil
-	stars int   // behind that
-	text  int   // a string of so many bytes at least, 0 for none
+	of    *expr // typeof: the type of this expression, with c nil
+	stars int   // the number of stars after that
+	text  int   // a string of at least that many bytes; 0: not a string
+	sized bool  // the number is explicit
 }
 
 // stmtKind says what a statement is.
@@ -78,15 +83,19 @@ const (
 	stForMap                   // to each element of value, body
 	stBreak
 	stContinue
-	stReturn // value, which the probed function returns, or nil
+	stReturn // value, the result that the probed function returns, or nil
 	stBlock  // body
 )
+
+// discarded is stmt.op of an expression whose value is deliberately not used.
+const discarded = "_"
 
 // stmt is a statement.
 type stmt struct {
 	kind stmtKind
 	Span
-	op    string // of stAssign: = += and so on
+	open  bool   // it ends its block, and no semicolon follows it
+	op    string // of stAssign: = += and so on; of stExpr: discarded
 	to    *expr
 	value *expr
 	bound *expr
@@ -94,18 +103,29 @@ type stmt struct {
 	other []*stmt
 
 	decl *variable // of loops and stLet
+
+	chosen choice // of an if with the condition comptime E: the decision of the last pass
 }
 
-// attachPoint is where a probe is, as it is written.
+// choice is the branch of an if that is compiled.
+type choice uint8
+
+const (
+	notChosen choice = iota
+	chosenBody
+	chosenOther
+)
+
+// attachPoint is a probe's place as written.
 type attachPoint struct {
 	Span
-	text     string // with parameters put in
+	text     string // with parameters substituted
 	provider string // in full
-	target   string // what stands behind the provider
+	target   string // the text after the provider
 	source   bool   // that is a place in the source
 }
 
-// probeDef is a probe: attach points, predicate, and what it does.
+// probeDef is a probe: attach points, predicate, and statements.
 type probeDef struct {
 	Span
 	points []attachPoint
@@ -124,40 +144,42 @@ type variable struct {
 type mapDef struct {
 	Span
 	name  string
-	key   []Type // nil: it has no key
-	keyed int    // how it is used: 0 not known yet, 1 without a key, 2 with one
+	key   []Type // nil: no key
+	keyed int    // its use: 0 not known yet, 1 without a key, 2 with one
 	value Type
 	limit uint64 // entries, from let
-	lru   bool   // what was used longest ago makes room
-	funcs bool   // its values are names of functions by func alone
+	lru   bool   // a full map drops the least recently used element
+	funcs bool   // all its values come from the builtin func
 }
 
-// config is what config blocks set.
+// config is the settings of config blocks.
 type config struct {
 	maxKeys   uint64
 	maxString int
 	printMaps bool
 	stackMode string // how stacks are printed
-	missing   string // what becomes of probes at functions that are not there
-	strict    bool   // it fails where it is not of everything
+	missing   string // the handling of probes at missing functions
+	strict    bool   // fail if the output is incomplete
 }
 
 // script is a parsed script.
 type script struct {
 	*source
 	params []string
+	named  namedArgs
 	unsafe bool // Options.Unsafe
 	files  bool // Options.Files
 	config config
 	probes []*probeDef
-	maps   []*mapDef // in the order in which they first appear
+	maps   []*mapDef // in order of first appearance
 	byName map[string]*mapDef
 
-	types       Types // of the guest; nil: none are known
+	types       Types // of the guest; nil if unknown
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
 	macros      map[string]*macro
-	left        []*Error // warnings of what patterns leave out
+	left        []*Error // warnings of functions that patterns skip
+	notes       []string // on parts of the script that have no effect
 	effort      effort
 }
 

@@ -19,6 +19,15 @@ func TestCases(t *testing.T) {
 		status       int64
 		warning      string
 	}{
+		{name: "getopt", script: `BEGIN { print((getopt("aa", 10), getopt("bb", "hello", "a text"), getopt("cc"), getopt("dd", false), getopt("ee", true), getopt("n", 1), $1, $#)); }`,
+			params: []string{"--cc", "--bb=bye", "7", "--ee=0", "--n=-3"}, want: "(10, bye, true, false, false, -3, 7, 1)"},
+		{name: "getopt_unknown", script: `BEGIN { print(getopt("aa", 10)); }`, params: []string{"--ab=1"}, fails: true, want: `--ab: the script has no such option(.|\n)*it has --aa`},
+		{name: "getopt_wrong", script: `BEGIN { print(getopt("aa", 10)); }`, params: []string{"--aa=x"}, fails: true, want: `--aa: want a number \("x" provided\)`},
+		{name: "no_getopt", script: `BEGIN { print(str($1)); }`, params: []string{"--aa"}, want: "--aa"},
+		{name: "join", script: `kprobe:vfs_read { printf("%d ", arg2); join(arg0); join((char **)arg0, ","); join(arg1); }`, want: "1 ls -l /tmp\nls,-l,/tmp", hits: []hit{{fn: "vfs_read", args: [6]uint64{0x9000, 0x9020, 1},
+			memory: map[uint64]string{0x9000: "\x00\x50\x00\x00\x00\x00\x00\x00\x00\x60\x00\x00\x00\x00\x00\x00\x00\x70\x00\x00\x00\x00\x00\x00", 0x5000: "ls", 0x6000: "-l", 0x7000: "/tmp"}}}},
+		{name: "join_own", script: `macro join(a) { print(a); } BEGIN { join(3); }`, want: "3"},
+		{name: "join_wrong", script: `BEGIN { join(1, 2, 3); }`, fails: true, want: `join\(\) has the wrong number of arguments. Expected: 2 but got 3`},
 		{name: "begin_end_order", script: `BEGIN { printf("start\n"); } END { printf("stop\n"); }`, want: "start\nstop"},
 		{name: "lower_case_begin", script: `begin { print("b"); } end { print("e"); }`, want: "b\ne"},
 		{name: "precedence_arith", script: `BEGIN { print(1 + 2 * 3 - 8 / 4 % 3); }`, want: "5"},
@@ -53,6 +62,7 @@ func TestCases(t *testing.T) {
 		{name: "for_map_guest", script: `kprobe:vfs_read { @a[arg2]++; } interval:s:1 { $n = 0; for ($kv : @a) { $n += $kv.1; } printf("%d of %d\n", $n, len(@a)); } END { clear(@a); }`, hits: read4(), ticks: 1, want: "4 of 4"},
 		{name: "map_delete", script: `BEGIN { @[1, "x"] = 2; print(has_key(@, (1, "x"))); delete(@, (1, "x")); print(has_key(@, (1, "x"))); }`, want: "true\nfalse"},
 		{name: "map_full", script: `config = { max_map_keys=1 } BEGIN { @[1] = 1; @[2] = 2; }`, want: "@[1]: 1", warning: `WARNING: Map full`},
+		{name: "map_unused", script: `let @a = hash(2); let @b = lruhash(3); BEGIN { @b[1] = 2; }`, want: "@b[1]: 2", warning: `stdin:1:5-7: WARNING: Unused map: @a`},
 		{name: "print_top_div", script: `BEGIN { @["a"] = 10; @["b"] = 20; @["c"] = 30; @["d"] = 40; print(@, 2, 10); clear(@); }`, want: "@[c]: 3\n@[d]: 4"},
 		{name: "aggregates", script: `BEGIN { @c = count(); @c = count(); @s = sum(3); @s = sum(9); @lo = min(4); @lo = min(-2); @hi = max(4); @hi = max(7); @av = avg(1); @av = avg(2); @av = avg(6); }`,
 			want: "@av: 3\n@c: 2\n@hi: 7\n@lo: -2\n@s: 12"},

@@ -2,42 +2,42 @@ package script
 
 import "slices"
 
-// checker finds the types of everything, and says what cannot be. It goes over the
-// script until no type changes: what a map has may be said in a later probe.
+// checker determines all types, and rejects invalid scripts. It repeats passes over
+// the script until no type changes: a later probe may determine a map's type.
 type checker struct {
 	*script
 	target  Target
-	points  []*point // of the probe at hand
+	points  []*point // of the current probe
 	scopes  []map[string]*variable
-	closed  map[string]bool // variables of this probe's blocks that have ended
-	final   bool            // all types are known that can be
+	closed  map[string]bool // variables of blocks of this probe that have ended
+	final   bool            // all types that can be determined are known
 	changed bool
-	stored  *expr // the value that is assigned to a map: what an aggregation may be
+	stored  *expr // the value assigned to a map: it may be an aggregation
 
-	lacking map[TaskPart]bool // parts of tasks that were warned of
+	lacking map[TaskPart]bool // parts of tasks with a warning
 
 	passes int
-	grew   Span // where a type has become a larger one last
+	grew   Span // the place where a type last became larger
 
-	countStacks bool // the script asks how long stacks are
+	countStacks bool // the script uses the length of stacks
 
-	places   [][]*point // of each probe
+	places   [][]*point // by probe
 	warnings []*Error
 	sites    []site
 	siteOf   map[site]int
 	outputs  []*output
 }
 
-// site is a place in the script where something can fail while it runs.
+// site is a place in the script that can fail at run time.
 type site struct {
 	Span
 	what string // "" = a read
 }
 
-// maxPasses bounds the passes: each one makes some type wider.
+// maxPasses bounds the passes: each one widens some type.
 const maxPasses = 64
 
-// check finds all types.
+// check determines all types.
 func (s *script) check(t Target) (*checker, error) {
 	c := &checker{script: s, target: t, lacking: map[TaskPart]bool{}}
 	for _, d := range s.probes {
@@ -62,7 +62,7 @@ func (s *script) check(t Target) (*checker, error) {
 		}
 		c.final = true
 	}
-	return nil, s.at(c.grew, "the type of this never ends: the value is part of itself")
+	return nil, s.errorAt(c.grew, "the type of this never ends: the value is part of itself")
 }
 
 func (c *checker) pass() error {
@@ -82,14 +82,21 @@ func (c *checker) pass() error {
 	return nil
 }
 
-// limits refuses what maps cannot hold.
+// limits rejects values that maps cannot hold.
 func (c *checker) limits() error {
+	c.maps = slices.DeleteFunc(c.maps, func(m *mapDef) bool {
+		unused := m.limit > 0 && m.keyed == 0
+		if unused {
+			c.warnOnce(m.Span, "Unused map: %s", m.name)
+		}
+		return unused
+	})
 	for _, m := range c.maps {
 		if m.keyed == 0 || m.value.Kind == None {
-			return c.undefinedMap(m.Span, m.name)
+			return c.undefinedMapError(m.Span, m.name)
 		}
 		if n := m.keyBytes(); n > maxKey {
-			return c.at(m.Span, "the key of %s has %d bytes: at most %d", m.name, n, maxKey).hint("str(POINTER, LENGTH) has a shorter string")
+			return c.errorAt(m.Span, "the key of %s has %d bytes: at most %d", m.name, n, maxKey).hint("str(POINTER, LENGTH) has a shorter string")
 		}
 	}
 	return nil
@@ -101,7 +108,7 @@ const maxKey = 512
 // keyBytes is the size of a map's key, without a bucket.
 func (m *mapDef) keyBytes() int { return Type{Kind: Tuple, Elems: m.key}.bytes() }
 
-// addSite notes that something can fail.
+// addSite adds a place that can fail.
 func (c *checker) addSite(sp Span, what string) int {
 	s := site{sp, what}
 	i, ok := c.siteOf[s]
@@ -112,12 +119,13 @@ func (c *checker) addSite(sp Span, what string) int {
 	return i
 }
 
-// growing is after how many passes a string that still grows is one that grows in each round of a loop.
+// growing is the number of passes after which a string that still grows is assumed to
+// grow in each iteration of a loop.
 const growing = 8
 
-// grows notes where a type becomes a larger one. A string that always does is made of itself: it gets all the room
-// that a string has.
-func (c *checker) grows(sp Span, was, is Type) Type {
+// noteGrowth records the place where a type became larger. A string that grows in
+// every pass is made from itself: it gets the maximum size of a string.
+func (c *checker) noteGrowth(sp Span, was, is Type) Type {
 	c.grew = sp
 	if c.passes > growing && was.Kind == String && is.Kind == String && is.Size > was.Size {
 		is.Size = maxConcat
@@ -146,12 +154,23 @@ func (c *checker) stmts(body []*stmt) error {
 func (c *checker) stmt(s *stmt) error {
 	switch s.kind {
 	case stExpr:
+		if s.op == discarded {
+			_, err := c.value(s.value)
+			return err
+		}
 		return c.exprStmt(s.value)
 	case stAssign:
 		return c.assign(s)
 	case stLet:
 		return c.let(s)
 	case stIf:
+		if s.value.isComptime() {
+			body, err := c.choose(s)
+			if err != nil {
+				return err
+			}
+			return c.stmts(body)
+		}
 		if err := c.condition(s.value); err != nil {
 			return err
 		}
@@ -160,9 +179,14 @@ func (c *checker) stmt(s *stmt) error {
 		}
 		return c.stmts(s.other)
 	case stReturn:
-		if s.value != nil {
-			return c.override(s.Span, "return", s.value)
+		if s.value == nil {
+			return nil
 		}
+		if !slices.ContainsFunc(c.points, func(p *point) bool { return p.class() == atPlace }) { // no function returns the value
+			_, err := c.calls().number(&expr{name: "return"}, s.value)
+			return err
+		}
+		return c.calls().override(s.Span, "return", s.value)
 	case stWhile:
 		if err := c.condition(s.value); err != nil {
 			return err
@@ -188,7 +212,7 @@ func (c *checker) forRange(s *stmt) error {
 		if t, err := c.expr(e); err != nil {
 			return err
 		} else if t.Kind != None && t.Kind != Int {
-			return c.at(e.Span, "a range is of integers, not of %s", t)
+			return c.errorAt(e.Span, "a range is of integers, not of %s", t)
 		}
 	}
 	return c.loop(s, typeInt)
@@ -201,7 +225,7 @@ func (c *checker) forMap(s *stmt) error {
 		return err
 	}
 	if (m.key == nil || m.value.Kind == None) && c.final {
-		return c.undefinedMap(s.value.Span, m.name)
+		return c.undefinedMapError(s.value.Span, m.name)
 	}
 	t := Type{Kind: Tuple, Elems: []Type{{Kind: Tuple, Elems: m.key}, m.value.asNumber()}}
 	if len(m.key) == 1 {
@@ -210,27 +234,27 @@ func (c *checker) forMap(s *stmt) error {
 	return c.loop(s, t)
 }
 
-// keyedMap is the map that e names all of, whose elements are values.
+// keyedMap is the map that e names as a whole, if its elements are values.
 func (c *checker) keyedMap(e *expr, what string) (*mapDef, error) {
 	if e.kind != exMap || len(e.args) > 0 {
-		return nil, c.at(e.Span, "%s expects a map to be provided", what)
+		return nil, c.errorAt(e.Span, "%s expects a map to be provided", what)
 	}
 	m := c.byName[e.name]
 	switch {
 	case m.keyed == 1:
-		return m, c.at(e.Span, "%s expects a map with explicit keys (non-scalar map)", what)
+		return m, c.errorAt(e.Span, "%s expects a map with explicit keys (non-scalar map)", what)
 	case m.isHist() || what == "for" && m.value.Kind == Stats:
-		return m, c.at(e.Span, "%s does not support a map of %s()", what, m.value).hint("print(%s) prints all of it", m.name)
+		return m, c.errorAt(e.Span, "%s does not support a map of %s()", what, m.value).hint("print(%s) prints all of it", m.name)
 	case m.keyed == 0:
 		m.keyed, c.changed = 2, true
 	}
 	return m, nil
 }
 
-// loop checks the body of a loop whose variable is of a type.
+// loop checks the body of a loop whose variable has type t.
 func (c *checker) loop(s *stmt, t Type) error {
 	if c.find(s.to.name) != nil {
-		return c.at(s.to.Span, "Loop declaration shadows existing variable: %s", s.to.name)
+		return c.errorAt(s.to.Span, "Loop declaration shadows existing variable: %s", s.to.name)
 	}
 	if s.decl == nil {
 		s.decl = &variable{name: s.to.name}
@@ -244,7 +268,7 @@ func (c *checker) loop(s *stmt, t Type) error {
 	return c.stmts(s.body)
 }
 
-// find returns the variable that a name means here, or nil.
+// find returns the variable of that name, or nil.
 func (c *checker) find(name string) *variable {
 	for i := len(c.scopes) - 1; i >= 0; i-- {
 		if v := c.scopes[i][name]; v != nil {
@@ -255,8 +279,8 @@ func (c *checker) find(name string) *variable {
 }
 
 func (c *checker) let(s *stmt) error {
-	if c.scopes[len(c.scopes)-1][s.to.name] != nil {
-		return c.at(s.to.Span, "Variable %s was already declared", s.to.name)
+	if c.find(s.to.name) != nil {
+		return c.errorAt(s.to.Span, "Variable %s was already declared. Variable shadowing is not allowed.", s.to.name)
 	}
 	t := Type{}
 	if s.value != nil {
@@ -267,7 +291,7 @@ func (c *checker) let(s *stmt) error {
 	}
 	c.declare(s)
 	if name := s.to.cast; name != nil && name.text > 0 {
-		if s.decl.typ.Kind == None { // as long as what is assigned to it
+		if s.decl.typ.Kind == None { // the type of the first assignment may follow
 			s.decl.typ, c.changed = typeString(name.text), true
 		}
 	} else if name != nil && !s.decl.fixed {
@@ -276,10 +300,13 @@ func (c *checker) let(s *stmt) error {
 		case err != nil:
 			return err
 		case of.Kind == Void || name.whole || of.bytes() > maxTuple:
-			return c.at(name.Span, "a variable of type '%s' is not supported", of)
+			return c.errorAt(name.Span, "a variable of type '%s' is not supported", of)
 		case of.Kind != None:
 			s.decl.typ, s.decl.fixed, c.changed = of, true, true
 		}
+	}
+	if err := c.checkFits(s.decl, s.value); err != nil {
+		return err
 	}
 	return c.widen(s.Span, s.to, s.decl, t)
 }
@@ -293,41 +320,41 @@ func (c *checker) declare(s *stmt) {
 	s.to.decl = s.decl
 }
 
-// widen has a variable hold values of a type, too.
+// widen extends the type of a variable to values of another type.
 func (c *checker) widen(sp Span, e *expr, v *variable, t Type) error {
 	u, ok := unify(v.typ, t)
 	if !ok {
-		return c.at(sp, "Type mismatch for %s: trying to assign value of type '%s' when variable already has a type '%s'", v.name, t, v.typ)
+		return c.errorAt(sp, "Type mismatch for %s: trying to assign value of type '%s' when variable already has a type '%s'", v.name, t, v.typ)
 	}
 	switch {
-	case v.fixed: // numbers become ones of the type that is declared
+	case v.fixed: // numbers are converted to the declared type
 		u = v.typ
 	case !u.equal(v.typ):
-		u = c.grows(sp, v.typ, u)
+		u = c.noteGrowth(sp, v.typ, u)
 		v.typ, c.changed = u, true
 	}
 	e.decl, e.typ = v, u
 	return nil
 }
 
-// value is expr for what variables and tuples can hold: of an aggregation the number that
-// it is now.
+// value is expr for values that variables and tuples can hold: of an aggregation its
+// current number.
 func (c *checker) value(e *expr) (Type, error) {
 	t, err := c.part(e)
 	if n := t.bytes(); err == nil && t.is(Struct, Array) && n > maxTuple {
-		return t, c.at(e.Span, "a value of type '%s' has %d bytes: at most %d", t, n, maxTuple).hint("name a member of it")
+		return t, c.errorAt(e.Span, "a value of type '%s' has %d bytes: at most %d", t, n, maxTuple).hint("name a member of it")
 	}
 	return t, err
 }
 
-// part is value for what only a part is taken of.
+// part is value if only a part of the value is used.
 func (c *checker) part(e *expr) (Type, error) {
 	t, err := c.expr(e)
 	switch {
 	case err == nil && t.isAggregate() && !t.isScalarAggregate():
-		return t, c.at(e.Span, "a map of %s() has no value for an expression", t).hint("print(%s) prints all of it", e.name)
+		return t, c.errorAt(e.Span, "a map of %s() has no value for an expression", t).hint("print(%s) prints all of it", e.name)
 	case err == nil && t.Kind == Void:
-		return t, c.at(e.Span, "there is no value of type 'void'")
+		return t, c.errorAt(e.Span, "there is no value of type 'void'")
 	}
 	t = t.asNumber()
 	e.typ = t
@@ -337,7 +364,7 @@ func (c *checker) part(e *expr) (Type, error) {
 func (c *checker) assign(s *stmt) error {
 	if s.op != "=" {
 		if s.to.kind == exVar && c.find(s.to.name) == nil {
-			return c.undefined(s.to)
+			return c.unknownNameError(s.to)
 		}
 		// Its value is that of the operation.
 		op := &expr{kind: exBinary, name: s.op[:len(s.op)-1], Span: s.Span, args: []*expr{s.to, s.value}}
@@ -356,6 +383,9 @@ func (c *checker) assign(s *stmt) error {
 			return err
 		}
 		if v := c.find(s.to.name); v != nil {
+			if err := c.checkFits(v, s.value); err != nil {
+				return err
+			}
 			return c.widen(s.Span, s.to, v, t)
 		}
 		c.declare(s)
@@ -368,7 +398,7 @@ func (c *checker) assign(s *stmt) error {
 	}
 	if t.isAggregate() && s.value.kind != exCall {
 		if c.byName[s.to.name].value.Kind != Int {
-			err := c.at(s.value.Span, "Map value '%s' cannot be assigned from one map to another. The function that returns this type must be called directly", t)
+			err := c.errorAt(s.value.Span, "Map value '%s' cannot be assigned from one map to another. The function that returns this type must be called directly", t)
 			if t.isScalarAggregate() {
 				return err.hint("write %s = (int64)%s for its number", s.to.name, s.value.name)
 			}
@@ -381,12 +411,13 @@ func (c *checker) assign(s *stmt) error {
 	if _, err := c.mapKey(s.to); err != nil {
 		return err
 	}
-	return c.mapValue(s.Span, s.to, c.symbolic(c.byName[s.to.name], s.value, t))
+	return c.mapValue(s.Span, s.to, c.symbolicType(c.byName[s.to.name], s.value, t))
 }
 
-// symbolic returns the type with which a map takes e. What func is here, text, is in bpftrace
-// a symbol: a map that holds symbols takes it as one, whichever comes first.
-func (c *checker) symbolic(m *mapDef, e *expr, t Type) Type {
+// symbolicType returns the type of e as a value of the map. func is text here, but a
+// symbol in bpftrace: a map that holds symbols stores it as a symbol, whichever comes
+// first.
+func (c *checker) symbolicType(m *mapDef, e *expr, t Type) Type {
 	switch isFunc := e.kind == exBuiltin && e.name == "func"; {
 	case isFunc && m.value.Kind == KSym:
 		e.typ = m.value
@@ -401,15 +432,15 @@ func (c *checker) symbolic(m *mapDef, e *expr, t Type) Type {
 	return t
 }
 
-// mapValue has a map hold values of a type.
+// mapValue extends the type of a map's values.
 func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 	m := c.byName[e.name]
 	u, ok := unify(m.value, t)
 	if !ok {
-		return c.at(sp, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'", m.name, t, m.value)
+		return c.errorAt(sp, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'", m.name, t, m.value)
 	}
 	if !u.equal(m.value) {
-		u = c.grows(sp, m.value, u)
+		u = c.noteGrowth(sp, m.value, u)
 		m.value, c.changed = u, true
 	}
 	e.typ = u
@@ -417,7 +448,7 @@ func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 	return nil
 }
 
-// What can fail beside reads.
+// Failures other than reads.
 const (
 	siteCut    = "String cut: it has no room for more than 1023 bytes"
 	siteDivide = "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result."
@@ -433,9 +464,9 @@ func (c *checker) mapKey(e *expr) (*mapDef, error) {
 	}
 	if m.keyed != 0 && m.keyed != keyed {
 		if keyed == 1 {
-			return m, c.at(e.Span, "%s used as a map without an explicit key (scalar map), previously used with an explicit key (non-scalar map)", m.name)
+			return m, c.errorAt(e.Span, "%s used as a map without an explicit key (scalar map), previously used with an explicit key (non-scalar map)", m.name)
 		}
-		return m, c.at(e.Span, "%s used as a map with an explicit key (non-scalar map), previously used without an explicit key (scalar map)", m.name)
+		return m, c.errorAt(e.Span, "%s used as a map with an explicit key (non-scalar map), previously used without an explicit key (scalar map)", m.name)
 	}
 	if m.keyed == 0 {
 		m.keyed, c.changed = keyed, true
@@ -446,7 +477,7 @@ func (c *checker) mapKey(e *expr) (*mapDef, error) {
 	return m, c.keyTypes(e, m, e.args)
 }
 
-// keyText is the type of a key as messages have it.
+// keyText formats the type of a key for messages.
 func keyText(t Type) string {
 	if len(t.Elems) == 1 {
 		t = t.Elems[0]
@@ -454,7 +485,7 @@ func keyText(t Type) string {
 	return t.String()
 }
 
-// keyTypes has a map's key hold what is used as one.
+// keyTypes extends the key type of a map to that of args.
 func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	if len(args) == 1 && args[0].isTuple() {
 		args = args[0].args
@@ -465,12 +496,9 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 		if err != nil {
 			return err
 		}
-		if t.Kind == Buffer {
-			return c.at(a.Span, "a buffer cannot be part of a key")
-		}
 		key = append(key, t)
 	}
-	if len(args) == 1 && key[0].isTuple() { // a variable that has all of it
+	if len(args) == 1 && key[0].isTuple() { // a variable with the whole key
 		key = slices.Clone(key[0].Elems)
 	}
 	if m.key == nil {
@@ -480,7 +508,7 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	have, want := Type{Kind: Tuple, Elems: key}, Type{Kind: Tuple, Elems: m.key}
 	u, ok := unify(want, have)
 	if !ok {
-		return c.at(e.Span, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, keyText(have), keyText(want))
+		return c.errorAt(e.Span, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, keyText(have), keyText(want))
 	}
 	if !u.equal(want) {
 		m.key, c.changed = u.Elems, true
@@ -488,24 +516,24 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	return nil
 }
 
-// undefinedMap is the error for a map that nothing is ever assigned to.
-func (c *checker) undefinedMap(at Span, name string) error {
-	err := c.at(at, "Undefined map: %s", name)
+// undefinedMapError is the error for a map without an assignment.
+func (c *checker) undefinedMapError(at Span, name string) error {
+	err := c.errorAt(at, "Undefined map: %s", name)
 	var names []string
 	for _, m := range c.maps {
 		if m.name != name && m.value.Kind != None {
 			names = append(names, m.name)
 		}
 	}
-	if m := meant(name, names); m != "" {
+	if m := nearestName(name, names); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err.hint("nothing is ever assigned to it")
 }
 
-func (c *checker) undefined(e *expr) error {
-	err := c.at(e.Span, "Undefined or undeclared variable: %s", e.name)
-	if c.closed[e.name] { // as bpftrace had it up to 0.21
+func (c *checker) unknownNameError(e *expr) error {
+	err := c.errorAt(e.Span, "Undefined or undeclared variable: %s", e.name)
+	if c.closed[e.name] { // accepted by bpftrace up to 0.21
 		return err.hint("it lives in the block in which it is first assigned to: write let %s; before that", e.name)
 	}
 	var names []string
@@ -514,17 +542,21 @@ func (c *checker) undefined(e *expr) error {
 			names = append(names, n)
 		}
 	}
-	if m := meant(e.name, names); m != "" {
+	if m := nearestName(e.name, names); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err
 }
 
-// condition checks what is true or false.
+// condition checks an expression that is used as true or false.
 func (c *checker) condition(e *expr) error {
 	t, err := c.value(e)
+	if e.kind == exString && err == nil { // as in C, any literal is
+		*e = *truthAt(e.Span, e.text != "")
+		t, err = c.value(e)
+	}
 	if err == nil && t.Kind != None && !t.isInt() {
-		err = c.at(e.Span, "a condition is a number, not a %s", t)
+		err = c.errorAt(e.Span, "a condition is a number, not a %s", t)
 	}
 	return err
 }

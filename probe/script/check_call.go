@@ -1,6 +1,6 @@
 package script
 
-import "slices"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // exprStmt checks a statement that is an expression.
 func (c *checker) exprStmt(e *expr) error {
@@ -9,14 +9,23 @@ func (c *checker) exprStmt(e *expr) error {
 		return err
 	}
 	if e.kind == exCall && calls[e.name].statement {
-		return c.action(e)
+		return c.calls().action(e)
+	}
+	if e.isChoice() {
+		if err := c.condition(e.args[0]); err != nil {
+			return err
+		}
+		if err := c.exprStmt(e.args[1]); err != nil {
+			return err
+		}
+		return c.exprStmt(e.args[2])
 	}
 	t, err := c.expr(e)
 	switch {
 	case err != nil:
 		return err
 	case t.isAggregate() && e.kind == exCall:
-		return c.at(e.Span, "%s() must be assigned to a map", e.name).hint("@ = %s(...)", e.name)
+		return c.errorAt(e.Span, "%s() must be assigned to a map", e.name).hint("@ = %s(...)", e.name)
 	case e.kind == exIncDec, e.kind == exCall && e.name == "delete":
 		return nil
 	}
@@ -24,24 +33,36 @@ func (c *checker) exprStmt(e *expr) error {
 	return nil
 }
 
-// warnOnce tells something in the last pass.
+// isChoice reports whether it is a ?: of statements, which has no value.
+func (e *expr) isChoice() bool {
+	isAction := func(e *expr) bool { return e.kind == exCall && calls[e.name].statement }
+	return e.kind == exCond && !e.short && isAction(e.args[1]) && isAction(e.args[2])
+}
+
+// warnOnce warns in the last pass.
 func (c *checker) warnOnce(sp Span, format string, args ...any) {
 	if c.final {
-		w := c.at(sp, format, args...)
+		w := c.errorAt(sp, format, args...)
 		w.AtRunTime = true
 		c.warnings = append(c.warnings, w)
 	}
 }
 
+// callChecker checks calls: of statements, functions and aggregations.
+type callChecker struct{ *checker }
+
+// calls returns the part that checks calls.
+func (c *checker) calls() callChecker { return callChecker{c} }
+
 // arity checks how many arguments a call has.
-func (c *checker) arity(e *expr) (call, error) {
+func (c callChecker) arity(e *expr) (call, error) {
 	f, ok := calls[e.name]
 	switch {
 	case !ok:
 		if _, isName := builtins[e.name]; isName {
-			return f, c.at(e.Span, "%s takes no arguments", e.name)
+			return f, c.errorAt(e.Span, "%s takes no arguments", e.name)
 		}
-		return f, c.unknown(e, "function")
+		return f, c.unknownError(e, "function")
 	case len(e.args) < f.least || len(e.args) > f.most:
 		want := "at most"
 		n := f.most
@@ -52,9 +73,9 @@ func (c *checker) arity(e *expr) (call, error) {
 			want = ""
 		}
 		if want == "at least " && n == 1 {
-			return f, c.at(e.Span, "%s() requires at least one argument (%d provided)", e.name, len(e.args))
+			return f, c.errorAt(e.Span, "%s() requires at least one argument (%d provided)", e.name, len(e.args))
 		}
-		return f, c.at(e.Span, "%s() requires %s%d argument%s (%d provided)", e.name, want, n, plural(n), len(e.args))
+		return f, c.errorAt(e.Span, "%s() requires %s%d argument%s (%d provided)", e.name, want, n, plural(n), len(e.args))
 	}
 	return f, nil
 }
@@ -67,20 +88,20 @@ func plural(n int) string {
 }
 
 // action checks a call that is a statement.
-func (c *checker) action(e *expr) error {
+func (c callChecker) action(e *expr) error {
 	if _, err := c.arity(e); err != nil {
 		return err
 	}
 	o := &output{Span: e.Span}
 	switch e.name {
-	case "printf", "errorf", "warnf":
+	case "printf", "errorf", "warnf", "debugf":
 		if e.args[0].kind != exString {
-			return c.at(e.args[0].Span, "%s() expects a string literal as its first argument", e.name)
+			return c.errorAt(e.args[0].Span, "%s() expects a string literal as its first argument", e.name)
 		}
-		o.kind = map[string]outputKind{"printf": outPrintf, "errorf": outError, "warnf": outWarn}[e.name]
+		o.kind = map[string]outputKind{"printf": outPrintf, "errorf": outError, "warnf": outWarn, "debugf": outDebug}[e.name]
 		f, wrong := parseFormat(e.args[0].text)
 		if wrong != "" {
-			return c.at(e.args[0].Span, "%s", wrong)
+			return c.errorAt(e.args[0].Span, "%s", wrong)
 		}
 		o.format = f
 		for _, a := range e.args[1:] {
@@ -90,14 +111,14 @@ func (c *checker) action(e *expr) error {
 			}
 			o.types = append(o.types, t)
 		}
-		if wrong := f.fits(o.types); wrong != "" {
-			return c.at(e.Span, "%s", wrong)
+		if wrong := f.checkTypes(o.types); wrong != "" {
+			return c.errorAt(e.Span, "%s", wrong)
 		}
 	case "time":
 		o.kind, o.time = outTime, "%H:%M:%S\n"
 		if len(e.args) == 1 {
 			if e.args[0].kind != exString {
-				return c.at(e.args[0].Span, "time() expects a string literal as its first argument")
+				return c.errorAt(e.args[0].Span, "time() expects a string literal as its first argument")
 			}
 			o.time = e.args[0].text
 		}
@@ -128,7 +149,7 @@ func (c *checker) action(e *expr) error {
 				return err
 			}
 			if t.Kind != None && !t.isInt() {
-				return c.at(e.args[0].Span, "exit() takes a number")
+				return c.errorAt(e.args[0].Span, "exit() takes a number")
 			}
 		} else {
 			e.args = []*expr{{kind: exInt, Span: e.Span, typ: typeInt}}
@@ -138,37 +159,38 @@ func (c *checker) action(e *expr) error {
 	return c.addOutput(e, o)
 }
 
-// maxRecord bounds what one printf writes, in bytes.
+// maxRecord bounds the output of one printf, in bytes.
 const maxRecord = 16 << 10
 
-// addOutput numbers what is written.
-func (c *checker) addOutput(e *expr, o *output) error {
+// addOutput numbers an output statement.
+func (c callChecker) addOutput(e *expr, o *output) error {
 	if n := o.bytes(); n > maxRecord {
-		return c.at(e.Span, "%s() of %d bytes: at most %d", e.name, n, maxRecord)
+		return c.errorAt(e.Span, "%s() of %d bytes: at most %d", e.name, n, maxRecord)
 	}
 	e.num = uint64(len(c.outputs))
 	c.outputs = append(c.outputs, o)
 	return nil
 }
 
-// wholeMap is the map that a call is about.
-func (c *checker) wholeMap(e *expr) (*mapDef, error) {
+// wholeMap is the map that a call names as a whole.
+func (c callChecker) wholeMap(e *expr) (*mapDef, error) {
 	a := e.args[0]
 	if a.kind != exMap || len(a.args) > 0 {
-		return nil, c.at(a.Span, "%s() expects a map to be provided", e.name)
+		return nil, c.errorAt(a.Span, "%s() expects a map to be provided", e.name)
 	}
 	return c.byName[a.name], nil
 }
 
-func (c *checker) print(e *expr, o *output) error {
+func (c callChecker) print(e *expr, o *output) error {
 	a := e.args[0]
-	// A map that never has a key is printed as it is when its turn comes, too.
+	// A map that never has a key is printed with its value at the time of printing
+	// too.
 	if a.kind == exMap && len(a.args) == 0 {
 		o.kind, o.of = outMap, c.byName[a.name]
 		for i, x := range e.args[1:] {
 			n, ok := c.constant(x)
 			if !ok || n < 0 {
-				return c.at(x.Span, "print() expects a number that is not negative")
+				return c.errorAt(x.Span, "print() expects a number that is not negative")
 			}
 			if i == 0 {
 				o.top = int(min(n, 1<<20))
@@ -179,11 +201,11 @@ func (c *checker) print(e *expr, o *output) error {
 		return c.addOutput(e, o)
 	}
 	if len(e.args) > 1 {
-		return c.at(e.args[1].Span, "Only maps can be printed with a number of entries")
+		return c.errorAt(e.args[1].Span, "Only maps can be printed with a number of entries")
 	}
 	t, err := c.value(a)
 	if a.kind == exMap && t.isAggregate() {
-		return c.at(a.Span, "Map type %s cannot print the value of individual keys. You must print the whole map.", t).hint("print(%s)", a.name)
+		return c.errorAt(a.Span, "Map type %s cannot print the value of individual keys. You must print the whole map.", t).hint("print(%s)", a.name)
 	}
 	if err != nil {
 		return err
@@ -193,13 +215,13 @@ func (c *checker) print(e *expr, o *output) error {
 }
 
 // call checks a call that has a value.
-func (c *checker) call(e *expr) (Type, error) {
+func (c callChecker) call(e *expr) (Type, error) {
 	f, err := c.arity(e)
 	if err != nil {
 		return Type{}, err
 	}
 	if f.statement {
-		return Type{}, c.at(e.Span, "%s() should not be used in an expression", e.name)
+		return Type{}, c.errorAt(e.Span, "%s() should not be used in an expression", e.name)
 	}
 	if k, ok := aggregations[e.name]; ok {
 		return c.aggregation(e, k)
@@ -207,15 +229,29 @@ func (c *checker) call(e *expr) (Type, error) {
 	switch e.name {
 	case "delete", "has_key":
 		return c.element(e)
+	case "find":
+		return c.find(e)
+	case "pton":
+		return c.pton(e)
+	case "is_scalar":
+		return c.isKeyScalar(e)
 	case "len":
 		return c.length(e)
 	case "kstack", "ustack", "dw_ustack":
 		return c.stack(e)
 	case "kaddr", "uaddr", "reg":
-		return c.named(e)
+		return c.checkNamed(e)
 	case "str":
-		if e.args[0].kind == exParam {
-			return typeString(len(c.paramText(e.args[0])) + 1), nil
+		if text, ok := c.paramFrom(e.args[0]); ok {
+			if len(e.args) == 2 { // with its final zero
+				n, known := c.constant(e.args[1])
+				if !known || n < 1 {
+					return Type{}, c.errorAt(e.args[1].Span, "str() of a parameter expects a number above 0 that is known before")
+				}
+				text = text[:min(int64(len(text)), n-1)]
+			}
+			*e = expr{kind: exString, Span: e.Span, text: text}
+			return c.typeOf(e)
 		}
 	case "sizeof":
 		return c.sizeOf(e)
@@ -240,12 +276,12 @@ func (c *checker) call(e *expr) (Type, error) {
 	}
 	if e.name == "strlen" {
 		if !ts[0].is(String, None) {
-			return ts[0], c.at(e.args[0].Span, "strlen() expects a string (%s provided)", ts[0]).hint("str(POINTER) reads one")
+			return ts[0], c.errorAt(e.args[0].Span, "strlen() expects a string (%s provided)", ts[0]).hint("str(POINTER) reads one")
 		}
 		return typeUint, nil
 	}
 	if e.name == "str" && len(ts) == 1 && ts[0].Kind == String {
-		*e = *e.args[0] // it is one already
+		*e = *e.args[0] // it already is one
 		return ts[0], nil
 	}
 	if e.name == "buf" && ts[0].is(String, Array) {
@@ -253,31 +289,34 @@ func (c *checker) call(e *expr) (Type, error) {
 	}
 	for i, t := range ts {
 		if t.Kind != None && !t.isInt() {
-			return t, c.at(e.args[i].Span, "%s() only supports number arguments (%s provided)", e.name, t)
+			return t, c.errorAt(e.args[i].Span, "%s() only supports number arguments (%s provided)", e.name, t)
 		}
 	}
 	switch e.name {
 	case "str":
 		e.site = c.addSite(e.Span, "")
-		return c.sized(e, String)
+		return c.typeOfRead(e, String)
 	case "buf":
 		e.site = c.addSite(e.Span, "")
-		return c.sized(e, Buffer)
+		return c.typeOfRead(e, Buffer)
 	case "strerror":
 		return Type{Kind: Errno, Size: 8}, nil
 	case "signal_name":
 		return Type{Kind: Signal, Size: 8}, nil
+	case "syscall_name":
+		return Type{Kind: Syscall, Size: 8}, nil
 	}
 	return Type{Kind: KSym, Size: 8}, nil
 }
 
-// sized is the type of what is read from memory: as long as a constant says, or as is set.
-func (c *checker) sized(e *expr, k Kind) (Type, error) {
+// typeOfRead is the type of data read from memory: of constant length, or of the
+// configured one.
+func (c callChecker) typeOfRead(e *expr, k Kind) (Type, error) {
 	most := c.config.maxString
 	if len(e.args) == 2 {
 		if n, ok := c.constant(e.args[1]); ok {
 			if n < 1 || n > 1024 {
-				return Type{}, c.at(e.args[1].Span, "%s() length: want 1 to 1024", e.name)
+				return Type{}, c.errorAt(e.args[1].Span, "%s() length: want 1 to 1024", e.name)
 			}
 			most = int(n)
 			if k == String {
@@ -302,29 +341,46 @@ func (c *script) paramText(e *expr) string {
 	return c.params[e.num-1][:min(len(c.params[e.num-1]), maxName)]
 }
 
-// element checks what is about one element of a map: (@map, key), or the old (@map[key]).
-func (c *checker) element(e *expr) (Type, error) {
+// paramFrom is the text of a positional parameter, or for $1 + N its text without the
+// first N bytes.
+func (c callChecker) paramFrom(e *expr) (string, bool) {
+	if e.kind == exParam {
+		return c.paramText(e), true
+	}
+	if e.kind != exBinary || e.name != "+" || e.args[0].kind != exParam {
+		return "", false
+	}
+	text := c.paramText(e.args[0])
+	n, ok := c.constant(e.args[1])
+	if _, isNumber := c.constant(e.args[0]); isNumber || !ok || n < 0 || n > int64(len(text)) {
+		return "", false
+	}
+	return text[n:], true
+}
+
+// element checks a call on one element of a map: (@map, key), or the old (@map[key]).
+func (c callChecker) element(e *expr) (Type, error) {
 	a := e.args[0]
 	if a.kind != exMap {
-		return Type{}, c.at(a.Span, "%s() expects a map to be provided", e.name)
+		return Type{}, c.errorAt(a.Span, "%s() expects a map to be provided", e.name)
 	}
 	m := c.byName[a.name]
 	if m.isHist() && e.name == "has_key" {
-		return typeBool, c.at(a.Span, "has_key() of a histogram is not supported").hint("count calls by the same key in a map of its own")
+		return typeBool, c.errorAt(a.Span, "has_key() of a histogram is not supported").hint("count calls by the same key in a map of its own")
 	}
 	if len(e.args) == 1 {
 		_, err := c.mapKey(a)
 		switch {
 		case err == nil && len(a.args) == 0 && e.name == "has_key":
-			err = c.at(a.Span, "has_key() expects a map with explicit keys (non-scalar map)")
+			err = c.errorAt(a.Span, "has_key() expects a map with explicit keys (non-scalar map)")
 		}
 		return typeBool, err
 	}
 	if len(a.args) > 0 {
-		return typeBool, c.at(a.Span, "%s() takes either a map and a key, or one element", e.name)
+		return typeBool, c.errorAt(a.Span, "%s() takes either a map and a key, or one element", e.name)
 	}
 	if m.keyed == 1 {
-		return typeBool, c.at(a.Span, "%s() expects a map with explicit keys (non-scalar map)", e.name)
+		return typeBool, c.errorAt(a.Span, "%s() expects a map with explicit keys (non-scalar map)", e.name)
 	}
 	if m.keyed == 0 {
 		m.keyed, c.changed = 2, true
@@ -338,37 +394,40 @@ func (c *checker) element(e *expr) (Type, error) {
 	return typeBool, c.keyTypes(a, m, a.args)
 }
 
-// named checks what takes a name: kaddr and reg.
-func (c *checker) named(e *expr) (Type, error) {
+// checkNamed checks calls with a name as argument: kaddr and reg.
+func (c callChecker) checkNamed(e *expr) (Type, error) {
 	a := e.args[0]
+	if _, err := c.value(a); err != nil {
+		return typeUint, err
+	}
 	if a.kind != exString {
-		return typeUint, c.at(a.Span, "%s() expects a string literal", e.name)
+		return typeUint, c.errorAt(a.Span, "%s() expects a string literal", e.name)
 	}
 	if e.name != "reg" {
 		addr, ok, _ := c.target.Lookup(a.text)
 		if !ok {
-			return typeUint, c.at(a.Span, "Failed to resolve %s symbol: %s", map[string]string{"kaddr": "kernel", "uaddr": "user"}[e.name], a.text)
+			return typeUint, c.errorAt(a.Span, "Failed to resolve %s symbol: %s", map[string]string{"kaddr": "kernel", "uaddr": "user"}[e.name], a.text)
 		}
 		e.num = addr
 		return typeUint, nil
 	}
 	for _, p := range c.points {
 		if !p.hasGuest() {
-			return typeUint, c.at(e.Span, "reg() can not be used with '%s' probes", p.provider)
+			return typeUint, c.errorAt(e.Span, "reg() can not be used with '%s' probes", p.provider)
 		}
 	}
-	i := slices.Index(registers, a.text)
-	if i < 0 {
-		return typeUint, c.at(a.Span, "'%s' is not a valid register on this architecture (x86_64)", a.text)
+	i, ok := x86.FindPtReg(a.text)
+	if !ok {
+		return typeUint, c.errorAt(a.Span, "'%s' is not a valid register on this architecture (x86_64)", a.text)
 	}
 	e.num = uint64(8 * i)
 	return typeUint, nil
 }
 
-// aggregation checks the value of a map that is made of many.
-func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
+// aggregation checks the value of a map that aggregates values.
+func (c callChecker) aggregation(e *expr, k Kind) (Type, error) {
 	if c.stored != e {
-		return Type{}, c.at(e.Span, "%s() must be assigned directly to a map", e.name).hint("@ = %s(...)", e.name)
+		return Type{}, c.errorAt(e.Span, "%s() must be assigned directly to a map", e.name).hint("@ = %s(...)", e.name)
 	}
 	t := Type{Kind: k, Size: 8, Signed: true}
 	if k == Count {
@@ -379,7 +438,7 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 		return t, err
 	}
 	if v.Kind != None && !v.isInt() {
-		return t, c.at(e.Span, "%s() only supports integer arguments (%s provided)", e.name, v)
+		return t, c.errorAt(e.Span, "%s() only supports integer arguments (%s provided)", e.name, v)
 	}
 	t.Signed = v.Signed
 	if k == TSeries {
@@ -389,7 +448,7 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 	for _, a := range e.args[1:] {
 		n, ok := c.constant(a)
 		if !ok {
-			return t, c.at(a.Span, "%s() expects a number that is known before", e.name)
+			return t, c.errorAt(a.Span, "%s() expects a number that is known before", e.name)
 		}
 		ns = append(ns, n)
 	}
@@ -400,17 +459,17 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 			t.Size = int(ns[0])
 		}
 		if t.Size < 0 || t.Size > 5 {
-			return t, c.at(e.Span, "hist: bits %d must be 0..5", t.Size)
+			return t, c.errorAt(e.Span, "hist: bits %d must be 0..5", t.Size)
 		}
 	case LHist:
 		t.Low, t.High, t.Step, t.Signed = ns[0], ns[1], ns[2], true
 		switch {
 		case t.Step < 1:
-			return t, c.at(e.args[3].Span, "lhist() step must be >= 1 (%d provided)", t.Step)
+			return t, c.errorAt(e.args[3].Span, "lhist() step must be >= 1 (%d provided)", t.Step)
 		case t.High <= t.Low:
-			return t, c.at(e.Span, "lhist() min must be less than max (provided min %d and max %d)", t.Low, t.High)
+			return t, c.errorAt(e.Span, "lhist() min must be less than max (provided min %d and max %d)", t.Low, t.High)
 		case uint64(t.High-t.Low)/uint64(t.Step) > maxBuckets:
-			return t, c.at(e.Span, "lhist() too many buckets, must be <= %d (would need %d)", maxBuckets, uint64(t.High-t.Low)/uint64(t.Step))
+			return t, c.errorAt(e.Span, "lhist() too many buckets, must be <= %d (would need %d)", maxBuckets, uint64(t.High-t.Low)/uint64(t.Step))
 		}
 		t.High -= (t.High - t.Low) % t.Step // the last bucket begins where a whole one would
 	}

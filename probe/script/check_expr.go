@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -13,7 +14,7 @@ import (
 // maxTuple is the largest tuple, in bytes.
 const maxTuple = 4096
 
-// expr finds the type of an expression. None is what is not known yet.
+// expr determines the type of an expression. It is None if the type is not known yet.
 func (c *checker) expr(e *expr) (Type, error) {
 	t, err := c.typeOf(e)
 	if e.raw && t.Kind == String && e.c != nil {
@@ -39,29 +40,34 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		return typeString(len(e.text) + 1), nil
 	case exParam:
 		if _, ok := c.constant(e); !ok {
-			return Type{}, c.at(e.Span, "$%d is %q, which is not a number", e.num, c.params[e.num-1]).hint("str($%d) is its text", e.num)
+			if n, ok := parseNumber(c.paramText(e)); ok { // a number without a sign
+				*e = expr{kind: exInt, Span: e.Span, num: n}
+				return c.typeOf(e)
+			}
+			*e = expr{kind: exString, Span: e.Span, text: c.paramText(e)}
+			return c.typeOf(e)
 		}
 		return typeInt, nil
 	case exVar:
 		v := c.find(e.name)
 		if v == nil {
-			return Type{}, c.undefined(e)
+			return Type{}, c.unknownNameError(e)
 		}
 		if v.typ.Kind == None && c.final {
-			return Type{}, c.at(e.Span, "Undefined or undeclared variable: %s", e.name).hint("it is declared, and nothing is ever assigned to it: write let %s = VALUE, or let %s: TYPE", e.name, e.name)
+			return Type{}, c.errorAt(e.Span, "Undefined or undeclared variable: %s", e.name).hint("it is declared, and nothing is ever assigned to it: write let %s = VALUE, or let %s: TYPE", e.name, e.name)
 		}
 		e.decl = v
 		return v.typ, nil
 	case exMap:
 		m, err := c.mapKey(e)
 		if err == nil && m.value.Kind == None && c.final {
-			err = c.undefinedMap(e.Span, e.name)
+			err = c.undefinedMapError(e.Span, e.name)
 		}
 		return m.value, err
 	case exBuiltin:
 		return c.builtin(e)
 	case exCall:
-		return c.call(e)
+		return c.calls().call(e)
 	case exUnary:
 		return c.unaryType(e)
 	case exBinary:
@@ -80,13 +86,13 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 			t.Elems = append(t.Elems, et)
 		}
 		if n := t.bytes(); n > maxTuple {
-			return t, c.at(e.Span, "a tuple of %d bytes: at most %d", n, maxTuple)
+			return t, c.errorAt(e.Span, "a tuple of %d bytes: at most %d", n, maxTuple)
 		}
 		return t, nil
 	case exField:
 		t, err := c.field(e)
 		if _, reference := types.Reference(e.c); reference && err == nil && e.isArgument() && !e.followed {
-			// The value of a reference is that of what it refers to.
+			// A reference has the value of its target.
 			of := *e
 			of.followed = true
 			*e = expr{kind: exUnary, name: "*", Span: e.Span, raw: e.raw, args: []*expr{&of}}
@@ -115,7 +121,7 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 		t = typeInt
 	}
 	if !t.is(Int, Pointer) {
-		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+		return t, c.errorAt(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	}
 	if of.kind == exVar {
 		return t, c.widen(e.Span, of, of.decl, t)
@@ -129,6 +135,8 @@ func (c *checker) unaryType(e *expr) (Type, error) {
 		return c.dereference(e)
 	case "&":
 		return c.addressOf(e)
+	case "comptime":
+		return c.comptimeType(e)
 	}
 	t, err := c.value(e.args[0])
 	if err != nil || t.Kind == None {
@@ -136,26 +144,27 @@ func (c *checker) unaryType(e *expr) (Type, error) {
 	}
 	switch {
 	case t.Kind == Pointer && e.name != "!":
-		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+		return t, c.errorAt(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	case !t.isInt():
-		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+		return t, c.errorAt(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	case e.name == "!":
 		return typeBool, nil
 	case e.name == "-":
-		return typeInt, nil
+		_, err := c.checkOverflow(e)
+		return typeInt, err
 	}
 	return Type{Kind: Int, Size: 8, Signed: !t.unsigned() || t.Size < 8}, nil
 }
 
-// isLiteral reports whether an operand is a number that is written out and fits either
-// sign.
+// isLiteral reports whether an operand is a literal that fits both signed and
+// unsigned numbers.
 func isLiteral(e *expr) bool {
 	return (e.kind == exInt || e.kind == exParam) && e.num <= math.MaxInt64
 }
 
-// signedness is whether two operands have a sign together. As in C (ISO C, 6.3.1.8) they
-// have none where one is of 64 bits and has none, or both have none; literals take the
-// other's.
+// signedness returns whether the operation on two operands is signed. As in C (ISO C,
+// 6.3.1.8) it is unsigned if one operand is an unsigned number of 64 bits, or both
+// are unsigned; literals adapt to the other operand.
 func signedness(a, b *expr) bool {
 	x, y := a.typ.unsigned(), b.typ.unsigned()
 	switch {
@@ -169,7 +178,7 @@ func signedness(a, b *expr) bool {
 	return !(x && (y || a.typ.Size == 8) || y && b.typ.Size == 8)
 }
 
-// divides reports whether an operator has no result for a second operand of 0.
+// divides reports whether an operator is undefined for a second operand of 0.
 func divides(op string) bool { return op == "/" || op == "%" }
 
 func isComparison(op string) bool {
@@ -190,7 +199,9 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	switch {
 	case err != nil:
 		return bt, err
-	case isComparison(e.name) && at.is(String, Tuple, Array, Struct) && at.Kind == bt.Kind:
+	case e.foldText():
+		return c.typeOf(e)
+	case isComparison(e.name) && at.is(String, Tuple, Array, Struct, Buffer) && at.Kind == bt.Kind:
 		return c.comparison(e, at, bt)
 	case isComparison(e.name), e.name == "&&", e.name == "||":
 		if at.Kind == None || bt.Kind == None {
@@ -200,15 +211,18 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	for i, t := range []Type{at, bt} {
 		if t.Kind != None && !t.isInt() {
 			if at.Kind != bt.Kind && bt.Kind != None && at.Kind != None {
-				return t, c.at(e.Span, "Type mismatch for '%s': comparing or combining '%s' with '%s'", e.name, at, bt)
+				return t, c.errorAt(e.Span, "Type mismatch for '%s': comparing or combining '%s' with '%s'", e.name, at, bt)
 			}
-			return t, c.at(e.args[i].Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+			return t, c.errorAt(e.args[i].Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 		}
 	}
 	if divides(e.name) {
 		if err := c.division(e); err != nil {
 			return at, err
 		}
+	}
+	if large, err := c.checkOverflow(e); err != nil || large {
+		return typeUint, err
 	}
 	switch {
 	case isComparison(e.name), e.name == "&&", e.name == "||":
@@ -227,15 +241,16 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	return Type{Kind: Int, Size: 8, Signed: signedness(a, b)}, nil
 }
 
-// division checks the divisor of / or %: a constant that is not 0 needs no site, and of two constants it is refused,
-// as by bpftrace, which calculates them when it compiles.
+// division checks the divisor of / or %: a constant other than 0 needs no site. A
+// division of a constant by constant 0 is rejected, as by bpftrace, which calculates
+// constants at compile time.
 func (c *checker) division(e *expr) error {
 	n, known := c.constant(e.args[1])
 	if known && n != 0 {
 		return nil
 	}
 	if _, both := c.constant(e.args[0]); known && both {
-		return c.at(e.Span, "Divide or modulo by 0").hint("the result of constants is calculated when the script is compiled, and there is none")
+		return c.errorAt(e.Span, "Divide or modulo by 0").hint("the result of constants is calculated when the script is compiled, and there is none")
 	}
 	c.addSite(e.Span, siteDivide)
 	return nil
@@ -255,7 +270,7 @@ func (c *checker) condType(e *expr) (Type, error) {
 	}
 	t, ok := unify(at, bt)
 	if !ok {
-		return t, c.at(e.Span, "Ternary return type mismatch: have '%s' and '%s'", at, bt)
+		return t, c.errorAt(e.Span, "Ternary return type mismatch: have '%s' and '%s'", at, bt)
 	}
 	if t.Kind == Int {
 		t = Type{Kind: Int, Size: 8, Signed: signedness(e.args[1], e.args[2])}
@@ -271,65 +286,78 @@ func (c *checker) builtin(e *expr) (Type, error) {
 			return c.typeOf(e)
 		}
 		if members[e.name] != nil {
+			name, of := e.name, members[e.name]
 			e.member()
-			return c.typeOf(e)
+			t, err := c.typeOf(e)
+			if err != nil {
+				err = c.errorAt(e.Span, "%s is not known of this guest: its tasks have no %s.%s", name, of[0], of[1]).hint("Linux guests whose kernel has types (CONFIG_DEBUG_INFO_BTF) tell it")
+			}
+			return t, err
 		}
 		if _, isCall := calls[e.name]; isCall {
-			return Type{}, c.at(e.Span, "%s is a function: %s(...)", e.name, e.name)
+			return Type{}, c.errorAt(e.Span, "%s is a function: %s(...)", e.name, e.name)
 		}
-		return Type{}, c.unknown(e, "identifier")
+		return Type{}, c.unknownError(e, "identifier")
 	}
 	for _, p := range c.points {
 		switch {
 		case b.where != anywhere && !p.atFunction():
-			return b.typ, c.at(e.Span, "The %s builtin can not be used with '%s' probes", e.name, p.provider)
+			return b.typ, c.errorAt(e.Span, "The %s builtin can not be used with '%s' probes", e.name, p.provider)
+		case p.atEvent() && strings.HasPrefix(e.name, "arg") && e.name != "args":
+			return b.typ, c.errorAt(e.Span, "The %s builtin can not be used with 'tracepoint' probes", e.name).hint("write args.FIELD; rawtracepoint has the tracepoint's arguments")
 		case b.where == atReturns && !p.atReturn():
-			return b.typ, c.at(e.Span, "The %s builtin can only be used with 'kretprobe' probes", e.name)
+			return b.typ, c.errorAt(e.Span, "The %s builtin can only be used with 'kretprobe' probes", e.name)
 		case len(e.name) == 4 && e.name[:3] == "arg" && e.name[3] > '5' && p.atReturn():
-			return b.typ, c.at(e.Span, "The %s builtin can not be used with 'kretprobe' probes", e.name).hint("of a call that returns arg0 to arg5 are known")
+			return b.typ, c.errorAt(e.Span, "The %s builtin can not be used with 'kretprobe' probes", e.name).hint("of a call that returns arg0 to arg5 are known")
 		}
 	}
 	if err := c.taskKnown(e); err != nil {
 		return b.typ, err
 	}
+	if err := c.checkStaticArg(e); err != nil {
+		return b.typ, err
+	}
 	t := b.typ
 	switch e.name {
 	case "args":
-		return t, c.at(e.Span, "args has no value of its own").hint("write a parameter's name, as args.count")
+		return c.recordOfArgs(e)
 	case "retval":
-		return c.returned(), nil
+		return c.returnType(), nil
 	case "curtask":
 		return c.taskType(), nil
 	case "kstack", "ustack", "dw_ustack":
-		return c.stack(e)
+		return c.calls().stack(e)
 	case "jiffies":
 		if e.num, ok, _ = c.target.Lookup("jiffies_64"); !ok {
-			return t, c.at(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")
+			return t, c.errorAt(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")
 		}
 		e.site = c.addSite(e.Span, "")
 	case "probe", "func", "probetype":
 		for _, p := range c.points {
-			t.Size = max(t.Size, len(c.constantText(e.name, p))+1)
+			t.Size = max(t.Size, len(constantText(e.name, p))+1)
 		}
 		t.Size = max(t.Size, 1)
-	case "arg6", "arg7", "arg8", "arg9":
+	case "arg5", "arg6", "arg7", "arg8", "arg9":
+		if e.name == "arg5" && !slices.ContainsFunc(c.points, func(p *point) bool { return p.atTracepoint() }) {
+			break
+		}
 		e.site = c.addSite(e.Span, "")
 	}
 	return t, nil
 }
 
-// taskKnown says of a builtin that is about the guest's task that it has no value in this guest: with strict it is
-// refused, and else warned of, once for each part of a task.
+// taskKnown reports that a builtin about the guest's task has no value in this guest:
+// an error with strict, and otherwise a warning, once for each part of a task.
 func (c *checker) taskKnown(e *expr) error {
 	part, ok := ofTask[e.name]
 	if !ok || !slices.ContainsFunc(c.points, func(p *point) bool { return p.hasGuest() }) {
 		return nil
 	}
-	why, cure := c.target.Lacks(part)
+	why, cure := c.target.MissingReason(part)
 	if why == "" {
 		return nil
 	}
-	err := c.at(e.Span, "%s is not known in this guest: %s", e.name, why).hint("%s", cure)
+	err := c.errorAt(e.Span, "%s is not known in this guest: %s", e.name, why).hint("%s", cure)
 	if c.config.strict {
 		return err
 	}
@@ -345,11 +373,11 @@ func (c *checker) taskKnown(e *expr) error {
 // maxName bounds names in strings, which are part of keys.
 const maxName = 255
 
-// constantText is what the builtins probe and func are at a place.
-func (c *checker) constantText(name string, p *point) string {
+// constantText is the value of the builtins probe and func at a place.
+func constantText(name string, p *point) string {
 	text := p.probe
 	if p.provider == "begin" || p.provider == "end" {
-		text = p.provider // however it is written
+		text = p.provider // in any spelling
 	}
 	switch {
 	case name == "func":

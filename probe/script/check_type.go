@@ -11,14 +11,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// isPlace reports whether an expression is a part of memory, by its address: of the
-// guest's, or, of a variable that has a structure or an array, of the program's.
+// isPlace reports whether an expression is a part of memory, by address: the guest's,
+// or, for a variable that is a structure or an array, the program's.
 func (e *expr) isPlace() bool {
 	switch e.kind {
 	case exUnary:
 		return e.name == "*"
 	case exField:
-		return e.args[0].typ.is(Struct, Pointer)
+		return e.inRecord && !e.located || e.args[0].typ.is(Struct, Pointer)
 	case exIndex:
 		return true
 	}
@@ -30,11 +30,14 @@ func (e *expr) isArgument() bool {
 	return e.kind == exField && e.args[0].kind == exBuiltin && e.args[0].name == "args"
 }
 
-// field checks what stands before a dot or an arrow, and what behind it.
+// field checks the operand and the name of a dot or an arrow.
 func (c *checker) field(e *expr) (Type, error) {
 	of := e.args[0]
 	if e.isArgument() {
 		return c.argument(e)
+	}
+	if of.kind == exMap && c.byName[of.name].value.Kind == Stats {
+		return c.statsField(e)
 	}
 	t, err := c.part(of)
 	if err != nil || t.Kind == None {
@@ -47,15 +50,15 @@ func (c *checker) field(e *expr) (Type, error) {
 		}
 		switch {
 		case len(t.Names) > 0:
-			err := c.at(e.Span, "Record does not contain a field named '%s'", cmp.Or(e.name, strconv.FormatUint(e.num, 10)))
-			if m := meant(e.name, slices.Clone(t.Names)); m != "" {
+			err := c.errorAt(e.Span, "Record does not contain a field named '%s'", cmp.Or(e.name, strconv.FormatUint(e.num, 10)))
+			if m := nearestName(e.name, slices.Clone(t.Names)); m != "" {
 				return t, err.hint("did you mean %s?", m)
 			}
 			return t, err
 		case e.name != "":
-			return t, c.at(e.Span, "a tuple's fields are numbers, as $t.0")
+			return t, c.errorAt(e.Span, "a tuple's fields are numbers, as $t.0")
 		case e.num >= uint64(len(t.Elems)):
-			return t, c.at(e.Span, "Invalid tuple index: %d. Found %d elements in tuple.", e.num, len(t.Elems))
+			return t, c.errorAt(e.Span, "Invalid tuple index: %d. Found %d elements in tuple.", e.num, len(t.Elems))
 		}
 		return t.Elems[e.num], nil
 	}
@@ -65,22 +68,22 @@ func (c *checker) field(e *expr) (Type, error) {
 	}
 	switch {
 	case in.Kind != Struct:
-		err := c.at(e.Span, "Can not access field '%s' on expression of type '%s'", e.name, t)
+		err := c.errorAt(e.Span, "Can not access field '%s' on expression of type '%s'", e.name, t)
 		if t.isInt() {
 			return t, err.hint("say what it points to, as ((struct file *)arg0)->f_pos")
 		}
 		return t, err
 	case e.name == "":
-		return t, c.at(e.Span, "Can not access index '%d' on expression of type '%s'", e.num, t)
+		return t, c.errorAt(e.Span, "Can not access index '%d' on expression of type '%s'", e.num, t)
 	}
-	whole := c.whole(in.C)
+	whole := c.completeType(in.C)
 	f, found, ok := types.Member(whole, e.name)
 	switch {
 	case !ok:
-		return t, c.unknownStruct(e, whole)
+		return t, c.unknownStructError(e, whole)
 	case !found:
-		err := c.at(e.Span, "Struct/union of type '%s' does not contain a field named '%s'", types.Text(whole), e.name)
-		if m := meant(e.name, memberNames(whole)); m != "" {
+		err := c.errorAt(e.Span, "Struct/union of type '%s' does not contain a field named '%s'", types.Text(whole), e.name)
+		if m := nearestName(e.name, memberNames(whole)); m != "" {
 			return t, err.hint("did you mean %s?", m)
 		}
 		return t, err
@@ -88,13 +91,13 @@ func (c *checker) field(e *expr) (Type, error) {
 	e.c, e.bit, e.width = f.Type, f.Offset, f.Width
 	e.site = c.addSite(e.Span, "")
 	if e.width > 0 && e.bit%8+e.width > 64 {
-		return t, c.at(e.Span, "the bit field '%s' is in more than 8 bytes", e.name)
+		return t, c.errorAt(e.Span, "the bit field '%s' is in more than 8 bytes", e.name)
 	}
 	return fromC(f.Type), nil
 }
 
-func (c *checker) unknownStruct(e *expr, t btf.Type) error {
-	return c.at(e.Span, "Unknown struct/union: '%s'", types.Text(t)).hint("the guest's types have its name only: define it in the script")
+func (c *checker) unknownStructError(e *expr, t btf.Type) error {
+	return c.errorAt(e.Span, "Unknown struct/union: '%s'", types.Text(t)).hint("the guest's types have its name only: define it in the script")
 }
 
 // memberNames are the names of members, also of those in anonymous structures.
@@ -113,8 +116,8 @@ func memberNames(t btf.Type) (names []string) {
 	return names
 }
 
-// index checks an element of an array, of what a pointer points to, of a string, or of a
-// tuple.
+// index checks an element of an array, of the target of a pointer, of a string, or of
+// a tuple.
 func (c *checker) index(e *expr) (Type, error) {
 	t, err := c.part(e.args[0])
 	if err != nil {
@@ -125,20 +128,20 @@ func (c *checker) index(e *expr) (Type, error) {
 	case err != nil || t.Kind == None:
 		return Type{}, err
 	case it.Kind != None && it.Kind != Int:
-		return t, c.at(e.args[1].Span, "The array index operator [] only accepts integer indices. Got: %s", it)
+		return t, c.errorAt(e.args[1].Span, "The array index operator [] only accepts integer indices. Got: %s", it)
 	}
 	n, isConst := c.constant(e.args[1])
 	elem, size := Type{}, 0
 	switch t.Kind {
 	case Tuple:
 		if !isConst || n < 0 {
-			return t, c.at(e.args[1].Span, "a tuple's index is a number that is known before")
+			return t, c.errorAt(e.args[1].Span, "a tuple's index is a number that is known before")
 		}
 		e.kind, e.num, e.name, e.args = exField, uint64(n), "", e.args[:1]
 		return c.field(e)
 	case Pointer:
-		if elem = t.Elems[0]; elem.inC() == 0 {
-			return t, c.at(e.Span, "The array index operator [] cannot be used on a pointer to an unsized type (%s).", t)
+		if elem = t.Elems[0]; elem.sizeInC() == 0 {
+			return t, c.errorAt(e.Span, "The array index operator [] cannot be used on a pointer to an unsized type (%s).", t)
 		}
 	case Array:
 		elem, size = t.Elems[0], t.Depth
@@ -148,10 +151,10 @@ func (c *checker) index(e *expr) (Type, error) {
 			elem, size = fromC(a.Type), int(a.Nelems)
 		}
 	default:
-		return t, c.at(e.Span, "The array index operator [] can only be used on arrays, pointers, and tuples, found %s.", t)
+		return t, c.errorAt(e.Span, "The array index operator [] can only be used on arrays, pointers, and tuples, found %s.", t)
 	}
 	if isConst && t.Kind != Pointer && (n < 0 || n >= int64(size) && size > 0) {
-		return t, c.at(e.Span, "the index %d is out of bounds for array of size %d", n, size)
+		return t, c.errorAt(e.Span, "the index %d is out of bounds for array of size %d", n, size)
 	}
 	e.num = uint64(size)
 	if isConst || t.Kind == Pointer {
@@ -164,7 +167,7 @@ func (c *checker) index(e *expr) (Type, error) {
 	return elem, nil
 }
 
-// siteBounds is what is said of an index that is not of the array.
+// siteBounds is the warning for an index outside of an array.
 const siteBounds = "Array access out of bounds. This can lead to unexpected results"
 
 func (c *checker) dereference(e *expr) (Type, error) {
@@ -173,14 +176,14 @@ func (c *checker) dereference(e *expr) (Type, error) {
 	case err != nil || t.Kind == None:
 		return t, err
 	case t.Kind == Struct:
-		return t, c.at(e.Span, "Can not dereference struct/union of type '%s'. It is not a pointer.", t)
-	case t.Kind == Int: // as for bpftrace, an address of such a number
+		return t, c.errorAt(e.Span, "Can not dereference struct/union of type '%s'. It is not a pointer.", t)
+	case t.Kind == Int: // as in bpftrace, an address of such a number
 		e.site = c.addSite(e.Span, "")
 		return typeUint, nil
 	case t.Kind != Pointer:
-		return t, c.at(e.Span, "Can not dereference type '%s'. It is not a pointer.", t)
+		return t, c.errorAt(e.Span, "Can not dereference type '%s'. It is not a pointer.", t)
 	case t.Elems[0].Kind == Void:
-		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+		return t, c.errorAt(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
 	}
 	e.site = c.addSite(e.Span, "")
 	return t.Elems[0], nil
@@ -200,26 +203,26 @@ func (c *checker) addressOf(e *expr) (Type, error) {
 	}
 	switch {
 	case !root.isPlace():
-		return t, c.at(e.Span, "only what is in the guest's memory has an address").hint("as &args.file->f_path")
+		return t, c.errorAt(e.Span, "only what is in the guest's memory has an address").hint("as &args.file->f_path")
 	case of.width > 0:
-		return t, c.at(e.Span, "a bit field has no address")
+		return t, c.errorAt(e.Span, "a bit field has no address")
 	}
 	return pointerTo(t), nil
 }
 
-// comparison checks == and != of values that are no numbers.
+// comparison checks == and != of values that are not numbers.
 func (c *checker) comparison(e *expr, a, b Type) (Type, error) {
 	if e.name != "==" && e.name != "!=" {
-		what := map[Kind]string{String: "strings", Tuple: "tuples", Array: "arrays", Struct: "structures"}[a.Kind]
-		return a, c.at(e.Span, "The %s operator can not be used on %s", e.name, what)
+		what := map[Kind]string{String: "strings", Tuple: "tuples", Array: "arrays", Struct: "structures", Buffer: "buffers"}[a.Kind]
+		return a, c.errorAt(e.Span, "The %s operator can not be used on %s", e.name, what)
 	}
 	if _, ok := unify(a, b); !ok {
-		return a, c.at(e.Span, "Type mismatch for '%s': comparing %s with %s", e.name, a, b)
+		return a, c.errorAt(e.Span, "Type mismatch for '%s': comparing %s with %s", e.name, a, b)
 	}
 	return typeBool, nil
 }
 
-// pointerMath checks an operator of which one operand is a pointer.
+// pointerMath checks an operator with a pointer as one operand.
 func (c *checker) pointerMath(e *expr, a, b Type) (Type, error) {
 	switch {
 	case a.Kind == None || b.Kind == None:
@@ -229,10 +232,10 @@ func (c *checker) pointerMath(e *expr, a, b Type) (Type, error) {
 	case e.name == "+" && a.Kind != Pointer:
 		return b, nil
 	}
-	return a, c.at(e.Span, "The %s operator can not be used on expressions of types %s, %s", e.name, a, b).hint("(uint64)POINTER is a number")
+	return a, c.errorAt(e.Span, "The %s operator can not be used on expressions of types %s, %s", e.name, a, b).hint("(uint64)POINTER is a number")
 }
 
-// namedType is the type of a name, or of what typeof is of.
+// namedType is the type of a name, or of the operand of typeof.
 func (c *checker) namedType(n *typeName) (Type, error) {
 	if n.of == nil {
 		return fromC(n.c), nil
@@ -249,18 +252,21 @@ func (c *checker) castType(e *expr) (Type, error) {
 	if err != nil {
 		return from, err
 	}
+	if e.cast.text > 0 {
+		return c.castToText(e, from)
+	}
 	to, err := c.namedType(e.cast)
 	if err != nil || to.Kind == None {
 		return to, err
 	}
-	wrong := func() *Error { return c.at(e.Span, "Cannot cast from '%s' to '%s'", from, to) }
+	wrong := func() *Error { return c.errorAt(e.Span, "Cannot cast from '%s' to '%s'", from, to) }
 	if e.cast.whole && to.Kind == Array {
-		n := to.Elems[0].inC()
+		n := to.Elems[0].sizeInC()
 		switch {
 		case from.Kind == None:
 			return Type{}, nil
 		case n == 0 || from.Size%n != 0:
-			return to, c.at(e.Span, "Could not determine size of the array")
+			return to, c.errorAt(e.Span, "Could not determine size of the array")
 		}
 		to = arrayOf(to.Elems[0], from.Size/n)
 	}
@@ -269,11 +275,11 @@ func (c *checker) castType(e *expr) (Type, error) {
 		return to, wrong().hint("write (%s *): a pointer's fields are read where it points to", to)
 	case to.Kind == String:
 		return to, wrong().hint("str(POINTER) reads a string")
-	case to.Kind == Void, to.Kind == Array && to.C != nil, from.Kind == Array && from.C != nil: // nothing calculates with such numbers
+	case to.Kind == Void, to.Kind == Array && to.C != nil, from.Kind == Array && from.C != nil: // such numbers have no arithmetic
 		return to, wrong()
-	case from.Kind == None || from.isInt() && to.isInt():
+	case from.Kind == None || from.isInt() && to.isInt() || from.Kind == String && to.Kind == Bool:
 		return to, nil
-	case to.Kind == Array && to.Elems[0].is(Int, Bool) && (from.Kind == String && from.Size == to.Size || from.is(Int, Bool) && to.Size <= 8):
+	case to.Kind == Array && to.Elems[0].is(Int, Bool) && (from.Kind == String && (from.Size == to.Size || e.own) || from.is(Int, Bool) && to.Size <= 8):
 		return to, nil
 	case from.Kind == Array && to.is(Int, Bool) && from.Size <= 8:
 		return to, nil
@@ -281,7 +287,23 @@ func (c *checker) castType(e *expr) (Type, error) {
 	return to, wrong()
 }
 
-// sizeOf checks sizeof, whose value is that in C.
+// castToText checks (string)E, and (string[N])E of a string that fits into N bytes.
+func (c *checker) castToText(e *expr, from Type) (Type, error) {
+	n := e.cast.text
+	switch {
+	case from.Kind == None:
+		return from, nil
+	case from.Kind != String:
+		return from, c.errorAt(e.Span, "Cannot cast from '%s' to 'string'", from).hint("str(POINTER) reads a string")
+	case !e.cast.sized:
+		return from, nil
+	case from.Size > n:
+		return from, c.errorAt(e.Span, "Cannot cast from '%s' to 'string[%d]'", from, n)
+	}
+	return typeString(n), nil
+}
+
+// sizeOf checks sizeof, with C's value.
 func (c *checker) sizeOf(e *expr) (Type, error) {
 	of := e.args[0]
 	t, err := c.part(of)
@@ -293,20 +315,42 @@ func (c *checker) sizeOf(e *expr) (Type, error) {
 		ct = of.cast.c
 	}
 	if ct == nil {
-		switch e.num = uint64(t.inC()); t.Kind {
+		switch e.num = uint64(t.sizeInC()); t.Kind {
 		case String:
 			e.num = uint64(t.Size)
 		case Tuple:
-			e.num = uint64(t.bytes())
+			n, _ := t.tupleInC()
+			e.num = uint64(n)
 		}
 		return typeUint, nil
 	}
 	n, ok := types.Size(ct)
 	if !ok {
-		return t, c.at(of.Span, "type '%s' has no size", types.Text(ct))
+		return t, c.errorAt(of.Span, "type '%s' has no size", types.Text(ct))
 	}
 	e.num = n
 	return typeUint, nil
+}
+
+// tupleInC is the size and the alignment of a tuple in bpftrace, which lays it out as
+// a structure.
+func (t Type) tupleInC() (size, align int) {
+	align = 1
+	for _, e := range t.Elems {
+		n, by := e.sizeInC(), 1
+		switch {
+		case e.Kind == Tuple:
+			n, by = e.tupleInC()
+		case e.Kind == String:
+			n = e.Size
+		case e.isNumber():
+			n = cmp.Or(n, 8)
+			by = n
+		}
+		size = (size+by-1)/by*by + n
+		align = max(align, by)
+	}
+	return (size + align - 1) / align * align, align
 }
 
 // offsetOf checks offsetof of a structure, or of an expression of that type.
@@ -316,7 +360,7 @@ func (c *checker) offsetOf(e *expr) (Type, error) {
 		return typeUint, err
 	}
 	if t.Kind != Struct {
-		return t, c.at(e.args[0].Span, "'%s' is not a C type.", t)
+		return t, c.errorAt(e.args[0].Span, "'%s' is not a C type.", t)
 	}
 	var path []string
 	f := e.args[1]
@@ -324,24 +368,24 @@ func (c *checker) offsetOf(e *expr) (Type, error) {
 		path = append(path, f.name)
 	}
 	if f.kind != exBuiltin {
-		return t, c.at(e.args[1].Span, "offsetof() takes the name of a field, as d_name.len")
+		return t, c.errorAt(e.args[1].Span, "offsetof() takes the name of a field, as d_name.len")
 	}
 	in, at := t.C, uint64(0)
 	path = append(path, f.name)
 	for i := len(path) - 1; i >= 0; i-- {
-		in = c.whole(types.Strip(in))
+		in = c.completeType(types.Strip(in))
 		m, found, ok := types.Member(in, path[i])
 		switch {
 		case !ok:
-			return t, c.unknownStruct(e.args[0], in)
+			return t, c.unknownStructError(e.args[0], in)
 		case !found:
-			err := c.at(e.args[1].Span, "'%s' has no field named '%s'", types.Text(in), path[i])
-			if near := meant(path[i], memberNames(in)); near != "" {
+			err := c.errorAt(e.args[1].Span, "'%s' has no field named '%s'", types.Text(in), path[i])
+			if near := nearestName(path[i], memberNames(in)); near != "" {
 				return t, err.hint("did you mean %s?", near)
 			}
 			return t, err
 		case m.Width > 0:
-			return t, c.at(e.args[1].Span, "'%s' is a bit field", path[i])
+			return t, c.errorAt(e.args[1].Span, "'%s' is a bit field", path[i])
 		}
 		at, in = at+m.Offset/8, m.Type
 	}
@@ -349,29 +393,30 @@ func (c *checker) offsetOf(e *expr) (Type, error) {
 	return typeUint, nil
 }
 
-// enumerator makes a number of a name that is an enumerator, or of a family of addresses, and
-// reports whether it is.
+// enumerator turns a name that is an enumerator, or a constant of C's headers, into a
+// number, and reports whether it did.
 func (c *checker) enumerator(e *expr) bool {
 	x, ok := c.enumerators[e.name]
 	if !ok && c.types != nil {
 		x.value, x.of, ok = c.types.Enumerator(e.name)
 	}
 	if !ok {
-		x.value, ok = families[e.name]
+		x.value, ok = headers[e.name]
 	}
 	if !ok {
 		return false
 	}
 	e.kind, e.num, e.c = exInt, x.value, nil
 	e.below = x.of != nil && x.of.Signed && x.value > math.MaxInt64
-	if x.of != nil { // one without a name has enumerators, too
+	if x.of != nil { // anonymous enumerations have enumerators too
 		e.c = x.of
 	}
 	return true
 }
 
-// taskType is the type of curtask: a pointer where the guest's types have what a guest's
-// profile finds, in Linux a task, in the built-in guest what a task's stack begins with.
+// taskType is the type of curtask: a pointer if the guest's types include the
+// structure that the profile finds (in Linux a task, in the built-in guest the
+// beginning of a task's stack).
 func (c *checker) taskType() Type {
 	for _, tag := range []string{"task_struct", "stack_info"} {
 		if t := c.typeNamed(types.TagStruct, tag); t != nil {

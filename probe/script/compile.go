@@ -9,37 +9,39 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// Options are what a script is compiled with.
+// Options are the parameters of a compilation.
 type Options struct {
 	Name   string   // of the script, in errors; "" = stdin
 	Params []string // positional parameters
-	Unsafe bool     // it may change what the guest does
-	Files  bool     // user code is of files: what is at an address is asked at the hit
-	CPUs   int      // of the guest; its maps are for one more, which is where programs run that are on no vCPU
-	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
-	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
+	Unsafe bool     // it may change the guest
+	Files  bool     // user code is in files: addresses are resolved at the hit
+	CPUs   int      // of the guest; its maps are for one more, used by programs that run on no vCPU
+	Now    int64    // the start time, on the clock of ktime_get_ns; elapsed counts from here
+	Epoch  int64    // the time when that clock was 0, in nanoseconds since 1970
 
-	// Stop, if not nil, is called now and then; an error ends the compilation, which returns it.
+	// Stop, if not nil, is called regularly; an error ends the compilation, which
+	// returns it.
 	Stop func() error
 }
 
 // Script is a compiled script.
 type Script struct {
 	Object    *bpf.Object         // all programs and maps
-	Probes    int                 // of its programs, those from the first on that are at a place in the guest
-	Begin     []string            // names of programs that run at the beginning, on the host
+	Probes    int                 // the number of programs, the first ones, at a place in the guest
+	Begin     []string            // programs that run at the beginning, on the host
 	End       []string            // likewise at the end
-	Intervals []Interval          // and at times
-	Events    map[string][]string // and when something happens to the guest, by EventStart and so on
-	Samples   []Interval          // that run on what each vCPU does, again and again
-	Exits     []Exit              // that run when a vCPU leaves the guest
+	Intervals []Interval          // programs that run at intervals
+	Events    map[string][]string // programs that run at events of the guest: EventStart and so on
+	Samples   []Interval          // programs that sample each vCPU at intervals
+	Exits     []Exit              // programs that run when a vCPU leaves the guest
 	Warnings  []string            // as errors have them
+	Notes     []string            // about parts of the script that have no effect, each with its place
 	c         *checker
 	epoch     int64 // Options.Epoch
 	programs  map[string]*generator
 }
 
-// Interval is a program that runs again and again.
+// Interval is a program that runs periodically.
 type Interval struct {
 	Program string
 	Period  time.Duration
@@ -51,16 +53,16 @@ type Exit struct {
 	Reason  string
 }
 
-// Attached is how many probes the script has, as bpftrace counts them.
-func (s *Script) Attached() int { return len(s.programs) }
+// CountProbes returns the number of probes of the script, as bpftrace counts them.
+func (s *Script) CountProbes() int { return len(s.programs) }
 
-// Strict reports whether the script asks to fail where something was missed or lost.
+// Strict reports whether the script requests to fail if anything was missed or lost.
 func (s *Script) Strict() bool { return s.c.config.strict }
 
-// ringSize is that of what programs write, in bytes.
+// ringSize is the size of the output ring, in bytes.
 const ringSize = 1 << 20
 
-// stacks is how many different stacks a script can tell apart.
+// stacks is the number of different stacks that a script can store.
 const stacks = 8192
 
 // maxPrograms bounds the places of a script.
@@ -69,14 +71,15 @@ const maxPrograms = 4096
 // maxHosts bounds the programs that run on the host, one after the other.
 const maxHosts = 64
 
-// Check parses a script, with no guest but its types, and looks up nothing that the script names there.
-// Errors about it are an *Error.
-func Check(name, text string, known Types) error {
-	_, err := parse(name, text, nil, known, nil)
+// Check parses a script with its positional parameters. It uses the guest's types,
+// but does not look up the names in the script. Errors about the script are an
+// *Error.
+func Check(name, text string, params []string, known Types) error {
+	_, err := parse(name, text, params, known, nil)
 	return err
 }
 
-// Compile compiles a script. Errors about it are an *Error.
+// Compile compiles a script. Errors about the script are an *Error.
 func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
 		o.Name = "stdin"
@@ -90,7 +93,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Script{c: c, epoch: o.Epoch, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
+	s := &Script{c: c, epoch: o.Epoch, Notes: tree.notes, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
 	for _, w := range c.warnings {
 		s.Warnings = append(s.Warnings, w.Error())
 	}
@@ -100,23 +103,23 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	for i, d := range tree.probes {
 		for _, p := range c.places[i] {
 			if len(s.programs) >= maxPrograms {
-				return nil, tree.at(d.Span, "more than %d probes", maxPrograms)
+				return nil, tree.errorAt(d.Span, "more than %d probes", maxPrograms)
 			}
 			g := c.generate(d, p, len(s.programs), &o)
 			if g.roomTop > maxRoom {
-				return nil, tree.at(d.Span, "the variables and values of this probe take more than %d bytes", maxRoom).hint("use shorter strings (max_strlen, str(POINTER, LENGTH)) or fewer of them at a time")
+				return nil, tree.errorAt(d.Span, "the variables and values of this probe take more than %d bytes", maxRoom).hint("use shorter strings (max_strlen, str(POINTER, LENGTH)) or fewer of them at a time")
 			}
 			if err := tree.effort.stopped; err != nil {
 				return nil, err
 			}
 			if g.tooLong() {
-				return nil, tree.at(d.Span, "the program of this probe has more than %d instructions", maxInsns)
+				return nil, tree.errorAt(d.Span, "the program of this probe has more than %d instructions", maxInsns)
 			}
 			if len(g.maps) > bpf.MaxMaps {
-				return nil, tree.at(d.Span, "the program of this probe has %d maps, with those that it works with: at most %d", len(g.maps), bpf.MaxMaps)
+				return nil, tree.errorAt(d.Span, "the program of this probe has %d maps, with those that it works with: at most %d", len(g.maps), bpf.MaxMaps)
 			}
 			if all += len(g.Insns); all > maxAll {
-				return nil, tree.at(d.Span, "the programs have more than %d instructions in all", maxAll).hint("make patterns narrower")
+				return nil, tree.errorAt(d.Span, "the programs have more than %d instructions in all", maxAll).hint("make patterns narrower")
 			}
 			p.name = s.programName(p)
 			s.programs[p.name] = g
@@ -129,14 +132,14 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 			} else {
 				hosts = append(hosts, op)
 				if len(hosts) > maxHosts {
-					return nil, tree.at(d.Span, "more than %d of BEGIN, END and intervals", maxHosts)
+					return nil, tree.errorAt(d.Span, "more than %d of BEGIN, END and intervals", maxHosts)
 				}
 			}
-			s.onHost(p)
+			s.noteHostPoint(p)
 		}
 	}
 	s.Object.Programs = append(s.Object.Programs, hosts...)
-	for _, m := range tree.maps { // also those that are only printed
+	for _, m := range tree.maps { // including maps that are only printed
 		if maps[m.name].Name == "" {
 			maps[m.name] = m.spec(&tree.config)
 		}
@@ -148,14 +151,14 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	return s, nil
 }
 
-// onHost notes when a program runs that is at no place in the guest.
-func (s *Script) onHost(p *point) {
+// noteHostPoint records when a program runs that has no place in the guest.
+func (s *Script) noteHostPoint(p *point) {
 	if p.class() == atExit && p.provider == "vm" {
 		s.Exits = append(s.Exits, Exit{p.name, p.place})
 		return
 	}
 	switch p.provider {
-	case "profile":
+	case "profile", "software":
 		s.Samples = append(s.Samples, Interval{p.name, time.Duration(p.period)})
 	case "begin":
 		s.Begin = append(s.Begin, p.name)
@@ -168,8 +171,8 @@ func (s *Script) onHost(p *point) {
 	}
 }
 
-// programName is the name of a program: its place, with a number where there are several
-// there.
+// programName is the name of a program: its place, with a number if the place has
+// several.
 func (s *Script) programName(p *point) string {
 	name := p.provider
 	if p.class() == atPlace {
@@ -191,7 +194,7 @@ func (s *Script) programName(p *point) string {
 	}
 }
 
-// program is the form in which others take it.
+// program is the form that package bpf uses.
 func (g *generator) program(p *point) bpf.ObjectProgram {
 	kind := bpf.Kprobe
 	switch {
@@ -211,13 +214,13 @@ func (g *generator) mapSpec(name string) bpf.MapSpec {
 	case name == mapOutput:
 		return bpf.MapSpec{Name: name, Kind: bpf.RingBuf, MaxEntries: ringSize}
 	case name == mapSites:
-		array.ValueSize = g.c.exiting() + 16
+		array.ValueSize = g.c.exitOffset() + 16
 		return array
 	case strings.HasPrefix(name, mapRoom):
 		array.Kind, array.ValueSize = bpf.PerCPUArray, uint32(g.roomTop)
 		return array
 	case strings.HasPrefix(strings.TrimPrefix(name, "u"), mapStacks):
-		fmt.Sscanf(strings.TrimPrefix(name, "u"), mapStacks+"%d", &depth) // as stacks has made it
+		fmt.Sscanf(strings.TrimPrefix(name, "u"), mapStacks+"%d", &depth) // in the form made by stacks
 		return bpf.MapSpec{Name: name, Kind: bpf.StackTrace, KeySize: 4, ValueSize: uint32(8 * depth), MaxEntries: stacks}
 	}
 	return g.c.byName[name].spec(&g.c.config)
@@ -253,20 +256,20 @@ func (m *mapDef) spec(c *config) bpf.MapSpec {
 	return s
 }
 
-// Refused is the error for a program that cannot be at its place.
-func (s *Script) Refused(program string, format string, args ...any) error {
+// RefusalError is the error for a program that cannot be at its place.
+func (s *Script) RefusalError(program string, format string, args ...any) error {
 	for i := range s.c.places {
 		for _, p := range s.c.places[i] {
 			if p.name == program {
-				return s.c.at(p.Span, "%s: %s", p.probe, fmt.Sprintf(format, args...))
+				return s.c.errorAt(p.Span, "%s: %s", p.probe, fmt.Sprintf(format, args...))
 			}
 		}
 	}
 	return fmt.Errorf(format, args...)
 }
 
-// Source returns the statement that an instruction of a program is of, by the slot that
-// a fault names, as a warning with that text.
+// Source returns a warning with text what about the statement of an instruction,
+// which is given by its program and slot, as in a fault.
 func (s *Script) Source(program string, slot int, what string) string {
 	g := s.programs[program]
 	if g == nil {
@@ -275,7 +278,7 @@ func (s *Script) Source(program string, slot int, what string) string {
 	at := 0
 	for i, in := range g.Insns {
 		if at += int(in.Size() / 8); slot < at {
-			e := s.c.at(g.spans[i], "%s", what)
+			e := s.c.errorAt(g.spans[i], "%s", what)
 			e.AtRunTime = true
 			return e.Error()
 		}

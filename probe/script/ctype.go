@@ -12,16 +12,16 @@ import (
 
 // Types are the types of a guest's program. *types.Info is one.
 type Types interface {
-	// Named returns the type that C writes with this tag and this name, or nil.
-	Named(tag types.Tag, name string) btf.Type
+	// TypeByName returns the type that C writes with this tag and this name, or nil.
+	TypeByName(tag types.Tag, name string) btf.Type
 	// Names returns all names with this tag.
 	Names(tag types.Tag) []string
 	// Enumerator returns the value of an enumerator, and its enumeration.
 	Enumerator(name string) (value uint64, of *btf.Enum, ok bool)
 }
 
-// cNumbers are C's own numbers, and those that all know, by their names: those of several words
-// as spelled has them.
+// cNumbers are C's own numbers, and common typedefs, by name; names of several words
+// have single blanks.
 var cNumbers = map[string]btf.Type{}
 
 func init() {
@@ -46,13 +46,14 @@ func init() {
 	}
 }
 
-// cWords are those that C's own types are named by, in the order that spelled gives them.
+// cWords are the words in the names of C's own types, in the order used by spelled.
 var cWords = []string{"signed", "unsigned", "short", "long", "char", "int", "__int128", "float", "double"}
 
-// spelled returns the number that these of cWords name, which C takes in any order, or nil.
-func spelled(words []string) btf.Type {
+// typeOfWords returns the number type named by these words, which C accepts in any
+// order, or nil.
+func typeOfWords(words []string) btf.Type {
 	if len(words) > 4 {
-		return nil // none has more: unsigned long long int
+		return nil // unsigned long long int has the most words
 	}
 	has := func(of ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(of, w) })
@@ -68,10 +69,10 @@ func spelled(words []string) btf.Type {
 // cVoid is C's void.
 var cVoid btf.Type = (*btf.Void)(nil)
 
-// maxPointers bounds how often pointers point to pointers, and arrays are of arrays.
+// maxPointers bounds the depth of pointers to pointers, and of arrays of arrays.
 const maxPointers = 16
 
-// fromC is the type here of one of C's.
+// fromC converts a C type.
 func fromC(t btf.Type) Type { return fromCIn(t, maxPointers) }
 
 func fromCIn(t btf.Type, left int) Type {
@@ -120,8 +121,8 @@ func fromCIn(t btf.Type, left int) Type {
 // maxText bounds strings from arrays of characters, in bytes.
 const maxText = 1024
 
-// isText reports whether an array is of characters: in a guest's types all integers of a
-// byte are, as for bpftrace.
+// isText reports whether an array is of characters: in a guest's types all integers
+// of a byte count, as in bpftrace.
 func isText(a *btf.Array) bool {
 	i, ok := types.Strip(a.Type).(*btf.Int)
 	return ok && i.Size == 1 && i.Encoding != btf.Bool && (i.Name == "char" || cNumbers[i.Name] != i)
@@ -130,13 +131,13 @@ func isText(a *btf.Array) bool {
 func arrayOf(t Type, n int) Type {
 	size := 0
 	if n > 0 {
-		size = n * min(t.inC(), math.MaxInt32/n) // what is damaged is too large for any use
+		size = n * min(t.sizeInC(), math.MaxInt32/n) // the size of damaged types becomes too large for any use
 	}
 	return Type{Kind: Array, Size: size, Depth: n, Elems: []Type{t}}
 }
 
-// inC is how many bytes a value of the type has in a structure.
-func (t Type) inC() int {
+// sizeInC is the size of a value of the type in a structure.
+func (t Type) sizeInC() int {
 	switch t.Kind {
 	case Bool:
 		return 1
@@ -146,7 +147,7 @@ func (t Type) inC() int {
 	return t.Size
 }
 
-// sameC reports whether two of C's types are one, or have the same name and size.
+// sameC reports whether two C types are identical, or have the same name and size.
 func sameC(a, b btf.Type) bool {
 	if a == b {
 		return true
@@ -159,8 +160,8 @@ func sameC(a, b btf.Type) bool {
 	return at == bt
 }
 
-// whole returns the structure that t is, also where t only has its name.
-func (s *script) whole(t btf.Type) btf.Type {
+// completeType returns the structure t, even if t has only its name.
+func (s *script) completeType(t btf.Type) btf.Type {
 	f, ok := types.Strip(t).(*btf.Fwd)
 	if !ok {
 		return t
@@ -183,7 +184,7 @@ func (s *script) typeNamed(tag types.Tag, name string) btf.Type {
 	if s.types == nil {
 		return nil
 	}
-	return s.types.Named(tag, name)
+	return s.types.TypeByName(tag, name)
 }
 
 // cName is the name of a type of C.

@@ -10,15 +10,16 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// floatFormat is how a floating point number is laid out, from its lowest bit on: fraction, the
-// bit in front of the point where that is there, exponent, sign.
+// floatFormat is the layout of a floating-point number, from its lowest bit on:
+// fraction, the integer bit if it is stored, exponent, sign.
 type floatFormat struct {
 	fraction, exponent uint
-	whole              bool // the bit in front of the point is there (x87)
+	whole              bool // the integer bit is stored (x87)
 }
 
-// formatOf returns the format of a type; ok is false for what is none of IEEE 754's binary ones, as decimal
-// numbers are. Those of one size are told apart by their names.
+// formatOf returns the format of a type; ok is false if it is not one of IEEE 754's
+// binary formats, as for decimal numbers. Formats of the same size are distinguished
+// by name.
 func formatOf(t *btf.Float) (f floatFormat, ok bool) {
 	switch {
 	case strings.Contains(t.Name, "Decimal"):
@@ -39,7 +40,7 @@ func formatOf(t *btf.Float) (f floatFormat, ok bool) {
 	return f, false
 }
 
-// bigOf is the number without a sign that bytes are.
+// bigOf is the unsigned number with these bytes.
 func bigOf(data []byte) *big.Int {
 	b := slices.Clone(data)
 	slices.Reverse(b)
@@ -52,9 +53,9 @@ func lowBits(v *big.Int, n uint) *big.Int {
 	return mask.And(v, mask.Sub(mask, big.NewInt(1)))
 }
 
-// text is the shortest decimal number that reads back as the number which data has; exact: a
-// float64 has it, too, or a number of fewer bits that JSON's readers round likewise. What is no
-// number is as gdb writes it.
+// text is the shortest decimal number that reads back as the number in data. exact
+// says that a float64 can hold it, or that it has fewer bits and JSON's readers round
+// it likewise. Values that are not numbers are written as in gdb.
 func (f floatFormat) text(data []byte) (text string, exact bool) {
 	bits := bigOf(data)
 	width := f.fraction
@@ -71,7 +72,7 @@ func (f floatFormat) text(data []byte) (text string, exact bool) {
 	one := new(big.Int).Lsh(big.NewInt(1), f.fraction)
 	switch {
 	case f.whole && e != 0 && m.Bit(int(f.fraction)) == 0:
-		return "<invalid float value>", false // no processor since the 80387 takes it (SDM, volume 1, 8.2.2)
+		return "<invalid float value>", false // no processor since the 80387 accepts it (SDM, volume 1, 8.2.2)
 	case e == top && lowBits(m, f.fraction).Sign() == 0:
 		return sign + "inf", false
 	case e == top:
@@ -85,19 +86,21 @@ func (f floatFormat) text(data []byte) (text string, exact bool) {
 		return sign + "0", true
 	}
 	power := e - top/2 - int(f.fraction)
-	digits, point := shortest(m, power, e > 1 && m.Cmp(one) == 0)
+	digits, point := shortestDigits(m, power, e > 1 && m.Cmp(one) == 0)
 	high := m.BitLen() + power
 	exact = f.fraction <= 52 || m.BitLen()-int(m.TrailingZeroBits()) <= 53 && high > -1022 && high <= 1024
-	return sign + placed(digits, point), exact
+	return sign + placePoint(digits, point), exact
 }
 
-// shortest returns the digits of the shortest decimal number, 0.DIGITS times 10 to the power of
-// point, that is nearer to m times 2 to the power than to its neighbours, of those the nearest. With narrow
-// the neighbour below is half as far as the one above. It is the algorithm of Steele and White, as
-// Burger and Dybvig have it ("Printing Floating-Point Numbers Quickly and Accurately", figure 1).
-func shortest(m *big.Int, power int, narrow bool) (digits []byte, point int) {
-	even := m.Bit(0) == 0 // then what is in the middle between two reads back as this one
-	// The number is r/s, and the middles to its neighbours are up/s and down/s from it.
+// shortestDigits returns the digits of the shortest decimal number, 0.DIGITS times 10
+// to the power of point, that is nearer to m times 2 to the power than to its
+// neighbors; of several it returns the nearest. If narrow is set the lower neighbor
+// is at half the distance of the upper one. It is the algorithm of Steele and White,
+// as Burger and Dybvig have it ("Printing Floating-Point Numbers Quickly and
+// Accurately", figure 1).
+func shortestDigits(m *big.Int, power int, narrow bool) (digits []byte, point int) {
+	even := m.Bit(0) == 0 // then the midpoint between two numbers reads back as this one
+	// The number is r/s; the midpoints to its neighbors are up/s and down/s away.
 	r, s := new(big.Int).Lsh(m, 1), big.NewInt(2)
 	up, down := big.NewInt(1), big.NewInt(1)
 	if power >= 0 {
@@ -153,11 +156,12 @@ func shortest(m *big.Int, power int, narrow bool) (digits []byte, point int) {
 	}
 }
 
-// Numbers are written without an exponent from 0.0001 to below 10 to the power of this.
+// Numbers are written without an exponent from 0.0001 to below 10 to the power of
+// this.
 const plainDigits = 21
 
-// placed writes 0.DIGITS times 10 to the power of point.
-func placed(digits []byte, point int) string {
+// placePoint writes 0.DIGITS times 10 to the power of point.
+func placePoint(digits []byte, point int) string {
 	n := len(digits)
 	switch {
 	case point < -3 || point > plainDigits:
@@ -178,7 +182,8 @@ func placed(digits []byte, point int) string {
 	return string(digits[:point]) + "." + string(digits[point:])
 }
 
-// jsonFloat is a number, or a string where there is none, or a float64 would lose bits.
+// jsonFloat is a number. It is a string if text is not a number, or a float64 would
+// lose bits.
 func jsonFloat(text string, exact bool) string {
 	if exact {
 		return text
@@ -187,7 +192,7 @@ func jsonFloat(text string, exact bool) string {
 	return strconv.Quote(text)
 }
 
-// jsonBig likewise.
+// jsonBig does the same for an integer.
 func jsonBig(v *big.Int) string {
 	if _, a := new(big.Float).SetInt(v).Float64(); a == big.Exact {
 		return v.String()

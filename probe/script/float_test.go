@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// asStrconv is how strconv writes a number, with an exponent where we do.
-func asStrconv(v float64, size int) string {
+// formatStrconv is how strconv writes a number, with an exponent where we do.
+func formatStrconv(v float64, size int) string {
 	text := strconv.FormatFloat(v, 'e', -1, size)
 	if strings.HasSuffix(text, "Inf") {
 		return strings.ToLower(strings.TrimPrefix(text, "+"))
@@ -41,14 +41,14 @@ func TestFloatsByStrconv(t *testing.T) {
 	check4 := func(bits uint32) {
 		v := float64(math.Float32frombits(bits))
 		got, _ := single.text(binary.LittleEndian.AppendUint32(nil, bits))
-		if want := asStrconv(v, 32); got != want {
+		if want := formatStrconv(v, 32); got != want {
 			same(bits, v, got, want)
 		}
 	}
 	check8 := func(bits uint64) {
 		v := math.Float64frombits(bits)
 		got, _ := double.text(binary.LittleEndian.AppendUint64(nil, bits))
-		if want := asStrconv(v, 64); got != want {
+		if want := formatStrconv(v, 64); got != want {
 			same(bits, v, got, want)
 		}
 	}

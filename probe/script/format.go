@@ -14,15 +14,15 @@ type format struct {
 
 // part is text, or a conversion.
 type part struct {
-	text   string // text in front of the conversion
+	text   string // text before the conversion
 	flags  string
 	width  int
-	prec   int // -1: none
+	prec   int // -1: unset
 	length string
 	conv   string // "": only text
 }
 
-// parseFormat parses a format, or says what is wrong with it.
+// parseFormat parses a format; wrong is the error, if any.
 func parseFormat(s string) (f *format, wrong string) {
 	f = &format{}
 	var text strings.Builder
@@ -88,8 +88,8 @@ func parseFormat(s string) (f *format, wrong string) {
 	return f, ""
 }
 
-// fits says what is wrong with arguments of these types.
-func (f *format) fits(ts []Type) string {
+// checkTypes returns the error for arguments of these types, or "".
+func (f *format) checkTypes(ts []Type) string {
 	if len(ts) != f.args {
 		few := "not enough"
 		if len(ts) > f.args {
@@ -115,7 +115,8 @@ func (f *format) fits(ts []Type) string {
 	return ""
 }
 
-// render prints arguments, which text makes texts of, one after the other in data.
+// render prints the arguments, which are in data one after the other and formatted by
+// text.
 func (f *format) render(ts []Type, data []byte, text func(Type, []byte) string) string {
 	var b strings.Builder
 	for _, p := range f.parts {
@@ -124,14 +125,14 @@ func (f *format) render(ts []Type, data []byte, text func(Type, []byte) string) 
 			continue
 		}
 		t, n := ts[0], ts[0].bytes()
-		b.WriteString(p.one(t, data[:n], text))
+		b.WriteString(p.formatValue(t, data[:n], text))
 		ts, data = ts[1:], data[n:]
 	}
 	return b.String()
 }
 
-// one prints one argument.
-func (p *part) one(t Type, data []byte, text func(Type, []byte) string) string {
+// formatValue prints one argument.
+func (p *part) formatValue(t Type, data []byte, text func(Type, []byte) string) string {
 	switch p.conv {
 	case "s":
 		s := text(t, data)
@@ -158,7 +159,7 @@ func (p *part) pad(s string) string {
 	return s
 }
 
-// bits is how many bits of a number the length leaves.
+// bits is the number of bits that the length modifier selects.
 func (p *part) bits() uint {
 	switch p.length {
 	case "hh":
@@ -220,7 +221,7 @@ func (p *part) integer(v uint64) string {
 	return p.pad(sign + digits)
 }
 
-// bufferText prints bytes: r has letters as they are.
+// bufferText prints bytes: conversion r prints letters as they are.
 func bufferText(conv string, data []byte) string {
 	var b strings.Builder
 	for i, c := range data {

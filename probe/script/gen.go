@@ -7,75 +7,70 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// Registers that calls keep, and what programs have in them.
+// Registers that calls preserve, and their use in programs.
 const (
 	rCtx   = asm.R6 // the context
-	rRec   = asm.R7 // the record that is being written
-	rRoom  = asm.R8 // room for what the frame is too small for
+	rRec   = asm.R7 // the record being written
+	rRoom  = asm.R8 // memory for values that do not fit in the frame
 	rValue = asm.R9 // address of a map's value
 	rFP    = asm.R10
 )
 
 // Names of the maps of a script that are not its own.
 const (
-	mapOutput = "output" // the ring of what is written
-	mapSites  = "sites"  // of each site how often something failed, and the last errno; then whether exit was called, and with what
-	mapRoom   = "room"   // in front of the number of a program
-	mapStacks = "stacks" // of a kernel and, behind a u, of user code, for memory of different privilege; in front of a depth
+	mapOutput = "output" // the output ring
+	mapSites  = "sites"  // by site the number of failures and the last errno; then whether exit was called, and its status
+	mapRoom   = "room"   // prefix of the number of a program
+	mapStacks = "stacks" // the kernel's; a u prefix for user code, whose memory has another privilege; followed by the depth
 )
 
-// frameRoom is how much of the frame values may take; calls of helpers need no more.
+// frameRoom is how much of the frame values may use; calls of helpers need no more.
 const frameRoom = 448
 
-// mem is where a value is.
+// mem is the place of a value.
 type mem struct {
 	base asm.Register
 	off  int
 }
 
-// at is the place n bytes further.
-func (m mem) at(n int) mem { return mem{m.base, m.off + n} }
+// offset is the place n bytes further.
+func (m mem) offset(n int) mem { return mem{m.base, m.off + n} }
 
-// generator makes the program of one place of a probe.
+// generator generates the program of one place of a probe, with the emitter that it
+// shares with its part for maps.
 type generator struct {
-	bpfgen.Builder
+	*emitter
+	elems mapEmitter
 	c     *checker
 	p     *point
 	cfg   *Options
-	maps  []string
-	spans []Span // of each instruction
 
-	frame, room       int // bytes in use
-	frameTop, roomTop int // at most
-	vars              map[*variable]mem
-	loops             []loop
-	found             []found      // by the predicate
-	functions         []func()     // that are made behind the program
-	inRoom            bool         // all values are in the room, where functions find them
-	wantsRoom         bool         // there are functions that must find values
-	saved             mem          // of what rCtx is, with inRoom
-	end               bpfgen.Label // of the program
-	at                Span         // of what is being made
-	steps             int          // statements and expressions that were made
-	number            int          // of the program
+	vars      map[*variable]mem
+	loops     []loop
+	found     foundList    // elements found by the predicate
+	wantsRoom bool         // there are functions that must find values
+	saved     mem          // place of the saved rCtx, with inRoom
+	end       bpfgen.Label // of the program
+	steps     int          // statements and expressions generated
 }
 
-// loop is where break and continue go.
+// loop has the targets of break and continue.
 type loop struct{ out, next bpfgen.Label }
 
-// generate makes the program of a probe at a place.
+// generate generates the program of a probe at a place.
 func (c *checker) generate(d *probeDef, p *point, number int, cfg *Options) *generator {
-	g := c.attempt(d, p, number, cfg, false, false)
+	g := attempt(c, d, p, number, cfg, false, false)
 	if g.roomTop > 0 || g.wantsRoom {
-		g = c.attempt(d, p, number, cfg, true, g.wantsRoom)
+		g = attempt(c, d, p, number, cfg, true, g.wantsRoom)
 	}
 	return g
 }
 
-// attempt is generate; with room the program finds its map of that name first, and with
-// all it has nothing elsewhere.
-func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room, all bool) *generator {
-	g := &generator{c: c, p: p, cfg: cfg, number: number, vars: map[*variable]mem{}, inRoom: all}
+// attempt is generate; with room the program first looks up its map of that name, and
+// with all set all its values are there.
+func attempt(c *checker, d *probeDef, p *point, number int, cfg *Options, room, all bool) *generator {
+	out := &emitter{number: number, inRoom: all}
+	g := &generator{emitter: out, elems: mapEmitter{out, cfg.CPUs, cfg.Epoch}, c: c, p: p, cfg: cfg, vars: map[*variable]mem{}}
 	g.at = d.Span
 	g.end = g.NewLabel()
 	g.Emit(asm.Mov.Reg(rCtx, asm.R1))
@@ -108,125 +103,37 @@ func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room,
 	return g
 }
 
-// note says of the instructions that were made since what they are of.
-func (g *generator) note() {
-	for len(g.spans) < len(g.Insns) {
-		g.spans = append(g.spans, g.at)
-	}
-}
-
-// about runs f for a part of the source.
-func (g *generator) about(sp Span, f func()) {
-	g.note()
-	was := g.at
-	g.at = sp
-	f()
-	g.note()
-	g.at = was
-}
-
-// loadMap loads a map for a helper.
-func (g *generator) loadMap(r asm.Register, name string) {
-	g.Emit(asm.LoadMapPtr(r, g.mapNumber(name)))
-}
-
-// mapNumber is the number of a map in the program.
-func (g *generator) mapNumber(name string) int {
-	for i, n := range g.maps {
-		if n == name {
-			return i
-		}
-	}
-	g.maps = append(g.maps, name)
-	return len(g.maps) - 1
-}
-
-func (g *generator) roomName() string { return numbered(mapRoom, g.number) }
-
-// Limits of what a script is compiled to.
+// Limits of the compiled script.
 const (
 	maxInsns = 1 << 15 // of a program
-	maxSteps = 1 << 17 // of the compiler for a program: empty loops are unrolled, too
+	maxSteps = 1 << 17 // of the compiler for a program: even empty loops are unrolled
 	maxAll   = 1 << 19 // instructions of all programs
-	maxRoom  = 1 << 15 // bytes of a program's values: an instruction has 16 bits for where in them
+	maxRoom  = 1 << 15 // bytes of a program's values: an instruction has a 16-bit offset
 )
 
-// tooLong counts a step, and reports whether the program is longer than it may be: then
-// nothing more is made.
+// tooLong counts a step, and reports whether the program is too long: then nothing
+// more is generated.
 func (g *generator) tooLong() bool {
 	g.steps++
 	return g.c.effort.step() != nil || len(g.Insns) > maxInsns || g.steps > maxSteps || g.roomTop > maxRoom
 }
 
-// alloc takes room for n bytes until free.
-func (g *generator) alloc(n int) mem {
-	n = roundUp8(n)
-	if !g.inRoom && n <= 64 && g.frame+n <= frameRoom || !g.inRoom && g.frame+n <= frameRoom/2 {
-		g.frame += n
-		g.frameTop = max(g.frameTop, g.frame)
-		return mem{rFP, -g.frame}
-	}
-	m := mem{rRoom, g.room}
-	g.room += n
-	g.roomTop = max(g.roomTop, g.room)
-	return m
-}
-
-// scoped runs f, and gives back what it has taken.
-func (g *generator) scoped(f func()) {
-	frame, room := g.frame, g.room
-	f()
-	g.frame, g.room = frame, room
-}
-
-// load and store are of 8 bytes.
-func (g *generator) load(r asm.Register, m mem)  { g.Emit(bpfgen.Load(8, r, m.base, m.off)) }
-func (g *generator) store(m mem, r asm.Register) { g.Emit(bpfgen.Store(8, m.base, m.off, r)) }
-
-// address sets a register to where something is.
-func (g *generator) address(r asm.Register, m mem) { g.Addr(r, m.base, m.off) }
-
-// clear stores zeros.
-func (g *generator) clear(m mem, n int) { g.Zero(m.base, m.off, n) }
-
-// copy copies n bytes, a multiple of 8.
-func (g *generator) copy(to, from mem, n int) {
-	for i := 0; i < n; i += 8 {
-		g.load(asm.R1, from.at(i))
-		g.store(to.at(i), asm.R1)
-	}
-}
-
-// What the map of sites has of exit: whether it was called, and whether with another status than 0. The
-// second is told although there was the first, so that an assert in END, or on another vCPU, is not lost.
+// The state of exit in the map of sites: whether it was called, and whether with a
+// nonzero status. The second is reported even after the first, so that an assert in
+// END, or on another vCPU, is not lost.
 const (
 	exitPassed int32 = 1 + iota
 	exitFailed
 )
 
-// exiting is where the map of sites has whether exit was called, and after it the status: a ring that is full loses
-// the record, but a script that has called exit ends.
-func (c *checker) exiting() uint32 { return uint32(16 * len(c.sites)) }
-
-// failed counts that something failed at a site; R0 has the errno, and is kept.
-func (g *generator) failed(site int) {
-	g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), uint32(16*site)))
-	g.store(mem{asm.R1, 8}, asm.R0)
-	g.Emit(asm.Mov.Imm(asm.R2, 1), asm.AddAtomic.Mem(asm.R1, asm.R2, asm.DWord, 0))
-}
-
-// failedIfNegative is failed where R0 says so.
-func (g *generator) failedIfNegative(site int) {
-	ok := g.NewLabel()
-	g.If(asm.JSGE, asm.R0, 0, ok)
-	g.failed(site)
-	g.Place(ok)
-}
+// exitOffset is the offset in the map of sites of the state and status of exit: a
+// full ring loses the record, but a script that has called exit must end.
+func (c *checker) exitOffset() uint32 { return uint32(16 * len(c.sites)) }
 
 func (g *generator) stmts(body []*stmt) {
-	g.scoped(func() {
+	g.runInScope(func() {
 		for _, s := range body {
-			g.about(s.Span, func() { g.stmt(s) })
+			g.runAt(s.Span, func() { g.stmt(s) })
 		}
 	})
 }
@@ -292,16 +199,19 @@ func (g *generator) stmt(s *stmt) {
 	case stContinue:
 		g.GoTo(g.loops[len(g.loops)-1].next)
 	case stReturn:
-		if s.value != nil {
+		switch {
+		case s.value != nil && g.p.class() == atPlace:
 			g.override(s.Span, s.value)
+		case s.value != nil:
+			g.runInScope(func() { g.number64(s.value) })
 		}
 		g.GoTo(g.end)
 	}
 }
 
-// loop makes a loop's labels; f makes its code, and places next.
+// loop makes a loop's labels; f generates its code, and places next.
 func (g *generator) loop(f func(loop)) {
-	g.found = nil // what comes later in the text may come before
+	g.found = nil // later code may run before this one
 	l := loop{g.NewLabel(), g.NewLabel()}
 	g.loops = append(g.loops, l)
 	f(l)
@@ -310,7 +220,7 @@ func (g *generator) loop(f func(loop)) {
 }
 
 func (g *generator) forRange(s *stmt) {
-	g.scoped(func() {
+	g.runInScope(func() {
 		count, bound, v := g.alloc(8), g.alloc(8), g.alloc(8)
 		g.vars[s.decl] = v
 		g.number64(s.value)
@@ -337,7 +247,7 @@ func (g *generator) forRange(s *stmt) {
 	})
 }
 
-// assign makes an assignment.
+// assign generates an assignment.
 func (g *generator) assign(s *stmt) {
 	if s.to.kind == exMap {
 		g.assignMap(s)
@@ -358,8 +268,8 @@ func (g *generator) assign(s *stmt) {
 		g.put(s.value, s.to.decl.typ, v)
 		return
 	}
-	// The value may be made of what it replaces.
-	g.scoped(func() {
+	// The value may depend on the variable that it replaces.
+	g.runInScope(func() {
 		n := s.to.decl.typ.bytes()
 		tmp := g.alloc(n)
 		g.put(s.value, s.to.decl.typ, tmp)

@@ -7,14 +7,14 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// aggregate adds a value to an element that is made of many. Each vCPU has its own, and
-// adds with one instruction, so that nothing is lost.
+// aggregate adds a value to an element of an aggregation. Each vCPU has its own
+// value, and adds with one instruction, so that nothing is lost.
 func (g *generator) aggregate(m *mapDef, e, value *expr) {
 	done := g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		t := m.value
-		key := g.keyRoom(m)
-		bucket := key.at(m.keyBytes()) // of a map without keys the index
+		key := g.elems.keyRoom(m)
+		bucket := key.offset(m.keyBytes()) // in a map without keys the index
 		val := bucket
 		if !t.is(Hist, LHist) {
 			val = g.alloc(8)
@@ -23,11 +23,11 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 			g.number64(value.args[0])
 			switch t.Kind {
 			case Hist:
-				g.bucket(t.Size)
+				g.elems.bucket(t.Size)
 			case LHist:
-				g.linear(t)
+				g.elems.linearBucket(t)
 			case Min, Max:
-				g.rank(t)
+				g.elems.rank(t)
 			}
 			g.store(val, asm.R0)
 		}
@@ -37,27 +37,27 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 		var number, now mem
 		if t.Kind == TSeries {
 			number, now = g.alloc(8), g.alloc(8)
-			g.interval(t, now)
+			g.elems.interval(t, now)
 			g.store(number, asm.R0)
 			g.Emit(bpfgen.Const(asm.R1, uint64(t.High)), asm.Mod.Reg(asm.R0, asm.R1))
 			g.store(bucket, asm.R0)
 		}
-		g.element(m, key, e.site, done)
+		g.elems.element(m, key, e.site, done)
 		switch t.Kind {
 		case TSeries:
-			g.addToSeries(t, number, val, now)
+			g.elems.addToSeries(t, number, val, now)
 		case Count, Hist, LHist:
-			g.increment(0)
+			g.elems.increment(0)
 		case Sum:
 			g.load(asm.R1, val)
 			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
-			g.mark(m, mem{rValue, 0})
+			g.elems.mark(m, mem{rValue, 0})
 		case Avg, Stats:
 			g.load(asm.R1, val)
 			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
-			g.increment(8)
+			g.elems.increment(8)
 		case Min, Max:
-			g.highest(val)
+			g.elems.storeHighest(val)
 			g.Emit(bpfgen.StoreConst(8, rValue, 8, 1))
 		}
 	})
@@ -65,16 +65,16 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 }
 
 // increment adds 1 to a word of the element.
-func (g *generator) increment(off int16) {
+func (g mapEmitter) increment(off int16) {
 	g.Emit(asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, off))
 }
 
-// signBit is where numbers with a sign are turned to be in the order of those without.
+// signBit is flipped in signed numbers, which then sort as unsigned ones.
 const signBit = 1 << 63
 
-// rank makes of R0 a number that is the higher, the more it is what is looked for. Behind it
-// in the map stands whether any was seen.
-func (g *generator) rank(t Type) {
+// rank turns R0 into a number that is higher the better it is as a maximum or
+// minimum. The word after it in the map says whether there is any value.
+func (g mapEmitter) rank(t Type) {
 	if t.Signed {
 		g.Emit(bpfgen.Const(asm.R1, signBit), asm.Xor.Reg(asm.R0, asm.R1))
 	}
@@ -94,8 +94,8 @@ func unrank(t Type, v uint64) int64 {
 	return int64(v)
 }
 
-// highest stores a rank in the element where that has a lower one.
-func (g *generator) highest(val mem) {
+// storeHighest stores a rank in the element if the element's is lower.
+func (g mapEmitter) storeHighest(val mem) {
 	again, done := g.NewLabel(), g.NewLabel()
 	g.Place(again)
 	g.load(asm.R1, val)
@@ -106,8 +106,9 @@ func (g *generator) highest(val mem) {
 	g.Place(done)
 }
 
-// bucket makes of R0 the number of its bucket, of 2^k for each power of two.
-func (g *generator) bucket(k int) {
+// bucket turns R0 into the number of its bucket, with 2^k buckets for each power of
+// two.
+func (g mapEmitter) bucket(k int) {
 	n := uint64(1) << k
 	log, done := g.NewLabel(), g.NewLabel()
 	positive := g.NewLabel()
@@ -127,7 +128,7 @@ func (g *generator) bucket(k int) {
 		g.Emit(asm.Mov.Reg(asm.R1, asm.R3), asm.Add.Imm(asm.R2, s))
 		g.Place(less)
 	}
-	g.Emit(asm.RSh.Imm(asm.R1, 1), asm.Add.Reg(asm.R2, asm.R1)) // of 1 to 3 what is left of the logarithm
+	g.Emit(asm.RSh.Imm(asm.R1, 1), asm.Add.Reg(asm.R2, asm.R1)) // of 1 to 3 the rest of the logarithm
 	if k == 0 {
 		g.Emit(asm.Mov.Reg(asm.R0, asm.R2), asm.Add.Imm(asm.R0, 2))
 	} else {
@@ -137,8 +138,8 @@ func (g *generator) bucket(k int) {
 	g.Place(done)
 }
 
-// linear makes of R0 the number of its bucket.
-func (g *generator) linear(t Type) {
+// linearBucket turns R0 into the number of its bucket.
+func (g mapEmitter) linearBucket(t Type) {
 	above, below, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.Emit(bpfgen.Const(asm.R1, uint64(t.Low)))
 	g.JumpTo(asm.JSLT.Reg(asm.R0, asm.R1, ""), below)
@@ -154,13 +155,21 @@ func (g *generator) linear(t Type) {
 	g.Place(done)
 }
 
-// exprStmt makes a statement that is an expression.
+// exprStmt generates a statement that is an expression.
 func (g *generator) exprStmt(e *expr) {
 	switch {
 	case e.kind == exBlock:
-		g.inBlock(e, g.exprStmt)
+		g.emitBlock(e, g.exprStmt)
+	case e.isChoice():
+		other, done := g.NewLabel(), g.NewLabel()
+		g.jumpUnless(e.args[0], other)
+		g.exprStmt(e.args[1])
+		g.GoTo(done)
+		g.Place(other)
+		g.exprStmt(e.args[2])
+		g.Place(done)
 	case e.kind == exIncDec:
-		g.scoped(func() { g.incDec(e, true) })
+		g.runInScope(func() { g.incDec(e, true) })
 	case e.kind == exCall && e.name == "override":
 		g.override(e.Span, e.args[0])
 	case e.kind == exCall && e.name == "setreg":
@@ -174,13 +183,16 @@ func (g *generator) exprStmt(e *expr) {
 	case e.kind == exCall && calls[e.name].statement:
 		g.output(e)
 	case e.typ.isNumber():
-		g.scoped(func() { g.number64(e) })
+		g.runInScope(func() { g.number64(e) })
+	case e.hasEffects():
+		g.runInScope(func() { g.view(e) })
 	}
 }
 
-// output writes a record: the number of what it is about, and the values. Where these have effects, the record is
-// made in memory of the program's own and written when it is complete: a value may write records itself, whose
-// place is before this one, may leave the program, and has its effects although the ring has no room.
+// output writes a record: the number of the output statement, and the values. If the
+// values have effects, the record is made in the program's own memory and written
+// when it is complete: a value may itself write records, which must come first, may
+// end the program, and has its effects even if the ring is full.
 func (g *generator) output(e *expr) {
 	o := g.c.outputs[e.num]
 	args := e.args
@@ -191,12 +203,12 @@ func (g *generator) output(e *expr) {
 		g.Emit(bpfgen.StoreConst(8, to.base, to.off, int32(e.num)))
 		at := 8
 		for i, t := range o.types {
-			g.put(args[i], t, to.at(at))
+			g.put(args[i], t, to.offset(at))
 			at += t.bytes()
 		}
 	}
-	if len(o.types) > 0 && anyEffects(args) {
-		g.scoped(func() {
+	if len(o.types) > 0 && haveEffects(args) {
+		g.runInScope(func() {
 			rec := g.alloc(o.bytes())
 			fill(rec)
 			g.loadMap(asm.R1, mapOutput)
@@ -215,10 +227,11 @@ func (g *generator) output(e *expr) {
 	g.Place(none)
 }
 
-// exit asks for the script's end, and ends the program. One record of each kind is enough, and more would drive others out of the ring.
+// exit requests the script's end, and ends the program. One record of each kind is
+// enough; more would push others out of the ring.
 func (g *generator) exit(e *expr) {
 	o, none, passed := g.c.outputs[e.num], g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		status, said := g.alloc(8), g.alloc(8)
 		g.put(e.args[0], typeInt, status)
 		g.load(asm.R0, status)
@@ -227,7 +240,7 @@ func (g *generator) exit(e *expr) {
 		g.Emit(asm.Mov.Imm(asm.R2, exitFailed))
 		g.Place(passed)
 		g.store(said, asm.R2)
-		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()))
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exitOffset()))
 		g.Emit(bpfgen.Load(8, asm.R0, asm.R1, 0), asm.Sub.Reg(asm.R0, asm.R2))
 		g.Require(asm.JSLT, asm.R0, 0, none)
 		g.load(asm.R0, status)

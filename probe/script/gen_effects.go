@@ -1,25 +1,25 @@
 package script
 
-// hasEffects reports whether evaluating an expression does something that another expression, or the order of
-// what is written, can tell: it has a block with statements (a macro's, too), changes a variable or a map, or
-// takes an element out.
+// hasEffects reports whether evaluating an expression has an effect that another
+// expression, or the order of the output, depends on: it has a block with statements
+// (also from a macro), changes a variable or a map, or takes an element out.
 func (e *expr) hasEffects() bool {
 	switch {
-	case e.kind == exBlock, e.kind == exIncDec, e.kind == exCall && (e.name == "delete" || calls[e.name].statement):
+	case e.kind == exBlock, e.kind == exIncDec, e.kind == exCall && (e.name == "delete" || e.name == "find" || calls[e.name].statement):
 		return true
 	case e.kind == exCall && unevaluated[e.name]:
 		return false
 	}
-	return anyEffects(e.args)
+	return haveEffects(e.args)
 }
 
-// unevaluated are the calls whose arguments only have types.
+// unevaluated are the calls that use only the types of their arguments.
 var unevaluated = map[string]bool{
-	"sizeof": true, "offsetof": true, "strcap": true, "is_ptr": true, "is_str": true, "is_integer": true, "is_unsigned_integer": true, "is_literal": true, "is_array": true,
+	"sizeof": true, "offsetof": true, "strcap": true, "is_ptr": true, "is_str": true, "is_integer": true, "is_unsigned_integer": true, "is_literal": true, "is_array": true, "is_scalar": true,
 }
 
-// anyEffects reports whether one of the expressions has effects.
-func anyEffects(es []*expr) bool {
+// haveEffects reports whether one of the expressions has effects.
+func haveEffects(es []*expr) bool {
 	for _, e := range es {
 		if e.hasEffects() {
 			return true
@@ -28,10 +28,10 @@ func anyEffects(es []*expr) bool {
 	return false
 }
 
-// fixed is view for a value that must stay what it is while later expressions are evaluated: where they have
-// effects it is a copy, not the variable itself.
-func (g *generator) fixed(e *expr, later ...*expr) mem {
-	if !anyEffects(later) {
+// stableView is view for a value that must not change while later expressions are
+// evaluated: if they have effects it returns a copy, not the variable itself.
+func (g *generator) stableView(e *expr, later ...*expr) mem {
+	if !haveEffects(later) {
 		return g.view(e)
 	}
 	m := g.alloc(e.typ.bytes())
@@ -39,7 +39,8 @@ func (g *generator) fixed(e *expr, later ...*expr) mem {
 	return m
 }
 
-// steadyKey returns an element of a map whose key is made now, and read as often as the result is used.
+// steadyKey returns an element of a map whose key is evaluated now, and reused with
+// each use of the result.
 func (g *generator) steadyKey(e *expr) *expr {
 	args := e.args
 	if len(args) == 1 && args[0].isTuple() {

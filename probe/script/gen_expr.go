@@ -2,7 +2,6 @@ package script
 
 import (
 	"math"
-	"strings"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -11,10 +10,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// registers are the names that reg takes, in the order of the context.
+// registers are the names accepted by reg, in the order of the context.
 var registers = x86.PtNames[:]
 
-// number64 leaves a number in R0, with the sign or zeros above it.
+// number64 leaves a number in R0, sign- or zero-extended.
 func (g *generator) number64(e *expr) {
 	if g.tooLong() {
 		return
@@ -49,22 +48,31 @@ func (g *generator) number64(e *expr) {
 		g.number64(e.args[2])
 		g.Place(done)
 	case exCast:
-		if e.args[0].typ.Kind == Array {
-			g.fromArray(e)
+		switch e.args[0].typ.Kind {
+		case Array:
+			g.loadArray(e)
+			return
+		case String: // whether it is not empty
+			g.runInScope(func() { g.load(asm.R0, g.view(e.args[0])) })
+			g.And(asm.R0, 0xff)
+			g.convert(typeUint, e.typ)
 			return
 		}
 		g.number64(e.args[0])
 		g.convert(e.args[0].typ, e.typ)
 	case exBlock:
-		g.inBlock(e, g.number64)
+		g.emitBlock(e, g.number64)
 	case exField, exIndex:
 		switch {
 		case e.isArgument():
 			g.argument(e)
 		case e.isPlace():
 			g.readPlace(e)
+		case e.args[0].typ.Kind == Stats:
+			m := g.c.byName[e.args[0].name]
+			g.runInScope(func() { g.elems.mergeValues(m, g.key(e.args[0]), e.name) })
 		default:
-			g.scoped(func() { g.load(asm.R0, g.view(e)) })
+			g.runInScope(func() { g.load(asm.R0, g.view(e)) })
 		}
 	case exIncDec:
 		g.incDec(e, false)
@@ -73,27 +81,7 @@ func (g *generator) number64(e *expr) {
 	}
 }
 
-// convert has R0 be of another type.
-func (g *generator) convert(from, to Type) {
-	switch {
-	case from.Kind == Bool && to.Kind == Int:
-	case to.Kind == Bool:
-		zero := g.NewLabel()
-		g.If(asm.JEq, asm.R0, 0, zero)
-		g.Emit(asm.Mov.Imm(asm.R0, 1))
-		g.Place(zero)
-	case to.Kind != Int || to.Size == 8 || from.Kind == Int && from.Size == to.Size && from.Signed == to.Signed:
-	case to.Signed:
-		op := map[int]asm.ALUOp{1: asm.MovSX8, 2: asm.MovSX16, 4: asm.MovSX32}[to.Size]
-		g.Emit(op.Reg(asm.R0, asm.R0))
-	case to.Size == 4:
-		g.Emit(asm.Mov.Reg32(asm.R0, asm.R0))
-	default:
-		g.Emit(asm.And.Imm(asm.R0, int32(1)<<(8*to.Size)-1))
-	}
-}
-
-// context returns where the context has what a simple name stands for.
+// context returns the offset in the context of a simple name's value.
 func (g *generator) context(e *expr) (off int, ok bool) {
 	if e.kind != exBuiltin {
 		return 0, false
@@ -101,16 +89,22 @@ func (g *generator) context(e *expr) (off int, ok bool) {
 	if e.name == "retval" && e.typ.is(Int, Pointer) && e.typ.Size == 8 {
 		return x86.PtAX, true
 	}
-	if n, isArg := strings.CutPrefix(e.name, "arg"); isArg && len(n) == 1 && n[0] <= '5' {
-		if g.p.atReturn() {
-			return entryArg(int(n[0] - '0')), true
+	if number, isArg := argNumber(e.name); isArg {
+		if g.p.static != nil {
+			return staticRegister(&g.p.static.Args[number])
 		}
-		return x86.CallArgs[n[0]-'0'], true
+		switch n := g.p.argWord(number); {
+		case n >= registerWords:
+		case g.p.atReturn():
+			return entryArg(n), true
+		default:
+			return x86.CallArgs[n], true
+		}
 	}
 	return 0, false
 }
 
-// simple loads what needs no other register, and reports whether it is that.
+// simple loads a value that needs no other register, and reports whether it could.
 func (g *generator) simple(r asm.Register, e *expr) bool {
 	if off, ok := g.context(e); ok {
 		g.Emit(bpfgen.Load(8, r, rCtx, off))
@@ -138,7 +132,7 @@ func (g *generator) operands(a, b *expr) {
 			return
 		}
 	}
-	g.scoped(func() {
+	g.runInScope(func() {
 		tmp := g.alloc(8)
 		g.number64(a)
 		g.store(tmp, asm.R0)
@@ -148,12 +142,12 @@ func (g *generator) operands(a, b *expr) {
 	})
 }
 
-// jumps has the jump of each comparison, for numbers without sign and with one.
+// jumps has the jump of each comparison, for unsigned and signed numbers.
 var jumps = map[string][2]asm.JumpOp{
 	"==": {asm.JEq, asm.JEq}, "!=": {asm.JNE, asm.JNE}, "<": {asm.JLT, asm.JSLT}, "<=": {asm.JLE, asm.JSLE}, ">": {asm.JGT, asm.JSGT}, ">=": {asm.JGE, asm.JSGE},
 }
 
-// jumpUnless goes on where e is true, and to otherwise where it is not.
+// jumpUnless continues if e is true, and jumps to otherwise if not.
 func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
 	if g.tooLong() {
 		return
@@ -177,7 +171,7 @@ func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
 		g.GoTo(otherwise)
 		g.Place(on)
 		return
-	case e.kind == exBinary && isComparison(e.name) && e.args[0].typ.is(String, Tuple, Array, Struct):
+	case e.kind == exBinary && isComparison(e.name) && e.args[0].typ.is(String, Tuple, Array, Struct, Buffer):
 		if e.name == "==" {
 			g.compareValues(e.args[0], e.args[1], otherwise)
 			return
@@ -205,7 +199,7 @@ func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
 	g.Require(asm.JNE, asm.R0, 0, otherwise)
 }
 
-// truth leaves 1 in R0 where e is true, and else 0.
+// truth leaves 1 in R0 if e is true, and otherwise 0.
 func (g *generator) truth(e *expr) {
 	no, done := g.NewLabel(), g.NewLabel()
 	g.jumpUnless(e, no)
@@ -225,7 +219,7 @@ func (g *generator) unary(e *expr) {
 		g.readPlace(e)
 		return
 	case "&":
-		g.scoped(func() { g.whereIs(e.args[0]) })
+		g.runInScope(func() { g.loadAddress(e.args[0]) })
 		return
 	}
 	g.number64(e.args[0])
@@ -237,7 +231,7 @@ func (g *generator) unary(e *expr) {
 	}
 }
 
-// operations has the operation of each operator, for numbers without sign and with one.
+// operations has the operation of each operator, for unsigned and signed numbers.
 var operations = map[string][2]asm.ALUOp{
 	"+": {asm.Add, asm.Add}, "-": {asm.Sub, asm.Sub}, "*": {asm.Mul, asm.Mul}, "/": {asm.Div, asm.SDiv}, "%": {asm.Mod, asm.SMod},
 	"&": {asm.And, asm.And}, "|": {asm.Or, asm.Or}, "^": {asm.Xor, asm.Xor}, "<<": {asm.LSh, asm.LSh}, ">>": {asm.RSh, asm.ArSh},
@@ -257,22 +251,22 @@ func (g *generator) binary(e *expr) {
 			pointer = b
 		}
 		first, second := b, a
-		if anyEffects(e.args) { // in the order of the source
+		if haveEffects(e.args) { // in the order of the source
 			first, second = a, b
 		}
 		operand := func(x *expr) {
 			g.number64(x)
 			if x != pointer {
-				g.scale(e.typ.Elems[0].inC())
+				g.scale(e.typ.Elems[0].sizeInC())
 			}
 		}
-		g.scoped(func() {
+		g.runInScope(func() {
 			by := g.alloc(8)
 			operand(first)
 			g.store(by, asm.R0)
 			operand(second)
 			g.load(asm.R1, by)
-			if e.name == "-" && second != pointer { // POINTER - N, whose pointer was first
+			if e.name == "-" && second != pointer { // POINTER - N, with the pointer first
 				g.Emit(asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R1, asm.R2))
 			}
 			g.Emit(ops[0].Reg(asm.R0, asm.R1))
@@ -292,7 +286,7 @@ func (g *generator) binary(e *expr) {
 	some, done := g.NewLabel(), g.NewLabel()
 	g.If(asm.JNE, asm.R1, 0, some)
 	g.Emit(asm.Mov.Imm(asm.R0, 0))
-	g.failed(g.c.addSite(e.Span, siteDivide))
+	g.countFailure(g.c.addSite(e.Span, siteDivide))
 	g.Emit(asm.Mov.Imm(asm.R0, 1))
 	g.GoTo(done)
 	g.Place(some)
@@ -300,7 +294,7 @@ func (g *generator) binary(e *expr) {
 	g.Place(done)
 }
 
-// builtin leaves the number of a name in R0.
+// builtin leaves the value of a name in R0.
 func (g *generator) builtin(e *expr) {
 	if off, ok := g.context(e); ok {
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, off))
@@ -337,7 +331,7 @@ func (g *generator) builtin(e *expr) {
 		g.Emit(bpfgen.Call(bpf.HelperGetCPU))
 	case "ncpus":
 		g.Emit(bpfgen.Const(asm.R0, uint64(g.cfg.CPUs)))
-	case "func": // as a symbol: see checker.symbolic
+	case "func": // as a symbol: see checker.symbolicType
 		g.Emit(asm.Mov.Reg(asm.R1, rCtx), bpfgen.Call(bpf.HelperGetFuncIP))
 	case "nsecs":
 		g.Emit(bpfgen.Call(bpf.HelperKtimeGetNS))
@@ -360,16 +354,21 @@ func (g *generator) builtin(e *expr) {
 	case "jiffies":
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 		g.readNumber(8, e.site)
-	default: // arg6 and on, which are on the stack above the return address
-		g.stackWord(int(e.name[3]-'5'), e.site)
+	default: // arguments of statically defined probes, or on the stack above the return address
+		number, _ := argNumber(e.name)
+		if g.p.static != nil {
+			g.staticArg(&g.p.static.Args[number], e.site)
+			return
+		}
+		g.stackWord(g.p.argWord(number)-registerWords+1, e.site)
 	}
 }
 
-// incDec makes x++ and so on; with discard nobody wants the value.
+// incDec generates x++ and so on; if discard is set the value is not used.
 func (g *generator) incDec(e *expr, discard bool) {
 	of, d := e.args[0], int32(1)
 	if of.typ.Kind == Pointer {
-		d = int32(min(of.typ.Elems[0].inC(), math.MaxInt32))
+		d = int32(min(of.typ.Elems[0].sizeInC(), math.MaxInt32))
 	}
 	if e.name == "--" {
 		d = -d
@@ -389,7 +388,7 @@ func (g *generator) incDec(e *expr, discard bool) {
 		return
 	}
 	fail := g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		g.pointer(of, fail)
 		g.Emit(asm.Mov.Imm(asm.R1, d))
 		if discard {
@@ -404,7 +403,7 @@ func (g *generator) incDec(e *expr, discard bool) {
 	g.Place(fail)
 }
 
-// call leaves the number that a function returns in R0.
+// call leaves the number returned by a function in R0.
 func (g *generator) call(e *expr) {
 	if g.function(e) {
 		return
@@ -416,7 +415,7 @@ func (g *generator) call(e *expr) {
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))
 	case "kstack", "ustack", "dw_ustack":
 		g.stack(e)
-	case "strerror", "signal_name", "ksym", "usym":
+	case "strerror", "signal_name", "syscall_name", "ksym", "usym":
 		g.number64(e.args[0])
 		if e.name == "usym" && g.c.files {
 			g.Emit(asm.Mov.Reg(asm.R1, asm.R0), bpfgen.Call(bpf.HelperFileCode))
@@ -425,12 +424,14 @@ func (g *generator) call(e *expr) {
 		g.deleteKey(e.args[0])
 	case "has_key":
 		g.truthOfKey(e.args[0])
+	case "find":
+		g.findElement(e)
 	case "len":
 		if e.args[0].typ.is(KStack, UStack) {
 			g.stackLength(e.args[0])
 			return
 		}
-		g.length64(g.c.byName[e.args[0].name])
+		g.elems.length64(g.c.byName[e.args[0].name])
 	case "strlen":
 		g.strlen(e.args[0])
 	default:

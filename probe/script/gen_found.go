@@ -9,16 +9,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// found is the number in an element that a predicate has found with has_key, so that it is not
-// looked up again.
+// found is the number in an element that a predicate has found with has_key, to avoid
+// another lookup.
 type found struct {
 	m   *mapDef
 	key []*expr
 	at  mem
 }
 
-// predicate goes on where the predicate of a probe is true, and to the program's end where it
-// is not.
+// foundList is the elements that a predicate has found.
+type foundList []found
+
+// predicate continues if the predicate of a probe is true, and jumps to the program's
+// end if not.
 func (g *generator) predicate(e *expr) {
 	if e.kind == exBinary && e.name == "&&" {
 		g.predicate(e.args[0])
@@ -36,8 +39,8 @@ func (g *generator) predicate(e *expr) {
 	if keep {
 		f.at = g.alloc(8)
 	}
-	g.scoped(func() {
-		g.mapCall(bpf.HelperMapLookup, m, g.key(of))
+	g.runInScope(func() {
+		g.elems.mapCall(bpf.HelperMapLookup, m, g.key(of))
 		g.Require(asm.JNE, asm.R0, 0, g.end)
 		if keep {
 			g.Emit(bpfgen.Load(8, asm.R0, asm.R0, 0))
@@ -47,9 +50,9 @@ func (g *generator) predicate(e *expr) {
 	})
 }
 
-// foundNumber returns where the number in an element is that was found.
-func (g *generator) foundNumber(e *expr) (mem, bool) {
-	for _, f := range g.found {
+// number returns the place of the number of an element that was found.
+func (l foundList) number(e *expr) (mem, bool) {
+	for _, f := range l {
 		if f.m.name == e.name && slices.EqualFunc(f.key, e.args, sameValue) {
 			return f.at, true
 		}
@@ -57,15 +60,15 @@ func (g *generator) foundNumber(e *expr) (mem, bool) {
 	return mem{}, false
 }
 
-// changes says that elements of a map may not be any more what they were when they were found.
-func (g *generator) changes(m *mapDef) {
-	g.found = slices.DeleteFunc(g.found, func(f found) bool { return f.m == m })
+// forget drops the elements of a map, which may have changed since.
+func (l *foundList) forget(m *mapDef) {
+	*l = slices.DeleteFunc(*l, func(f found) bool { return f.m == m })
 }
 
-// stable are builtins that are the same all through a run, and cost little.
+// stable are builtins that do not change during a run, and are cheap.
 var stable = []string{"pid", "tid", "cpu", "vcpu", "func", "comm", "retval", "arg0", "arg1", "arg2", "arg3", "arg4", "arg5"}
 
-// staysSame reports whether an expression has one value all through a run.
+// staysSame reports whether an expression does not change during a run.
 func (e *expr) staysSame() bool {
 	switch e.kind {
 	case exInt, exString, exParam:
@@ -74,7 +77,8 @@ func (e *expr) staysSame() bool {
 	return e.kind == exBuiltin && len(e.args) == 0 && slices.Contains(stable, e.name)
 }
 
-// sameValue reports whether two expressions, of which the first one stays the same, are alike.
+// sameValue reports whether two expressions, of which the first does not change, are
+// equal.
 func sameValue(a, b *expr) bool {
 	return a.kind == b.kind && a.name == b.name && a.num == b.num && a.text == b.text && b.staysSame()
 }

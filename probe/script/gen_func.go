@@ -7,8 +7,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// function leaves the number that a call of checker.function returns in R0, and reports
-// whether it is one.
+// function leaves the result of a call of checker.function in R0, and reports whether
+// e is such a call.
 func (g *generator) function(e *expr) bool {
 	switch e.name {
 	case "pid", "tid":
@@ -30,7 +30,7 @@ func (g *generator) function(e *expr) bool {
 		g.Emit(asm.RSh.Imm(asm.R0, 63), asm.Xor.Imm(asm.R0, 1))
 	case "strstr":
 		g.find(e.args[0], e.args[1])
-	case "strcap", "is_ptr", "is_str", "is_integer", "is_unsigned_integer", "is_literal", "is_array":
+	case "strcap", "is_ptr", "is_str", "is_integer", "is_unsigned_integer", "is_literal", "is_array", "is_scalar":
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 	case "bswap":
 		g.number64(e.args[0])
@@ -52,7 +52,7 @@ func (g *generator) function(e *expr) bool {
 		g.number64(e.args[0])
 	case "macaddr":
 		if a := e.args[0]; a.octets() == 6 {
-			g.scoped(func() {
+			g.runInScope(func() {
 				to := g.alloc(8)
 				g.octets(a, to, e.site)
 				g.load(asm.R0, to)
@@ -67,19 +67,19 @@ func (g *generator) function(e *expr) bool {
 	return true
 }
 
-// compareBytes leaves 0 in R0 where the first n bytes of two strings are equal, and else -1
-// or 1, as the first of them is the lesser one.
+// compareBytes leaves 0 in R0 if the first n bytes of two strings are equal, and
+// otherwise -1 or 1.
 func (g *generator) compareBytes(a, b *expr, n int) {
 	differ, greater, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
-		x := g.fixed(a, b)
+	g.runInScope(func() {
+		x := g.stableView(a, b)
 		y := g.view(b)
 		word := func(r asm.Register, e *expr, m mem, i int) {
 			if i >= e.typ.bytes() {
 				g.Emit(asm.Mov.Imm(r, 0))
 				return
 			}
-			g.load(r, m.at(i))
+			g.load(r, m.offset(i))
 			if n-i < 8 {
 				g.And(r, 1<<(8*(n-i))-1)
 			}
@@ -108,15 +108,15 @@ func (g *generator) compareBytes(a, b *expr, n int) {
 	g.Place(done)
 }
 
-// find leaves the place of a string in another one in R0, or -1.
+// find leaves the offset of a string in another one in R0, or -1.
 func (g *generator) find(in, what *expr) {
-	g.scoped(func() {
-		x := g.fixed(in, what)
+	g.runInScope(func() {
+		x := g.stableView(in, what)
 		y := g.view(what)
 		start, next, none, found, done := g.NewLabel(), g.NewLabel(), g.NewLabel(), g.NewLabel(), g.NewLabel()
-		g.Emit(asm.Mov.Imm(asm.R3, 0)) // where it may be
+		g.Emit(asm.Mov.Imm(asm.R3, 0)) // the candidate offset
 		g.Place(start)
-		g.Emit(asm.Mov.Imm(asm.R4, 0)) // how much of it is there
+		g.Emit(asm.Mov.Imm(asm.R4, 0)) // the number of matching bytes
 		g.Place(next)
 		g.address(asm.R1, y)
 		g.Emit(asm.Add.Reg(asm.R1, asm.R4), bpfgen.Load(1, asm.R2, asm.R1, 0))
@@ -142,14 +142,14 @@ func (g *generator) find(in, what *expr) {
 	})
 }
 
-// putConcat stores a string, and behind it another one.
+// putConcat stores a string followed by another one.
 func (g *generator) putConcat(e *expr, t Type, to mem) {
 	a, b := e.args[0], e.args[1]
 	g.put(a, t, to)
-	g.scoped(func() {
+	g.runInScope(func() {
 		from := g.view(b)
 		next, again, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
-		g.Emit(asm.Mov.Imm(asm.R3, 0)) // where the first one ends
+		g.Emit(asm.Mov.Imm(asm.R3, 0)) // the end of the first one
 		g.Place(next)
 		g.address(asm.R1, to)
 		g.Emit(asm.Add.Reg(asm.R1, asm.R3), bpfgen.Load(1, asm.R1, asm.R1, 0))
@@ -168,7 +168,7 @@ func (g *generator) putConcat(e *expr, t Type, to mem) {
 		g.If(asm.JLT, asm.R3, uint64(t.Size-1), room)
 		if e.typ.Size == maxConcat {
 			g.Emit(asm.Mov.Imm(asm.R0, 0))
-			g.failed(g.c.addSite(e.Span, siteCut))
+			g.countFailure(g.c.addSite(e.Span, siteCut))
 		}
 		g.GoTo(done)
 		g.Place(room)
@@ -179,36 +179,36 @@ func (g *generator) putConcat(e *expr, t Type, to mem) {
 	})
 }
 
-// putInet stores an address of the internet.
+// putInet stores an internet address.
 func (g *generator) putInet(e *expr, to mem) {
 	addr := e.args[len(e.args)-1]
-	if len(e.args) == 2 && e.args[0].hasEffects() { // the family is what the address says
-		g.scoped(func() { g.number64(e.args[0]) })
+	if len(e.args) == 2 && e.args[0].hasEffects() { // the address determines the family
+		g.runInScope(func() { g.number64(e.args[0]) })
 	}
 	g.putWord(e.num, to)
-	g.putWord(0, to.at(16))
+	g.putWord(0, to.offset(16))
 	if addr.octets() > 0 {
-		g.octets(addr, to.at(8), e.site)
+		g.octets(addr, to.offset(8), e.site)
 		return
 	}
 	g.number64(addr)
 	g.Emit(asm.Mov.Reg32(asm.R0, asm.R0))
-	g.store(to.at(8), asm.R0)
+	g.store(to.offset(8), asm.R0)
 }
 
 // octets stores the bytes of an array, with zeros up to a multiple of 8.
 func (g *generator) octets(e *expr, to mem, site int) {
 	n := e.octets()
 	if !e.isPlace() {
-		g.scoped(func() { g.copy(to, g.view(e), roundUp8(n)) })
+		g.runInScope(func() { g.copy(to, g.view(e), roundUp8(n)) })
 		return
 	}
-	g.scoped(func() {
-		g.whereIs(e)
+	g.runInScope(func() {
+		g.loadAddress(e)
 		g.clear(to, roundUp8(n))
 		g.Emit(asm.Mov.Reg(asm.R3, asm.R0))
 		g.address(asm.R1, to)
 		g.Emit(asm.Mov.Imm(asm.R2, int32(n)), bpfgen.Call(bpf.HelperReadKernel))
-		g.failedIfNegative(site)
+		g.countFailureIfNegative(site)
 	})
 }

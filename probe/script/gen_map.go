@@ -7,18 +7,26 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
+// mapEmitter emits operations on the elements of maps, and on the per-vCPU values of
+// an aggregation.
+type mapEmitter struct {
+	*emitter
+	cpus  int   // of the guest: see Options.CPUs
+	epoch int64 // Options.Epoch
+}
+
 // isHist reports whether a map's elements are buckets.
 func (m *mapDef) isHist() bool { return m.value.is(Hist, LHist, TSeries) }
 
-// key makes the key of an element, with room for a bucket.
+// key evaluates the key of an element, with room for a bucket.
 func (g *generator) key(e *expr) mem {
-	k := g.keyRoom(g.c.byName[e.name])
+	k := g.elems.keyRoom(g.c.byName[e.name])
 	g.putKey(e, k)
 	return k
 }
 
-// keyRoom takes room for a key of a map.
-func (g *generator) keyRoom(m *mapDef) mem {
+// keyRoom allocates a key of a map.
+func (g mapEmitter) keyRoom(m *mapDef) mem {
 	n := max(m.keyBytes(), 8)
 	if m.isHist() && m.keyed == 2 {
 		n = m.keyBytes() + 8
@@ -26,7 +34,7 @@ func (g *generator) keyRoom(m *mapDef) mem {
 	return g.alloc(n)
 }
 
-// putKey is key in room that was taken; a bucket that is there already is kept.
+// putKey is key in allocated memory; a bucket already there is preserved.
 func (g *generator) putKey(e *expr, k mem) {
 	m := g.c.byName[e.name]
 	if m.keyed == 1 {
@@ -39,12 +47,12 @@ func (g *generator) putKey(e *expr, k mem) {
 		return
 	}
 	for i, a := range e.args {
-		g.put(a, m.key[i], k.at(t.offset(i)))
+		g.put(a, m.key[i], k.offset(t.offset(i)))
 	}
 }
 
 // mapCall calls a helper with a map and a key.
-func (g *generator) mapCall(h bpf.Helper, m *mapDef, key mem) {
+func (g mapEmitter) mapCall(h bpf.Helper, m *mapDef, key mem) {
 	g.loadMap(asm.R1, m.name)
 	g.address(asm.R2, key)
 	g.Emit(bpfgen.Call(h))
@@ -53,11 +61,11 @@ func (g *generator) mapCall(h bpf.Helper, m *mapDef, key mem) {
 // isArray reports whether the map is one value that all vCPUs share.
 func (m *mapDef) isArray() bool { return m.keyed == 1 && !m.value.isAggregate() }
 
-// isMarked reports whether a word behind the only value says that there is one, because no
-// value says so itself.
+// isMarked reports whether a word after the only value says that the value is set,
+// because the value itself cannot say so.
 func (m *mapDef) isMarked() bool { return m.isArray() || m.keyed == 1 && m.value.Kind == Sum }
 
-// valueBytes is the size of an element, with that word.
+// valueBytes is the size of an element, including that word.
 func (m *mapDef) valueBytes() int {
 	if m.isMarked() {
 		return m.value.bytes() + 8
@@ -65,28 +73,29 @@ func (m *mapDef) valueBytes() int {
 	return m.value.bytes()
 }
 
-// mark says that there is a value at a place.
-func (g *generator) mark(m *mapDef, at mem) {
+// mark sets the word that says that there is a value.
+func (g mapEmitter) mark(m *mapDef, at mem) {
 	if m.isMarked() {
 		g.Emit(bpfgen.StoreConst(8, at.base, at.off+m.value.bytes(), 1))
 	}
 }
 
-// pointer leaves the address of an element, which is made if it is not there, in
-// rValue. Where there is no room for it that is counted, and R0 is 0 at fail.
+// pointer leaves the address of an element in rValue, and creates the element if it
+// does not exist. If there is no room for it, it counts a failure and jumps to fail
+// with R0 = 0.
 func (g *generator) pointer(e *expr, fail bpfgen.Label) {
 	m := g.c.byName[e.name]
-	g.changes(m)
+	g.found.forget(m)
 	if m.isArray() {
 		g.Emit(asm.LoadMapValue(rValue, g.mapNumber(m.name), 0))
-		g.mark(m, mem{rValue, 0})
+		g.elems.mark(m, mem{rValue, 0})
 		return
 	}
-	g.element(m, g.key(e), e.site, fail)
+	g.elems.element(m, g.key(e), e.site, fail)
 }
 
-// element is pointer for a key that is there.
-func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
+// element is pointer for an evaluated key.
+func (g mapEmitter) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
 	have := g.NewLabel()
 	g.mapCall(bpf.HelperMapLookup, m, key)
 	if m.keyed == 1 {
@@ -104,7 +113,7 @@ func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
 		g.mapCall(bpf.HelperMapLookup, m, key)
 		g.If(asm.JNE, asm.R0, 0, have)
 		g.Emit(asm.Mov.Reg(asm.R0, rValue))
-		g.failed(site)
+		g.countFailure(site)
 		g.Emit(asm.Mov.Imm(asm.R0, 0))
 		g.GoTo(fail)
 	}
@@ -112,7 +121,7 @@ func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
 	g.Emit(asm.Mov.Reg(rValue, asm.R0))
 }
 
-// readMap leaves the number in an element in R0, 0 where there is none.
+// readMap leaves the number in an element in R0, or 0 if the element does not exist.
 func (g *generator) readMap(e *expr) {
 	m := g.c.byName[e.name]
 	if m.isArray() {
@@ -120,28 +129,28 @@ func (g *generator) readMap(e *expr) {
 		return
 	}
 	if m.value.isAggregate() {
-		g.scoped(func() { g.merged(m, g.key(e)) })
+		g.runInScope(func() { g.elems.mergeValues(m, g.key(e), "average") })
 		return
 	}
-	if at, ok := g.foundNumber(e); ok {
+	if at, ok := g.found.number(e); ok {
 		g.load(asm.R0, at)
 		return
 	}
-	g.scoped(func() {
+	g.runInScope(func() {
 		none := g.NewLabel()
-		g.mapCall(bpf.HelperMapLookup, m, g.key(e))
+		g.elems.mapCall(bpf.HelperMapLookup, m, g.key(e))
 		g.If(asm.JEq, asm.R0, 0, none)
 		g.Emit(bpfgen.Load(8, asm.R0, asm.R0, 0))
 		g.Place(none)
 	})
 }
 
-// putElement stores an element that is no number.
+// putElement stores an element that is not a number.
 func (g *generator) putElement(e *expr, t Type, to mem) {
 	m := g.c.byName[e.name]
 	none, done := g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
-		g.mapCall(bpf.HelperMapLookup, m, g.key(e))
+	g.runInScope(func() {
+		g.elems.mapCall(bpf.HelperMapLookup, m, g.key(e))
 		g.Require(asm.JNE, asm.R0, 0, none)
 		g.Emit(asm.Mov.Reg(rValue, asm.R0))
 		g.copyAs(t, to, m.value, mem{rValue, 0})
@@ -152,7 +161,7 @@ func (g *generator) putElement(e *expr, t Type, to mem) {
 	g.Place(done)
 }
 
-// assignMap makes an assignment to an element.
+// assignMap generates an assignment to an element.
 func (g *generator) assignMap(s *stmt) {
 	m := g.c.byName[s.to.name]
 	if m.value.isAggregate() {
@@ -160,9 +169,9 @@ func (g *generator) assignMap(s *stmt) {
 		return
 	}
 	done := g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		to := s.to
-		if s.op != "=" && (anyEffects(to.args) || s.value.hasEffects()) { // the key is made once, and first
+		if s.op != "=" && (haveEffects(to.args) || s.value.hasEffects()) { // the key is evaluated once, and first
 			to = g.steadyKey(to)
 		}
 		val := g.alloc(m.valueBytes())
@@ -170,7 +179,7 @@ func (g *generator) assignMap(s *stmt) {
 		case (s.op == "+=" || s.op == "-=") && !s.value.hasEffects():
 			g.number64(s.value)
 			if m.value.Kind == Pointer {
-				g.scale(m.value.Elems[0].inC())
+				g.scale(m.value.Elems[0].sizeInC())
 			}
 			if s.op == "-=" {
 				g.Emit(asm.Neg.Imm(asm.R0, 0))
@@ -190,29 +199,29 @@ func (g *generator) assignMap(s *stmt) {
 		if m.isArray() && m.value.isNumber() {
 			g.load(asm.R0, val)
 			g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(m.name), 0), bpfgen.Store(8, asm.R1, 0, asm.R0))
-			g.mark(m, mem{asm.R1, 0})
+			g.elems.mark(m, mem{asm.R1, 0})
 			return
 		}
-		g.mark(m, val)
+		g.elems.mark(m, val)
 		key := g.key(to)
-		g.changes(m)
+		g.found.forget(m)
 		g.loadMap(asm.R1, m.name)
 		g.address(asm.R2, key)
 		g.address(asm.R3, val)
 		g.Emit(asm.Mov.Imm(asm.R4, bpf.UpdateAny), bpfgen.Call(bpf.HelperMapUpdate))
-		g.failedIfNegative(s.to.site)
+		g.countFailureIfNegative(s.to.site)
 	})
 	g.Place(done)
 }
 
-// deleteKey takes an element out, and leaves 1 in R0 where it was there.
+// deleteKey deletes an element, and leaves 1 in R0 if it existed.
 func (g *generator) deleteKey(e *expr) {
 	m := g.c.byName[e.name]
-	defer g.changes(m)
+	defer g.found.forget(m)
 	done, none := g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		if m.keyed == 1 && m.value.isAggregate() {
-			g.clearMerged(m)
+			g.elems.clearMergedValues(m)
 			g.Emit(asm.Mov.Imm(asm.R0, 0))
 			return
 		}
@@ -227,17 +236,17 @@ func (g *generator) deleteKey(e *expr) {
 			g.Emit(asm.Mov.Imm(asm.R4, bpf.UpdateAny), bpfgen.Call(bpf.HelperMapUpdate))
 		case m.isHist():
 			again := g.NewLabel()
-			bucket := key.at(m.keyBytes())
+			bucket := key.offset(m.keyBytes())
 			g.Emit(bpfgen.StoreConst(8, bucket.base, bucket.off, 0))
 			g.Place(again)
-			g.mapCall(bpf.HelperMapDelete, m, key)
+			g.elems.mapCall(bpf.HelperMapDelete, m, key)
 			g.load(asm.R1, bucket)
 			g.Emit(asm.Add.Imm(asm.R1, 1))
 			g.store(bucket, asm.R1)
 			g.If(asm.JLT, asm.R1, uint64(buckets(m.value)), again)
 			g.Emit(asm.Mov.Imm(asm.R0, 0))
 		default:
-			g.mapCall(bpf.HelperMapDelete, m, key)
+			g.elems.mapCall(bpf.HelperMapDelete, m, key)
 		}
 	})
 	g.If(asm.JNE, asm.R0, 0, none)
@@ -248,11 +257,11 @@ func (g *generator) deleteKey(e *expr) {
 	g.Place(done)
 }
 
-// truthOfKey leaves 1 in R0 where an element is there.
+// truthOfKey leaves 1 in R0 if an element exists.
 func (g *generator) truthOfKey(e *expr) {
-	g.scoped(func() {
+	g.runInScope(func() {
 		none := g.NewLabel()
-		g.mapCall(bpf.HelperMapLookup, g.c.byName[e.name], g.key(e))
+		g.elems.mapCall(bpf.HelperMapLookup, g.c.byName[e.name], g.key(e))
 		g.If(asm.JEq, asm.R0, 0, none)
 		g.Emit(asm.Mov.Imm(asm.R0, 1))
 		g.Place(none)

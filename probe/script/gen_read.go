@@ -7,14 +7,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// isScalarAggregate reports whether values of the type are one number that is made of
-// those of all vCPUs, which expressions can have.
+// isScalarAggregate reports whether values of the type are one number aggregated over
+// all vCPUs, which expressions can use.
 func (t Type) isScalarAggregate() bool { return t.is(Count, Sum, Avg, Min, Max) }
 
-// everyCPU runs f for the value that each vCPU, and who is none, has under a key: its address
-// is in rValue.
-// Where there is no such key it goes to none.
-func (g *generator) everyCPU(m *mapDef, key mem, none bpfgen.Label, f func()) {
+// forEveryCPU runs f for each vCPU's value under a key, and for that of programs on
+// no vCPU: its address is in rValue. If the key does not exist it jumps to none.
+func (g mapEmitter) forEveryCPU(m *mapDef, key mem, none bpfgen.Label, f func()) {
 	cpu := g.alloc(8)
 	g.Emit(bpfgen.StoreConst(8, cpu.base, cpu.off, 0))
 	again := g.NewLabel()
@@ -29,20 +28,20 @@ func (g *generator) everyCPU(m *mapDef, key mem, none bpfgen.Label, f func()) {
 	g.load(asm.R1, cpu)
 	g.Emit(asm.Add.Imm(asm.R1, 1))
 	g.store(cpu, asm.R1)
-	g.If(asm.JLT, asm.R1, uint64(g.cfg.CPUs+1), again) // see Options.CPUs
+	g.If(asm.JLT, asm.R1, uint64(g.cpus+1), again) // see Options.CPUs
 }
 
-// merged leaves the number that an aggregation has under a key in R0, 0 where there is no
-// such key.
-func (g *generator) merged(m *mapDef, key mem) {
+// mergeValues leaves in R0 the number of an aggregation under a key, or a field of
+// stats, or 0 if the key does not exist.
+func (g mapEmitter) mergeValues(m *mapDef, key mem, field string) {
 	t := m.value
 	none, done := g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		all := g.alloc(t.bytes())
 		g.clear(all, t.bytes())
-		g.everyCPU(m, key, none, func() {
+		g.forEveryCPU(m, key, none, func() {
 			for i := 0; i < t.bytes(); i += 8 {
-				g.load(asm.R0, all.at(i))
+				g.load(asm.R0, all.offset(i))
 				g.load(asm.R1, mem{rValue, i})
 				if !t.is(Min, Max) {
 					g.Emit(asm.Add.Reg(asm.R1, asm.R0))
@@ -51,19 +50,22 @@ func (g *generator) merged(m *mapDef, key mem) {
 				if t.is(Min, Max) {
 					g.JumpTo(asm.JLE.Reg(asm.R1, asm.R0, ""), less)
 				}
-				g.store(all.at(i), asm.R1)
+				g.store(all.offset(i), asm.R1)
 				g.Place(less)
 			}
 		})
 		g.load(asm.R0, all)
-		switch t.Kind {
-		case Avg:
-			g.load(asm.R1, all.at(8))
+		switch {
+		case t.Kind == Stats && field == "count":
+			g.load(asm.R0, all.offset(8))
+		case t.Kind == Stats && field == "total":
+		case t.is(Avg, Stats):
+			g.load(asm.R1, all.offset(8))
 			g.Emit(operations["/"][signIndex(t.Signed)].Reg(asm.R0, asm.R1))
-		case Min, Max:
-			g.load(asm.R1, all.at(8))
-			g.Require(asm.JNE, asm.R1, 0, none) // nothing was seen yet
-			g.fromRank(t)
+		case t.is(Min, Max):
+			g.load(asm.R1, all.offset(8))
+			g.Require(asm.JNE, asm.R1, 0, none) // no value yet
+			g.undoRank(t)
 		}
 	})
 	g.GoTo(done)
@@ -72,8 +74,8 @@ func (g *generator) merged(m *mapDef, key mem) {
 	g.Place(done)
 }
 
-// fromRank undoes rank.
-func (g *generator) fromRank(t Type) {
+// undoRank undoes rank.
+func (g mapEmitter) undoRank(t Type) {
 	if t.Kind == Min {
 		g.Emit(asm.Xor.Imm(asm.R0, -1))
 	}
@@ -82,13 +84,13 @@ func (g *generator) fromRank(t Type) {
 	}
 }
 
-// clearMerged makes the only element of an aggregation as if nothing had been seen.
-func (g *generator) clearMerged(m *mapDef) {
-	g.scoped(func() {
+// clearMergedValues resets the only element of an aggregation.
+func (g mapEmitter) clearMergedValues(m *mapDef) {
+	g.runInScope(func() {
 		key, done := g.alloc(8), g.NewLabel()
 		g.Emit(bpfgen.StoreConst(8, key.base, key.off, 0))
 		zero := func() {
-			g.everyCPU(m, key, done, func() { g.clear(mem{rValue, 0}, m.valueBytes()) })
+			g.forEveryCPU(m, key, done, func() { g.clear(mem{rValue, 0}, m.valueBytes()) })
 		}
 		if !m.isHist() {
 			zero()
@@ -106,7 +108,7 @@ func (g *generator) clearMerged(m *mapDef) {
 	})
 }
 
-// signIndex is where tables of operations have those for numbers with a sign.
+// signIndex is the index of the signed or unsigned variant in tables of operations.
 func signIndex(signed bool) int {
 	if signed {
 		return 1

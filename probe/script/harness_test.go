@@ -45,7 +45,13 @@ var kernelTypes = func() *types.Info {
 	return types.New(spec, nil)
 }()
 
-func (f fakeTarget) Func(name string) (*btf.FuncProto, string) { return kernelTypes.Func("", name), "" }
+// Func gives tracepoints the arguments of vfs_read, except the first.
+func (f fakeTarget) Func(name string) (*btf.FuncProto, string) {
+	if strings.HasPrefix(name, bpf.AtTracepoint) {
+		name = "vfs_read"
+	}
+	return kernelTypes.Func("", name), ""
+}
 
 func (f fakeTarget) Source(place string) ([]string, error) {
 	if place != "fs/read_write.c:450" && place != "inline:rw_verify_area" {
@@ -54,10 +60,32 @@ func (f fakeTarget) Source(place string) ([]string, error) {
 	return []string{"vfs_read+16", "nf_nat:nf_nat_setup_info+4"}, nil
 }
 
-func (f fakeTarget) Types() Types    { return kernelTypes }
+func (f fakeTarget) Types() Types { return kernelTypes }
+
+// Events are those with a name of 16 bytes at 8, a number of 4 bytes at 24, and a text that the word at 28 locates; sched_switch has the number
+// at 40.
+func (f fakeTarget) Events() []string {
+	return []string{"sched:sched_process_exec", "sched:sched_switch"}
+}
+
+func (f fakeTarget) Event(name string) ([]EventField, error) {
+	pid := uint64(24)
+	if name == "sched:sched_switch" {
+		pid = 40
+	}
+	char, number := &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}, &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
+	return []EventField{
+		{Name: "comm", Type: &btf.Array{Index: number, Type: char, Nelems: 16}, Offset: 8},
+		{Name: "pid", Type: number, Offset: pid},
+		{Name: "filename", Type: &btf.Pointer{Target: char}, Offset: 28, Located: true},
+	}, nil
+}
+
+func (f fakeTarget) Tracepoints() []string { return []string{"sched_switch", "sys_enter", "sys_exit"} }
+
 func (f fakeTarget) Exits() []string { return []string{"io", "hlt", "debug"} }
 
-func (f fakeTarget) Lacks(what TaskPart) (why, cure string) {
+func (f fakeTarget) MissingReason(what TaskPart) (why, cure string) {
 	if f["no_tasks"] != 0 {
 		return "the guest does not say where its tasks are", "write gp_profile"
 	}
@@ -68,8 +96,8 @@ func (f fakeTarget) User(name string) bool { return name == "main" || name == "0
 
 func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name]; return a, ok, "" }
 
-// Shown has what is mapped at 0x1007 in its file.
-func (f fakeTarget) Shown(addr uint64) uint64 {
+// ShownAddr shows the address 0x1007 as a place in its file.
+func (f fakeTarget) ShownAddr(addr uint64) uint64 {
 	if addr == f["main"]+7 {
 		return 0x1007
 	}
@@ -258,7 +286,7 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 	return r, nil
 }
 
-// The hits of the cases: see each.
+// The hits of the cases.
 
 // open3 are three calls of do_sys_openat2.
 func open3() (hs []hit) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// buckets is how many buckets a histogram has.
+// buckets is the number of buckets of a histogram.
 func buckets(t Type) int {
 	if t.Kind == TSeries {
 		return int(t.High)
@@ -21,7 +21,8 @@ func buckets(t Type) int {
 // barWidth is the width of the longest bar.
 const barWidth = 52
 
-// edge is where bucket i of a log2 histogram begins, not counting that of negative numbers.
+// edge is the beginning of bucket i of a log2 histogram, not counting the bucket of
+// negative numbers.
 func edge(k, i int) uint64 {
 	n := 1 << k
 	if i <= 2*n {
@@ -41,7 +42,7 @@ func logLabel(k, b int) string {
 	return "[" + shortEdge(k, b-1) + ", " + shortEdge(k, b) + ")"
 }
 
-// shortEdge prints an edge, with the suffix of the step from it to the next one.
+// shortEdge prints an edge, with the suffix of the step to the next one.
 func shortEdge(k, i int) string {
 	d := 0
 	if i > 2<<k {
@@ -76,7 +77,7 @@ func linearLabel(t Type, b int) string {
 	return "[" + num(lo) + ", " + num(lo+t.Step) + ")"
 }
 
-// span is the first and the last bucket that have something; ok is false where none has.
+// span returns the first and the last bucket in use; ok is false if all are empty.
 func span(counts []uint64) (lo, hi int, ok bool) {
 	lo = -1
 	for i, n := range counts {
@@ -90,15 +91,15 @@ func span(counts []uint64) (lo, hi int, ok bool) {
 	return lo, hi, lo >= 0
 }
 
-// histText prints the rows of a histogram, from the first to the last that has something
-// before it is divided, and an empty line.
+// histText prints the rows of a histogram, from the first to the last in use before
+// the division, and an empty line.
 func histText(t Type, counts []uint64, div uint64) string {
 	var b strings.Builder
 	lo, hi, ok := span(counts)
 	if !ok {
 		return "\n"
 	}
-	most, counts := uint64(1), divided(t, counts, div)
+	most, counts := uint64(1), divideCounts(t, counts, div)
 	for _, n := range counts {
 		most = max(most, n)
 	}
@@ -119,8 +120,9 @@ func histText(t Type, counts []uint64, div uint64) string {
 	return b.String()
 }
 
-// divided are the counts of a log2 histogram divided by a number; of others they stay.
-func divided(t Type, counts []uint64, div uint64) []uint64 {
+// divideCounts returns the counts of a log2 histogram divided by a number; other
+// counts are not divided.
+func divideCounts(t Type, counts []uint64, div uint64) []uint64 {
 	if t.Kind == LHist {
 		return counts
 	}
@@ -137,7 +139,7 @@ func histJSON(t Type, counts []uint64, div uint64) string {
 	if !ok {
 		return "[]"
 	}
-	counts = divided(t, counts, div)
+	counts = divideCounts(t, counts, div)
 	var rows []string
 	for i := lo; i <= hi; i++ {
 		row := "{"

@@ -47,12 +47,14 @@ var operators = []string{
 func isLetter(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' }
 func isDigit(c byte) bool  { return c >= '0' && c <= '9' }
 
-// skip goes on behind blanks and comments.
+// skip skips blanks and comments.
 func (l *lexer) skip() error {
 	for l.pos < len(l.src.text) {
 		rest := l.src.text[l.pos:]
 		switch {
 		case strings.ContainsRune(" \t\r\n", rune(rest[0])):
+			l.pos++
+		case strings.HasPrefix(rest, "\\\n"), strings.HasPrefix(rest, "\\\r\n"): // a line that continues
 			l.pos++
 		case strings.HasPrefix(rest, "//"), l.pos == 0 && strings.HasPrefix(rest, "#!"):
 			if i := strings.IndexByte(rest, '\n'); i >= 0 {
@@ -63,7 +65,7 @@ func (l *lexer) skip() error {
 		case strings.HasPrefix(rest, "/*"):
 			i := strings.Index(rest[2:], "*/")
 			if i < 0 {
-				return l.src.at(Span{l.pos, l.pos + 2}, "comment without end")
+				return l.src.errorAt(Span{l.pos, l.pos + 2}, "comment without end")
 			}
 			l.pos += i + 4
 		default:
@@ -100,7 +102,7 @@ func (l *lexer) next() (token, error) {
 	case isDigit(c):
 		return l.number()
 	case c == '"':
-		return l.quoted()
+		return l.readString()
 	case c == '@':
 		return take(tokMap, l.word(at+1)), nil
 	case c == '$':
@@ -109,13 +111,13 @@ func (l *lexer) next() (token, error) {
 			return take(tokParam, end+1), nil
 		}
 		if end == at+1 {
-			return token{}, l.src.at(Span{at, end}, "$ without a name")
+			return token{}, l.src.errorAt(Span{at, end}, "$ without a name")
 		}
 		if isDigit(l.src.text[at+1]) {
 			t := take(tokParam, end)
 			n, err := strconv.ParseUint(t.text[1:], 10, 16)
 			if err != nil || n == 0 {
-				return token{}, l.src.at(t.Span, "%s is no positional parameter", t.text)
+				return token{}, l.src.errorAt(t.Span, "%s is no positional parameter", t.text)
 			}
 			t.num = n
 			return t, nil
@@ -128,14 +130,14 @@ func (l *lexer) next() (token, error) {
 		}
 	}
 	r, n := utf8.DecodeRuneInString(l.src.text[at:])
-	if r == '#' { // of a line for the preprocessor, which is none of an expression
+	if r == '#' { // of a preprocessor directive, which is not part of an expression
 		l.pos = at + n
 		return token{kind: tokOp, Span: Span{at, at + n}, text: "#"}, nil
 	}
-	return token{}, l.src.at(Span{at, at + n}, "invalid character %q", r)
+	return token{}, l.src.errorAt(Span{at, at + n}, "invalid character %q", r)
 }
 
-// units are those of durations, in nanoseconds.
+// units are the units of durations, in nanoseconds.
 var units = map[string]uint64{"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9, "d": 86400e9}
 
 // number reads a number: decimal, 0x, octal with 0, with _ between its digits, with an
@@ -148,7 +150,7 @@ func (l *lexer) number() (token, error) {
 	var ok bool
 	t.num, ok = parseNumber(t.text)
 	if !ok {
-		return token{}, l.src.at(t.Span, "invalid number %q", t.text)
+		return token{}, l.src.errorAt(t.Span, "invalid number %q", t.text)
 	}
 	return t, nil
 }
@@ -191,8 +193,8 @@ func parseNumber(text string) (uint64, bool) {
 	return 0, false
 }
 
-// quoted reads a string.
-func (l *lexer) quoted() (token, error) {
+// readString reads a string.
+func (l *lexer) readString() (token, error) {
 	at := l.pos
 	var b strings.Builder
 	for i := at + 1; i < len(l.src.text); {
@@ -211,15 +213,15 @@ func (l *lexer) quoted() (token, error) {
 		}
 		v, n, ok := escape(l.src.text[i+1:])
 		if !ok {
-			return token{}, l.src.at(Span{i, i + 2}, "invalid escape \\%c", l.src.text[i+1])
+			return token{}, l.src.errorAt(Span{i, i + 2}, "invalid escape \\%c", l.src.text[i+1])
 		}
 		b.WriteByte(v)
 		i += 1 + n
 	}
-	return token{}, l.src.at(Span{at, at + 1}, "string without end")
+	return token{}, l.src.errorAt(Span{at, at + 1}, "string without end")
 }
 
-// escape reads what stands behind a backslash, of n bytes.
+// escape reads the n bytes after a backslash.
 func escape(s string) (v byte, n int, ok bool) {
 	if i := strings.IndexByte(`ntr\"abfve`, s[0]); i >= 0 {
 		return "\n\t\r\\\"\a\b\f\v\x1b"[i], 1, true
@@ -240,8 +242,8 @@ func escape(s string) (v byte, n int, ok bool) {
 // inFile is an attach point at a line of a file, whose name may have slashes.
 var inFile = regexp.MustCompile(`^[a-z]+:[\w+-][\w.+-]*(/[\w.+-]+)*\.[A-Za-z]+:\d+`)
 
-// place reads the text of an attach point, which ends at a blank, a comma, a brace, or
-// the slash of a predicate.
+// place reads the text of an attach point, which ends at a blank, a comma, a brace,
+// or the slash of a predicate.
 func (l *lexer) place() (token, error) {
 	if err := l.skip(); err != nil {
 		return token{}, err
@@ -251,14 +253,14 @@ func (l *lexer) place() (token, error) {
 	path := false
 	for ; i < len(l.src.text); i++ {
 		c := l.src.text[i]
-		if c == '"' { // a part in quotation marks ends with these
+		if c == '"' { // a quoted part ends with the quote
 			for i++; i < len(l.src.text) && l.src.text[i] != '"' && l.src.text[i] != '\n'; i++ {
 				if l.src.text[i] == '\\' {
 					i++
 				}
 			}
 			if i >= len(l.src.text) || l.src.text[i] != '"' {
-				return token{}, l.src.at(Span{at, min(i, len(l.src.text))}, "string without end")
+				return token{}, l.src.errorAt(Span{at, min(i, len(l.src.text))}, "string without end")
 			}
 			continue
 		}

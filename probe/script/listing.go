@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Listed is a provider that a pattern stands for, and what it has: functions of which Pattern
-// is one, variables, or Places.
+// Listed is a provider that a pattern covers, and its places: functions that match
+// Pattern, variables, or Places.
 type Listed struct {
 	Provider string
 	Pattern  string
-	User     bool     // functions of user code alone
+	User     bool     // only functions of user code
 	Data     bool     // variables
-	Places   []string // all that match, as they are written behind the provider
+	Places   []string // all matches, in the notation after the provider
 }
 
-// listed are the providers whose places can be listed, in that order. A pattern that does
-// not name the provider is about kprobes, as those at returns are the same functions.
-var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe", "watchpoint", "interval", "profile", "vm"}
+// listed are the providers whose places can be listed, in that order. A pattern
+// without a provider lists kprobes: probes at returns have the same functions.
+var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "rawtracepoint", "watchpoint", "interval", "profile", "software", "vm"}
 
-// periods are the units of what runs at times, of which a script says how many.
+// periods are the units of periodic probes, which a script prefixes to a number.
 var periods = []string{"hz:", "ms:", "s:", "us:"}
 
-// List takes a pattern for probes apart: PROVIDER:PATTERN, in both of which * ? and [] may
-// be, or PATTERN alone. Errors are an *Error.
+// List parses a pattern for probes: PROVIDER:PATTERN, in both of which * ? and [] are
+// allowed, or PATTERN alone. Errors are an *Error.
 func List(pattern string, t Target) (out []Listed, err error) {
 	s := &script{source: &source{name: "stdin", text: pattern}}
 	at := Span{From: 0, To: len(pattern)}
@@ -38,12 +38,12 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		rest = "*"
 	}
 	if _, err := path.Match(rest, ""); err != nil {
-		return nil, s.at(at, "%s: want a pattern", pattern)
+		return nil, s.errorAt(at, "%s: want a pattern", pattern)
 	}
 	if full := providers[word]; full != "" {
 		word = full
 	} else if instead, known := elsewhere[word]; known {
-		return nil, s.at(at, "probe type '%s' is not supported", word).hint("%s", instead)
+		return nil, s.errorAt(at, "probe type '%s' is not supported", word).hint("%s", instead)
 	}
 	for _, p := range listed {
 		if ok, err := path.Match(word, p); err != nil || !ok {
@@ -54,6 +54,17 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		switch p {
 		case "interval", "profile":
 			all = periods
+		case "software":
+			all = []string{"cpu-clock", "cpu-clock:"}
+		case "usdt":
+			if l.Places, err = listStatic(rest, t); err != nil && word == p {
+				return nil, s.errorAt(at, "%s", err)
+			}
+			l.Pattern = ""
+		case "tracepoint":
+			all, l.Pattern = t.Events(), ""
+		case "rawtracepoint":
+			all, l.Pattern = t.Tracepoints(), ""
 		case "vm":
 			all = slices.Clone(vmEvents)
 			for _, reason := range t.Exits() {
@@ -61,7 +72,7 @@ func List(pattern string, t Target) (out []Listed, err error) {
 			}
 		}
 		for _, place := range all {
-			// hz:99 is about hz: too.
+			// hz:99 matches hz: too.
 			if ok, _ := path.Match(rest, place); ok || strings.HasSuffix(place, ":") && strings.HasPrefix(rest, place) {
 				l.Places = append(l.Places, place)
 			}
@@ -72,13 +83,13 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		out = append(out, l)
 	}
 	if len(out) == 0 {
-		return nil, s.at(at, "no places of %s can be listed", word).hint("there are those of %s", strings.Join(listed, ", "))
+		return nil, s.errorAt(at, "no places of %s can be listed", word).hint("there are those of %s", strings.Join(listed, ", "))
 	}
 	return out, nil
 }
 
-// WatchedPlace returns what a watchpoint at a variable of so many bytes is written as,
-// behind the provider, where that is what the pattern stands for, or "".
+// WatchedPlace returns the notation after the provider of a watchpoint at a variable
+// of that size, if the pattern matches it, or "".
 func (l *Listed) WatchedPlace(name string, size uint64) string {
 	length := 8
 	for uint64(length) > size && length > 1 {

@@ -5,26 +5,28 @@ import (
 	"strings"
 )
 
-// macro is what a call of its name stands for.
+// macro is the definition of a macro.
 type macro struct {
 	Span
 	name   string
 	params []token
 	block  *expr // of exBlock
+
+	builtin bool // it is not in the script: errors in it are reported at its call
 }
 
-// macroDef reads macro NAME(PARAMETERS) { STATEMENTS [VALUE] }. Behind its brace no token
-// is read: an attach point may follow.
+// macroDef reads macro NAME(PARAMETERS) { STATEMENTS [VALUE] }. It reads no token
+// after its brace: an attach point may follow.
 func (p *parser) macroDef() error {
 	if err := p.advance(); err != nil {
 		return err
 	}
 	m := &macro{Span: p.tok.Span, name: p.tok.text}
 	if p.tok.kind != tokIdent {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 	}
 	if p.macros[m.name] != nil {
-		return p.at(m.Span, "Redefinition of macro: %s", m.name)
+		return p.errorAt(m.Span, "Redefinition of macro: %s", m.name)
 	}
 	if err := p.advance(); err != nil {
 		return err
@@ -36,11 +38,11 @@ func (p *parser) macroDef() error {
 		switch p.tok.kind {
 		case tokIdent, tokVar, tokMap:
 		default:
-			return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a parameter", p.describe())
+			return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a parameter", p.describe())
 		}
 		for _, x := range m.params {
 			if x.text == p.tok.text {
-				return p.at(p.tok.Span, "Variable for macro argument has already been used: %s", x.text)
+				return p.errorAt(p.tok.Span, "Variable for macro argument has already been used: %s", x.text)
 			}
 		}
 		m.params = append(m.params, p.tok)
@@ -82,25 +84,26 @@ func (p *parser) blockExpr(last bool) (*expr, error) {
 	return e, nil
 }
 
-// maxExpanded bounds what macros stand for, in statements and expressions.
+// maxExpanded bounds the expansion of macros, in statements and expressions.
 const maxExpanded = 1 << 16
 
-// expander puts what macros stand for in place of their calls.
+// expander replaces calls of macros by their expansions.
 type expander struct {
 	*script
-	calls []*macro // that are being expanded
+	calls []*macro // macros that are being expanded
 	nodes int
-	made  int // expansions
+	made  int // number of expansions
 }
 
-// scope is what names mean in a macro: those of its parameters, and its own variables.
+// scope is the meaning of names in a macro: its parameters, and its own variables.
 type scope struct {
 	m      *macro
 	number int
 	args   map[string]*expr
+	at     *Span // the place of everything in a builtin macro; nil: use each node's own
 }
 
-// expandMacros does so in the whole script.
+// expandMacros expands the macros of the whole script.
 func (s *script) expandMacros() (err error) {
 	if len(s.macros) == 0 {
 		return nil
@@ -121,7 +124,7 @@ func (s *script) expandMacros() (err error) {
 
 func (x *expander) count(at Span) error {
 	if x.nodes++; x.nodes > maxExpanded {
-		return x.at(at, "macros stand for more than %d expressions", maxExpanded)
+		return x.errorAt(at, "macros stand for more than %d expressions", maxExpanded)
 	}
 	return nil
 }
@@ -133,6 +136,9 @@ func (x *expander) stmts(body []*stmt, in *scope) ([]*stmt, error) {
 			return nil, err
 		}
 		n := *s
+		if in != nil && in.at != nil {
+			n.Span = *in.at
+		}
 		var err error
 		for _, e := range []**expr{&n.to, &n.value, &n.bound} {
 			if *e != nil && err == nil {
@@ -159,16 +165,19 @@ func (x *expander) expr(e *expr, in *scope) (*expr, error) {
 	}
 	n := *e
 	if in != nil {
+		if in.at != nil {
+			n.Span = *in.at
+		}
 		arg := in.args[e.name]
 		switch {
 		case e.kind == exBuiltin && arg != nil:
-			return x.expr(arg, nil) // what was written there has been expanded already
+			return x.expr(arg, nil) // the macros in it have already been expanded
 		case e.kind == exVar && arg != nil, e.kind == exMap && arg != nil:
 			n.name = arg.name
 		case e.kind == exVar:
 			n.name = fmt.Sprintf("%s (%d of %s)", e.name, in.number, in.m.name)
 		case e.kind == exMap:
-			return nil, x.at(e.Span, "Unhygienic access to map: %s. Maps must be passed into the macro as arguments.", e.name)
+			return nil, x.errorAt(e.Span, "Unhygienic access to map: %s. Maps must be passed into the macro as arguments.", e.name)
 		}
 	}
 	n.args = nil
@@ -193,24 +202,30 @@ func (x *expander) expr(e *expr, in *scope) (*expr, error) {
 		n.body = body
 		return &n, err
 	case exCall, exBuiltin:
-		if m := x.macros[e.name]; m != nil {
+		if m := x.macros[e.name]; m != nil && !e.own {
 			return x.call(m, &n)
 		}
 	}
 	return &n, nil
 }
 
-// call expands one call, whose arguments are expanded.
+// call expands one call, whose arguments are already expanded.
 func (x *expander) call(m *macro, e *expr) (*expr, error) {
+	if m.builtin && len(e.args) == 1 {
+		e.args = append(e.args, &expr{kind: exString, Span: e.Span, text: " "})
+	}
 	if len(e.args) != len(m.params) {
 		_, isName := builtins[e.name]
 		if _, isCall := calls[e.name]; isCall || isName {
 			return e, nil
 		}
-		return nil, x.at(e.Span, "Call to %s() has the wrong number of arguments. Expected: %d but got %d.", m.name, len(m.params), len(e.args))
+		return nil, x.errorAt(e.Span, "Call to %s() has the wrong number of arguments. Expected: %d but got %d.", m.name, len(m.params), len(e.args))
 	}
 	in := &scope{m: m, number: x.made, args: map[string]*expr{}}
 	x.made++
+	if m.builtin {
+		in.at = &e.Span
+	}
 	for i, p := range m.params {
 		a := e.args[i]
 		want, got := map[tokenKind]string{tokVar: "a variable", tokMap: "a map", tokIdent: ""}[p.kind], "an expression"
@@ -221,7 +236,7 @@ func (x *expander) call(m *macro, e *expr) (*expr, error) {
 			got = "a map"
 		}
 		if want != "" && want != got {
-			return nil, x.at(a.Span, "Mismatched arg. %s() expects %s for arg %s but got %s.", m.name, want, p.text, got)
+			return nil, x.errorAt(a.Span, "Mismatched arg. %s() expects %s for arg %s but got %s.", m.name, want, p.text, got)
 		}
 		in.args[p.text] = a
 	}
@@ -233,20 +248,25 @@ func (x *expander) call(m *macro, e *expr) (*expr, error) {
 			for _, c := range x.calls[i : len(x.calls)-1] {
 				chain.WriteString(c.name + " > ")
 			}
-			return nil, x.at(e.Span, "Recursive macro call detected. Call chain: %s%s", &chain, m.name)
+			return nil, x.errorAt(e.Span, "Recursive macro call detected. Call chain: %s%s", &chain, m.name)
 		}
 	}
 	if len(x.calls) > maxDepth {
-		return nil, x.at(e.Span, "macros nested too deep: at most %d levels", maxDepth)
+		return nil, x.errorAt(e.Span, "macros nested too deep: at most %d levels", maxDepth)
 	}
 	return x.expr(m.block, in)
 }
 
-// block checks a block that is an expression: its last part is its value. As a statement
-// it needs none.
+// block checks a block that is an expression: its last part is its value. A statement
+// needs no value.
 func (c *checker) block(e *expr, statement bool) (t Type, err error) {
 	c.scopes = append(c.scopes, map[string]*variable{})
 	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
+	if n := len(e.body) - 1; !statement && len(e.args) == 0 && n >= 0 {
+		if value := e.body[n].asValue(); value != nil {
+			e.body, e.args = e.body[:n], []*expr{value}
+		}
+	}
 	for _, s := range e.body {
 		if err := c.stmt(s); err != nil {
 			return t, err
@@ -258,16 +278,17 @@ func (c *checker) block(e *expr, statement bool) (t Type, err error) {
 	case statement:
 		return t, nil
 	case len(e.args) == 0:
-		return t, c.at(e.Span, "this block has no value").hint("its last expression is one where no semicolon is behind it")
+		return t, c.errorAt(e.Span, "this block has no value").hint("its last expression is one where no semicolon is behind it")
 	}
 	return c.expr(e.args[0])
 }
 
-// inBlock makes the statements of a block that is an expression, and f with its value.
-func (g *generator) inBlock(e *expr, f func(value *expr)) {
-	g.scoped(func() {
+// emitBlock generates the statements of a block that is an expression, and calls f
+// with its value.
+func (g *generator) emitBlock(e *expr, f func(value *expr)) {
+	g.runInScope(func() {
 		for _, s := range e.body {
-			g.about(s.Span, func() { g.stmt(s) })
+			g.runAt(s.Span, func() { g.stmt(s) })
 		}
 		if len(e.args) > 0 {
 			f(e.args[0])

@@ -3,6 +3,7 @@ package script
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,7 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// outputKind says what a record of a program asks for.
+// outputKind is the kind of a program's record.
 type outputKind uint8
 
 const (
@@ -23,9 +24,10 @@ const (
 	outTime
 	outWarn
 	outError
+	outDebug
 )
 
-// output is a place in the script where something is written.
+// output is an output statement of the script.
 type output struct {
 	Span
 	kind   outputKind
@@ -37,21 +39,22 @@ type output struct {
 	div    int64
 }
 
-// bytes is the size of its records: the number of the place, and the values.
+// bytes is the size of its records: the number of the statement, and the values.
 func (o *output) bytes() int { return 8 + Type{Kind: Tuple, Elems: o.types}.bytes() }
 
-// numbered is the name of one of several maps.
-func numbered(name string, n int) string { return name + strconv.Itoa(n) }
+// numberedName is the name of one of several maps.
+func numberedName(name string, n int) string { return name + strconv.Itoa(n) }
 
 // Names knows the guest's symbols.
 type Names interface {
-	// Name returns the symbol that an address is in, and how far from its beginning.
+	// Name returns the symbol that contains an address, and the offset in it.
 	Name(addr uint64) (name string, offset uint64, ok bool)
-	// Shown returns what is shown of an address: of a file's code where in the file it is.
-	Shown(addr uint64) uint64
+	// ShownAddr returns the printed form of an address: for a file's code the place
+	// in the file.
+	ShownAddr(addr uint64) uint64
 }
 
-// Printer prints what the programs of a script write. It belongs to one goroutine.
+// Printer prints the output of a script's programs. It belongs to one goroutine.
 type Printer struct {
 	s      *Script
 	maps   func(name string) *bpf.Map
@@ -60,16 +63,17 @@ type Printer struct {
 	warn   func(text string)
 	asJSON bool
 	told   map[int]uint64
-	zeroed map[*mapDef]bool // maps that were zeroed, and have values by that
+	zeroed map[*mapDef]bool // maps that were zeroed, and therefore have values
 	hold   func(func(idle bool))
-	kept   map[*mapDef]map[string]bool // elements that were emptied and are still there, by key
-	taken  *mapDef                     // that a record was printed and emptied for the one behind it
+	kept   map[*mapDef]map[string]bool // elements that were emptied but still exist, by key
+	taken  *mapDef                     // the map that was emptied when it was printed: the record after that, which empties it, is already done
 }
 
-// NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
-// prints it, or with json lines of JSON; what errorf and warnf say as text it gives to warn.
-// Maps finds the maps of the loaded script, and hold runs a function while no program does
-// anything in them: idle, or each in the middle of a run, but between instructions.
+// NewPrinter makes a printer that passes text to write, a record at a time: as
+// bpftrace prints it, or with json as lines of JSON; it passes the text of errorf and
+// warnf to warn. Maps finds the maps of the loaded script, and hold runs a function
+// while no program accesses them: all are idle, or in the middle of a run, but
+// between instructions.
 func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, hold func(func(idle bool)), write, warn func(text string)) *Printer {
 	return &Printer{
 		s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, hold: hold,
@@ -77,28 +81,28 @@ func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json b
 	}
 }
 
-// Like returns a printer that knows what p does, to print maps with.
-func (p *Printer) Like(json bool, write func(text string)) *Printer {
+// Derive returns a printer with the state of p, for printing maps.
+func (p *Printer) Derive(json bool, write func(text string)) *Printer {
 	q := *p
 	q.asJSON, q.write = json, write
 	return &q
 }
 
-// Attached tells how many probes there are, which only JSON has in its output.
-func (p *Printer) Attached(n int) {
+// PrintAttached prints the number of probes, which only the JSON output has.
+func (p *Printer) PrintAttached(n int) {
 	if p.asJSON {
 		p.write(fmt.Sprintf("{\"type\": \"attached_probes\", \"count\": %d, \"data\": {\"probes\": %d}}\n", n, n))
 	}
 }
 
-// Lost tells how many records were lost, which only JSON has in its output.
-func (p *Printer) Lost(n uint64) {
+// PrintLost prints the number of lost records, which only the JSON output has.
+func (p *Printer) PrintLost(n uint64) {
 	if p.asJSON {
 		p.write(fmt.Sprintf("{\"type\": \"lost_events\", \"count\": %d, \"data\": {\"events\": %d}}\n", n, n))
 	}
 }
 
-// Exit reports whether a record of the ring asks for the script's end, and with which
+// Exit reports whether a record of the ring requests the script's end, and with which
 // status.
 func (s *Script) Exit(data []byte) (status int64, ok bool) {
 	o, values, err := s.output(data)
@@ -108,8 +112,9 @@ func (s *Script) Exit(data []byte) (status int64, ok bool) {
 	return int64(word(values)), true
 }
 
-// Exited is Exit of what the script's maps have, by name: a record that the ring had no room for is not in it.
-func (s *Script) Exited(maps func(name string) *bpf.Map) (status int64, ok bool) {
+// ExitInMaps is Exit for the state in the script's maps, by name, which also covers a
+// record that the ring had no room for.
+func (s *Script) ExitInMaps(maps func(name string) *bpf.Map) (status int64, ok bool) {
 	m := maps(mapSites)
 	if m == nil {
 		return 0, false
@@ -118,11 +123,11 @@ func (s *Script) Exited(maps func(name string) *bpf.Map) (status int64, ok bool)
 	if err != nil {
 		return 0, false
 	}
-	said := values[0][s.c.exiting():]
+	said := values[0][s.c.exitOffset():]
 	return int64(word(said[8:])), word(said) != 0
 }
 
-// output is what a record is about, and its values.
+// output returns the output statement of a record, and its values.
 func (s *Script) output(data []byte) (*output, []byte, error) {
 	if len(data) < 8 || word(data) >= uint64(len(s.c.outputs)) {
 		return nil, nil, fmt.Errorf("record of %d bytes: of no statement", len(data))
@@ -134,8 +139,9 @@ func (s *Script) output(data []byte) (*output, []byte, error) {
 	return o, data[8:], nil
 }
 
-// Record prints one record of the ring; next is the one behind it, where that is there already.
-// What no program can have written, because the guest has changed it, is an error.
+// Record prints one record of the ring; next is the following one, if it is already
+// there. A record that no program can have written, because the guest has changed it,
+// is an error.
 func (p *Printer) Record(data, next []byte) error {
 	o, data, err := p.s.output(data)
 	if err != nil {
@@ -175,15 +181,17 @@ func (p *Printer) Record(data, next []byte) error {
 		return err
 	case outTime:
 		p.line("time", strftime(o.time, time.Now()))
+	case outDebug:
+		p.warn(strings.TrimSuffix(o.format.render(o.types, data, p.text), "\n"))
 	case outWarn, outError:
 		p.tell(o, o.format.render(o.types, data, p.text))
 	}
 	return nil
 }
 
-// tell prints what warnf and errorf say, with its place.
+// tell prints the text of warnf and errorf, with its place.
 func (p *Printer) tell(o *output, text string) {
-	e := p.s.c.at(o.Span, "%s", text)
+	e := p.s.c.errorAt(o.Span, "%s", text)
 	kind, what := "errorf", "ERROR"
 	if o.kind == outWarn {
 		kind, what = "warnf", "WARNING"
@@ -202,15 +210,16 @@ func (p *Printer) line(kind, text string) {
 	p.write(text)
 }
 
-// empty takes out all elements of a map, or makes their values 0, while no program does
-// anything. One that a run may have found, and not added to yet, stays with 0.
+// empty deletes all elements of a map, or sets their values to 0, while no program
+// accesses it. An element that a run may have found, but not added to yet, stays with
+// 0.
 func (p *Printer) empty(m *mapDef, out, idle bool) error {
 	b := p.maps(m.name)
 	if b == nil {
 		return nil
 	}
 	var keys [][]byte
-	b.Each(func(key []byte, _ [][]byte) bool {
+	b.Walk(func(key []byte, _ [][]byte) bool {
 		keys = append(keys, append([]byte(nil), key...))
 		return true
 	})
@@ -241,7 +250,8 @@ func (p *Printer) empty(m *mapDef, out, idle bool) error {
 	return nil
 }
 
-// failures calls f with each place of the script at which something has failed, how often, and with what last.
+// failures calls f for each place of the script that has failed, with the number of
+// failures and the last errno.
 func (p *Printer) failures(f func(i int, s site, n uint64, errno int64)) {
 	m := p.maps(mapSites)
 	if m == nil {
@@ -258,8 +268,8 @@ func (p *Printer) failures(f func(i int, s site, n uint64, errno int64)) {
 	}
 }
 
-// Full is how often an element found no room in its map.
-func (p *Printer) Full() (total uint64) {
+// FullCount is the number of elements that found no room in their map.
+func (p *Printer) FullCount() (total uint64) {
 	p.failures(func(_ int, s site, n uint64, _ int64) {
 		if s.what == siteFull {
 			total += n
@@ -268,8 +278,8 @@ func (p *Printer) Full() (total uint64) {
 	return total
 }
 
-// Problems returns warnings about what has failed while the script ran and was not told
-// yet: each place once, and with all a second time at the end with its count.
+// Problems returns warnings about failures since the last call: each place once, and
+// with all set a second time at the end with its count.
 func (p *Printer) Problems(all bool) (ws []string) {
 	p.failures(func(i int, s site, n uint64, errno int64) {
 		told, known := p.told[i]
@@ -277,7 +287,7 @@ func (p *Printer) Problems(all bool) (ws []string) {
 			return
 		}
 		p.told[i] = n
-		e := p.s.c.at(s.Span, "%s", problem(s.what, errno))
+		e := p.s.c.errorAt(s.Span, "%s", problem(s.what, errno))
 		e.AtRunTime = true
 		if n > 1 || known {
 			e.Message += fmt.Sprintf(" (%d times)", n)
@@ -287,7 +297,7 @@ func (p *Printer) Problems(all bool) (ws []string) {
 	return ws
 }
 
-// problem is what has failed where what is said of the place, the last time for that reason.
+// problem is the warning about a place, with the reason of its last failure.
 func problem(what string, errno int64) string {
 	switch e := unix.Errno(errno); {
 	case what == siteFull && e == unix.EBUSY:

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ type parser struct {
 	*script
 	lexer
 	tok    token
-	depth  int  // of what is nested
+	depth  int  // nesting depth
 	tokens int  // read so far
 	pred   bool // a slash before a brace ends the expression
 	loops  int
@@ -21,9 +22,9 @@ type parser struct {
 	alignments   map[btf.Type]uint64 // of structures
 	inDefinition bool                // of a type
 	inPath       bool                // of a part of memory: ParsePath
-	inMacro      bool                // of which the maps are parameters
-	conditions   []Span              // #if and the like that have no #endif yet
-	endsOpen     bool                // the last block ends with an expression, and no semicolon
+	inMacro      bool                // whose maps are parameters
+	conditions   []Span              // #if and the like without an #endif so far
+	endsOpen     bool                // the last block ends with an expression without a semicolon
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -32,7 +33,7 @@ const maxDepth = 64
 // maxTokens bounds the words and operators of a script. The longest program that is accepted needs far fewer.
 const maxTokens = 200_000
 
-// Limits of the language, as bpftrace's.
+// Limits of the language, the same as bpftrace's.
 const (
 	maxUnroll  = 100
 	maxBuckets = 1000
@@ -40,13 +41,20 @@ const (
 
 // parse makes the tree of a script.
 func parse(name, text string, params []string, types Types, stop func() error) (*script, error) {
-	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}, effort: effort{stop: stop}}
+	named, params := takeNamed(text, params)
+	s := &script{source: &source{name, text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {
-		return nil, s.at(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
+		return nil, s.errorAt(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
 	}
 	err := p.program()
+	if err == nil {
+		err = p.checkNamed()
+	}
+	if err == nil {
+		err = s.addJoin()
+	}
 	if err == nil {
 		err = s.expandMacros()
 	}
@@ -55,7 +63,7 @@ func parse(name, text string, params []string, types Types, stop func() error) (
 
 func (p *parser) advance() (err error) {
 	if p.tokens++; p.tokens > maxTokens {
-		return p.at(p.tok.Span, "a script of more than %d words and operators", maxTokens).hint("split it into several scripts")
+		return p.errorAt(p.tok.Span, "a script of more than %d words and operators", maxTokens).hint("split it into several scripts")
 	}
 	if err := p.effort.step(); err != nil {
 		return err
@@ -79,24 +87,25 @@ func (p *parser) describe() string {
 	return strconv.Quote(p.tok.text)
 }
 
-// expect takes an operator, or says what was expected.
+// expect takes an operator, or returns an error.
 func (p *parser) expect(op string) error {
 	if !p.isOp(op) {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
 	}
 	return p.advance()
 }
 
-// nested counts a level of nesting while f runs.
-func (p *parser) nested(f func() error) error {
+// nest counts a level of nesting while f runs.
+func (p *parser) nest(f func() error) error {
 	if p.depth++; p.depth > maxDepth {
-		return p.at(p.tok.Span, "nested too deep: at most %d levels", maxDepth)
+		return p.errorAt(p.tok.Span, "nested too deep: at most %d levels", maxDepth)
 	}
 	defer func() { p.depth-- }()
 	return f()
 }
 
-// program reads all of it. An attach point is read from where its first word begins.
+// program reads the whole script. An attach point is read from the beginning of its
+// first word.
 func (p *parser) program() error {
 	for {
 		if err := p.skip(); err != nil {
@@ -115,10 +124,10 @@ func (p *parser) program() error {
 		var err error
 		switch {
 		case p.tok.kind == tokEOF && len(p.conditions) > 0:
-			return p.at(p.conditions[0], "#if without #endif")
+			return p.errorAt(p.conditions[0], "#if without #endif")
 		case p.tok.kind == tokEOF:
 			if len(p.probes) == 0 {
-				return p.at(Span{0, 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
+				return p.errorAt(Span{0, 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
 			}
 			return nil
 		case p.isOp(";"):
@@ -129,14 +138,14 @@ func (p *parser) program() error {
 		case p.isWord("macro"):
 			err = p.macroDef()
 		case p.isWord("import"), p.isWord("fn"), p.isWord("subprog"):
-			return p.at(p.tok.Span, "%s is not supported", p.tok.text).hint("write macro NAME($x, @y, z) { ... } in the script itself")
+			return p.errorAt(p.tok.Span, "%s is not supported", p.tok.text).hint("write macro NAME($x, @y, z) { ... } in the script itself")
 		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
 			err = p.typeDefinition()
-		case p.tok.kind == tokIdent:
+		case p.tok.kind == tokIdent, p.tok.kind == tokParam:
 			p.pos = begin
 			err = p.probe()
 		default:
-			return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
+			return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
 		}
 		if err != nil {
 			return err
@@ -166,7 +175,7 @@ func (p *parser) configBlock() error {
 	for !p.isOp("}") {
 		name := p.tok
 		if name.kind != tokIdent {
-			return p.at(name.Span, "syntax error, unexpected %s, expecting a setting", p.describe())
+			return p.errorAt(name.Span, "syntax error, unexpected %s, expecting a setting", p.describe())
 		}
 		if err := p.advance(); err != nil {
 			return err
@@ -174,7 +183,7 @@ func (p *parser) configBlock() error {
 		if err := p.expect("="); err != nil {
 			return err
 		}
-		if err := p.setting(name, p.tok); err != nil {
+		if err := p.applySetting(name, p.tok); err != nil {
 			return err
 		}
 		if err := p.advance(); err != nil {
@@ -187,25 +196,33 @@ func (p *parser) configBlock() error {
 			return err
 		}
 	}
-	return nil // the next round takes what follows the brace
+	return nil // the next iteration reads the text after the brace
 }
 
-// settings are those of config blocks.
+// tuning are the settings of bpftrace's config blocks for its own programs, buffers
+// and symbols: they are accepted, and have no effect.
+var tuning = []string{
+	"cache_user_symbols", "cpp_demangle", "lazy_symbolication", "license", "log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit",
+	"perf_rb_pages", "show_debug_info", "symbol_source", "use_blazesym", "cat_bytes_max", "no_cpp_demangle",
+	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
+}
+
+// settings are the valid settings of config blocks.
 var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict"}
 
-// setting sets one thing.
-func (p *parser) setting(name, value token) error {
+// applySetting applies one setting.
+func (p *parser) applySetting(name, value token) error {
 	key := strings.ToLower(strings.TrimPrefix(name.text, "BPFTRACE_"))
 	truth := func(into *bool) error {
 		*into = value.num != 0 || value.text == "true"
 		if value.text != "true" && value.text != "false" && (value.kind != tokInt || value.num > 1) {
-			return p.at(value.Span, "%s: want a number from 0 to 1", key)
+			return p.errorAt(value.Span, "%s: want a number from 0 to 1", key)
 		}
 		return nil
 	}
 	number := func(least, most uint64) error {
 		if value.kind != tokInt || value.num < least || value.num > most {
-			return p.at(value.Span, "%s: want a number from %d to %d", key, least, most)
+			return p.errorAt(value.Span, "%s: want a number from %d to %d", key, least, most)
 		}
 		return nil
 	}
@@ -223,18 +240,26 @@ func (p *parser) setting(name, value token) error {
 	case "stack_mode":
 		p.config.stackMode = value.text
 		if !slices.Contains(stackModes, value.text) {
-			return p.at(value.Span, "stack_mode: want %s", strings.Join(stackModes, ", "))
+			return p.errorAt(value.Span, "stack_mode: want %s", strings.Join(stackModes, ", "))
 		}
 		return nil
 	case "missing_probes":
 		p.config.missing = value.text
 		if value.text != "error" && value.text != "warn" && value.text != "ignore" {
-			return p.at(value.Span, "missing_probes: want error, warn or ignore")
+			return p.errorAt(value.Span, "missing_probes: want error, warn or ignore")
 		}
 		return nil
 	}
-	err := p.at(name.Span, "Unknown config variable: '%s'", name.text)
-	if m := meant(key, settings); m != "" {
+	if slices.Contains(tuning, key) {
+		if value.kind != tokInt && value.kind != tokString && value.kind != tokIdent {
+			return p.errorAt(value.Span, "syntax error, expecting a value for %s", name.text)
+		}
+		note := p.errorAt(name.Span, "%s has no effect here", name.text)
+		p.notes = append(p.notes, fmt.Sprintf("%s:%d:%d: %s", note.Name, note.Line, note.Col, note.Message))
+		return nil
+	}
+	err := p.errorAt(name.Span, "Unknown config variable: '%s'", name.text)
+	if m := nearestName(key, settings); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err.hint("there are %s", strings.Join(settings, ", "))
@@ -247,7 +272,7 @@ func (p *parser) letMap() error {
 	}
 	name := p.tok
 	if name.kind != tokMap {
-		return p.at(name.Span, "syntax error, unexpected %s, expecting a map", p.describe())
+		return p.errorAt(name.Span, "syntax error, unexpected %s, expecting a map", p.describe())
 	}
 	if err := p.advance(); err != nil {
 		return err
@@ -256,10 +281,10 @@ func (p *parser) letMap() error {
 		return err
 	}
 	kind := p.tok
-	switch kind.text { // what is a value for each vCPU depends on how the map is used
+	switch kind.text { // whether each vCPU has its own value depends on the use of the map
 	case "hash", "percpuhash", "lruhash", "percpulruhash":
 	default:
-		return p.at(kind.Span, "Invalid map type: %s", kind.text).hint("there are hash(ENTRIES) and lruhash(ENTRIES)")
+		return p.errorAt(kind.Span, "Invalid map type: %s", kind.text).hint("there are hash(ENTRIES) and lruhash(ENTRIES)")
 	}
 	if err := p.advance(); err != nil {
 		return err
@@ -268,7 +293,7 @@ func (p *parser) letMap() error {
 		return err
 	}
 	if p.tok.kind != tokInt || p.tok.num < 1 || p.tok.num > 1<<19 {
-		return p.at(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
+		return p.errorAt(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
 	}
 	m := p.mapDef(name.text, name.Span)
 	m.limit, m.lru = p.tok.num, strings.Contains(kind.text, "lru")
@@ -278,15 +303,15 @@ func (p *parser) letMap() error {
 	return p.expectLast(")")
 }
 
-// expectLast is expect where no token is to be read behind: an attach point may follow.
+// expectLast is expect without reading another token: an attach point may follow.
 func (p *parser) expectLast(op string) error {
 	if !p.isOp(op) {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
 	}
 	return nil
 }
 
-// mapDef returns the map of a name.
+// mapDef returns the map of that name.
 func (p *parser) mapDef(name string, at Span) *mapDef {
 	if p.byName[name] == nil {
 		m := &mapDef{name: name, Span: at}
@@ -337,7 +362,7 @@ func (p *parser) probe() error {
 		}
 	}
 	if !p.isOp("{") {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting { or /", p.describe())
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting { or /", p.describe())
 	}
 	var err error
 	d.body, err = p.block(true)

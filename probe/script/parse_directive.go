@@ -2,11 +2,11 @@ package script
 
 import "strings"
 
-// hasTypes is the name that scripts ask for whether a guest's types are known.
+// hasTypes is the name by which scripts test whether a guest's types are known.
 const hasTypes = "BPFTRACE_HAVE_BTF"
 
-// directive reads a line for C's preprocessor, in front of probes and behind them: names for values,
-// and what depends on names.
+// directive reads a line for C's preprocessor, before or after probes: definitions of
+// names, and conditions on names.
 func (p *parser) directive(at int) error {
 	line, word, rest := p.directiveLine(at)
 	end := at + len(line)
@@ -16,7 +16,7 @@ func (p *parser) directive(at int) error {
 	case "ifdef", "ifndef", "if":
 		yes, ok := p.holds(word, rest)
 		if !ok {
-			return p.at(sp, "#%s of more than one name is not supported", word).hint("write #ifdef NAME, #ifndef NAME or #if defined(NAME)")
+			return p.errorAt(sp, "#%s of more than one name is not supported", word).hint("write #ifdef NAME, #ifndef NAME or #if defined(NAME)")
 		}
 		p.conditions = append(p.conditions, sp)
 		if !yes {
@@ -25,27 +25,27 @@ func (p *parser) directive(at int) error {
 		return nil
 	case "else", "endif", "elif":
 		if len(p.conditions) == 0 {
-			return p.at(sp, "#%s without #if", word)
+			return p.errorAt(sp, "#%s without #if", word)
 		}
 		if word == "endif" {
 			p.conditions = p.conditions[:len(p.conditions)-1]
 			return nil
 		}
-		return p.skipBranch(sp) // the branch before has been read
+		return p.skipBranch(sp) // the branch before was read
 	case "define":
 		return p.defineValue(sp, end-len(rest), rest)
 	}
 	if word == "include" && p.types != nil {
-		return nil // what the headers of C have of types the guest has, too
+		return nil // the guest's types replace C's headers
 	}
-	err := p.at(sp, "#%s is not supported", word)
+	err := p.errorAt(sp, "#%s is not supported", word)
 	if word == "include" {
 		return err.hint("the guest's types are not known: define what is needed in the script, as struct NAME { int a; }")
 	}
 	return err.hint("lines of C's preprocessor are for the headers of C")
 }
 
-// directiveLine returns a line, its word, and what stands behind that.
+// directiveLine returns a line, its word, and the rest.
 func (p *parser) directiveLine(at int) (line, word, rest string) {
 	line, _, _ = strings.Cut(p.text[at:], "\n")
 	body := strings.TrimLeft(line[1:], " \t")
@@ -56,7 +56,7 @@ func (p *parser) directiveLine(at int) (line, word, rest string) {
 	return line, body[:n], body[n:]
 }
 
-// holds reports whether a condition does; ok is false for one that is not known here.
+// holds evaluates a condition; ok is false if it is not supported.
 func (p *parser) holds(word, rest string) (yes, ok bool) {
 	rest, _, _ = strings.Cut(rest, "//")
 	rest, _, _ = strings.Cut(rest, "/*")
@@ -84,7 +84,7 @@ func (p *parser) holds(word, rest string) (yes, ok bool) {
 	return defined != not, name != ""
 }
 
-// skipBranch goes on behind the #else or #endif of the condition.
+// skipBranch skips to after the #else or #endif of the condition.
 func (p *parser) skipBranch(sp Span) error {
 	for depth := 0; p.pos < len(p.text); {
 		at := p.pos
@@ -108,11 +108,11 @@ func (p *parser) skipBranch(sp Span) error {
 			}
 		case "elif":
 			if depth == 0 && !p.isElse(sp) {
-				return p.at(Span{at, at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if behind it")
+				return p.errorAt(Span{at, at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if behind it")
 			}
 		}
 	}
-	return p.at(sp, "#if without #endif")
+	return p.errorAt(sp, "#if without #endif")
 }
 
 // isElse reports whether a line ends a branch that was read.
@@ -121,7 +121,7 @@ func (p *parser) isElse(sp Span) bool {
 	return word == "else" || word == "elif"
 }
 
-// defineValue makes a macro of #define NAME EXPRESSION.
+// defineValue makes a macro from #define NAME EXPRESSION.
 func (p *parser) defineValue(sp Span, at int, rest string) error {
 	trimmed := strings.TrimLeft(rest, " \t")
 	from := at + len(rest) - len(trimmed)
@@ -129,15 +129,15 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 	name := p.text[from:to]
 	switch {
 	case name == "" || isDigit(name[0]):
-		return p.at(sp, "#define without a name")
+		return p.errorAt(sp, "#define without a name")
 	case strings.HasPrefix(p.text[to:], "("):
-		return p.at(sp, "#define with parameters is not supported").hint("write macro %s(x) { x }", name)
+		return p.errorAt(sp, "#define with parameters is not supported").hint("write macro %s(x) { x }", name)
 	case p.macros[name] != nil:
-		return p.at(sp, "redefinition of '%s'", name)
+		return p.errorAt(sp, "redefinition of '%s'", name)
 	}
 	m := &macro{Span: Span{from, to}, name: name, block: &expr{kind: exBlock, Span: sp}}
 	p.macros[name] = m
-	// The line is all that there is of it.
+	// Parse only this line.
 	all, end := p.src, p.pos
 	p.src, p.pos, p.inMacro = &source{p.name, p.text[:end]}, to, true
 	defer func() { p.src, p.pos, p.inMacro = all, end, false }()
@@ -146,7 +146,7 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 	}
 	value, err := p.expr()
 	if err == nil && p.tok.kind != tokEOF {
-		err = p.at(p.tok.Span, "#define of more than one expression is not supported")
+		err = p.errorAt(p.tok.Span, "#define of more than one expression is not supported")
 	}
 	m.block.args = []*expr{value}
 	return err

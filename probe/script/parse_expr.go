@@ -5,16 +5,17 @@ import (
 	"math/bits"
 	"slices"
 	"strconv"
+	"strings"
 )
 
-// levels are the operators between two operands, from the loosest on.
+// levels are the binary operators, from the loosest on.
 var levels = [][]string{
 	{"||"}, {"&&"}, {"|"}, {"^"}, {"&"}, {"==", "!="}, {"<", "<=", ">", ">="}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "%"},
 }
 
 // expr reads an expression.
 func (p *parser) expr() (e *expr, err error) {
-	err = p.nested(func() error {
+	err = p.nest(func() error {
 		e, err = p.binary(0)
 		if err != nil {
 			return err
@@ -30,7 +31,7 @@ func (p *parser) expr() (e *expr, err error) {
 	return e, err
 }
 
-// cond reads what stands behind a condition; short is a ?: b.
+// cond reads the rest of a conditional expression; short is a ?: b.
 func (p *parser) cond(c *expr, to **expr, short bool) error {
 	then := c
 	var err error
@@ -69,7 +70,7 @@ func (p *parser) binary(level int) (*expr, error) {
 	left, err := p.binary(level + 1)
 	for n := 0; err == nil && p.tok.kind == tokOp && slices.Contains(levels[level], p.tok.text) && !p.endsPredicate(); n++ {
 		if n > 1000 {
-			return nil, p.at(p.tok.Span, "an expression of too many operands")
+			return nil, p.errorAt(p.tok.Span, "an expression of too many operands")
 		}
 		op := p.tok.text
 		if err := p.advance(); err != nil {
@@ -86,7 +87,7 @@ func (p *parser) binary(level int) (*expr, error) {
 
 // unary reads operators before an operand, and casts.
 func (p *parser) unary() (e *expr, err error) {
-	err = p.nested(func() error {
+	err = p.nest(func() error {
 		e, err = p.unaryIn()
 		return err
 	})
@@ -101,6 +102,15 @@ func (p *parser) unaryIn() (*expr, error) {
 			return nil, err
 		}
 		of, err := p.unary()
+		if err != nil {
+			return nil, err
+		}
+		return &expr{kind: exUnary, name: t.text, Span: t.Span.join(of.Span), args: []*expr{of}}, nil
+	case p.isWord("comptime"):
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		of, err := p.expr()
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +144,7 @@ func (p *parser) unaryIn() (*expr, error) {
 // incDec makes ++ or -- of an operand.
 func (p *parser) incDec(t token, of *expr, post bool) (*expr, error) {
 	if of.kind != exVar && of.kind != exMap {
-		return nil, p.at(of.Span, "%s is for variables and maps", t.text)
+		return nil, p.errorAt(of.Span, "%s is for variables and maps", t.text)
 	}
 	sp := t.Span.join(of.Span)
 	if post {
@@ -143,14 +153,14 @@ func (p *parser) incDec(t token, of *expr, post bool) (*expr, error) {
 	return &expr{kind: exIncDec, name: t.text, Span: sp, args: []*expr{of}, post: post}, nil
 }
 
-// postfix reads an operand with what stands behind it.
+// postfix reads an operand and its postfix operators.
 func (p *parser) postfix() (*expr, error) {
 	e, err := p.primary()
 	for n := 0; err == nil; n++ {
 		t := p.tok
 		switch {
 		case n > 1000:
-			return nil, p.at(t.Span, "an expression of too many parts")
+			return nil, p.errorAt(t.Span, "an expression of too many parts")
 		case p.isOp("++"), p.isOp("--"):
 			if err := p.advance(); err != nil {
 				return nil, err
@@ -165,7 +175,7 @@ func (p *parser) postfix() (*expr, error) {
 			case p.tok.kind == tokIdent:
 				f.name = p.tok.text
 			case p.tok.kind != tokInt:
-				return nil, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a field", p.describe())
+				return nil, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a field", p.describe())
 			}
 			e, err = f, p.advance()
 		case p.isOp("["):
@@ -174,7 +184,7 @@ func (p *parser) postfix() (*expr, error) {
 				return nil, err
 			}
 			if len(args) != 1 {
-				return nil, p.at(p.tok.Span, "an element has one index")
+				return nil, p.errorAt(p.tok.Span, "an element has one index")
 			}
 			e = &expr{kind: exIndex, Span: e.Span.join(p.tok.Span), args: []*expr{e, args[0]}}
 			if err := p.advance(); err != nil {
@@ -202,13 +212,13 @@ func (p *parser) list(end string) (args []*expr, err error) {
 			return nil, err
 		}
 		if args = append(args, e); len(args) > 64 {
-			return nil, p.at(e.Span, "more than 64 of a list")
+			return nil, p.errorAt(e.Span, "more than 64 of a list")
 		}
 		if p.isOp(end) {
 			break
 		}
 		if end == ")" && p.isOp("=") {
-			return nil, p.at(p.tok.Span, "records are not supported").hint("write a tuple, whose elements are .0, .1 and so on")
+			return nil, p.errorAt(p.tok.Span, "records are not supported").hint("write a tuple, whose elements are .0, .1 and so on")
 		}
 		if err := p.expect(","); err != nil {
 			return nil, err
@@ -242,14 +252,14 @@ func (p *parser) primary() (*expr, error) {
 			return nil, err
 		}
 		if len(args) == 0 {
-			return nil, p.at(p.tok.Span, "a key is missing")
+			return nil, p.errorAt(p.tok.Span, "a key is missing")
 		}
 		if len(args) == 1 && args[0].isTuple() {
 			args = args[0].args // @x[(1, 2)] is @x[1, 2]
 		}
 		e.args, e.Span = args, t.Span.join(p.tok.Span)
 	case tokIdent:
-		return p.named(e)
+		return p.parseName(e)
 	case tokOp:
 		if p.isOp("(") {
 			return p.parens()
@@ -259,12 +269,12 @@ func (p *parser) primary() (*expr, error) {
 		}
 		fallthrough
 	default:
-		return nil, p.at(t.Span, "syntax error, unexpected %s", p.describe())
+		return nil, p.errorAt(t.Span, "syntax error, unexpected %s", p.describe())
 	}
 	return e, p.advance()
 }
 
-// parens reads what stands in parentheses: an expression, or a tuple.
+// parens reads the contents of parentheses: an expression, or a tuple.
 func (p *parser) parens() (*expr, error) {
 	open := p.tok
 	if p.beginsRecord() {
@@ -280,7 +290,7 @@ func (p *parser) parens() (*expr, error) {
 	}
 	switch len(args) {
 	case 0:
-		return nil, p.at(sp, "empty parentheses")
+		return nil, p.errorAt(sp, "empty parentheses")
 	case 1:
 		args[0].Span = sp
 		return args[0], nil
@@ -288,23 +298,29 @@ func (p *parser) parens() (*expr, error) {
 	return &expr{kind: exTuple, Span: sp, args: args}, nil
 }
 
-// named reads a builtin, or a call.
-func (p *parser) named(e *expr) (*expr, error) {
+// parseName reads a builtin, or a call.
+func (p *parser) parseName(e *expr) (*expr, error) {
 	if e.name == "true" || e.name == "false" {
 		e.kind, e.cast = exCast, &typeName{c: cNumbers["bool"]}
 		e.args = []*expr{{kind: exInt, Span: e.Span, num: map[string]uint64{"true": 1}[e.name]}}
 		return e, p.advance()
 	}
+	if e.name == "if" {
+		return readIfValue(p)
+	}
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
 	e.kind = exBuiltin
+	if name, ok := strings.CutPrefix(e.name, "__builtin_"); ok && isKnownName(name) {
+		e.name, e.text, e.own = name, name, true
+	}
 	if !p.isOp("(") {
 		return e, nil
 	}
 	switch e.name {
 	case "sizeof", "offsetof":
-		return p.ofType(e)
+		return p.parseTypeOperand(e)
 	case "container_of":
 		return p.containerOf(e)
 	}
@@ -313,13 +329,64 @@ func (p *parser) named(e *expr) (*expr, error) {
 		return nil, err
 	}
 	e.kind, e.args, e.Span = exCall, args, e.Span.join(p.tok.Span)
+	if e.name == "getopt" {
+		if e, err = p.getopt(e); err != nil {
+			return nil, err
+		}
+		return e, p.advance()
+	}
 	if _, ok := builtins[e.name]; ok && len(args) == 0 {
 		e.kind = exBuiltin // with parentheses or without
 	}
 	return e, p.advance()
 }
 
-// constant returns the number that an expression certainly is.
+// readIfValue reads if E { ... VALUE } else { ... VALUE }, which is E ? VALUE : VALUE.
+func readIfValue(p *parser) (e *expr, err error) {
+	err = p.nest(func() error {
+		s := &stmt{Span: p.tok.Span}
+		if err := p.ifStmt(s); err != nil {
+			return err
+		}
+		if e = s.asValue(); e == nil {
+			return p.errorAt(s.Span, "an if that is a value has else, and each of its blocks ends with an expression and no semicolon")
+		}
+		return nil
+	})
+	return e, err
+}
+
+// asValue returns the value of a statement: an if whose blocks have values, or nil.
+func (s *stmt) asValue() *expr {
+	if s.kind != stIf {
+		return nil
+	}
+	then, other := blockValue(s.body), blockValue(s.other)
+	if then == nil || other == nil {
+		return nil
+	}
+	return &expr{kind: exCond, Span: s.Span, args: []*expr{s.value, then, other}}
+}
+
+// blockValue returns the value of a block's last statement, including the statements
+// before it, or nil.
+func blockValue(body []*stmt) *expr {
+	if len(body) == 0 {
+		return nil
+	}
+	n := len(body) - 1
+	last := body[n]
+	value := last.asValue()
+	if last.kind == stExpr && last.open && last.op != discarded {
+		value = last.value
+	}
+	if value == nil {
+		return nil
+	}
+	return &expr{kind: exBlock, Span: last.Span, body: body[:n], args: []*expr{value}}
+}
+
+// constant returns the constant value of an expression.
 func (p *script) constant(e *expr) (int64, bool) {
 	switch e.kind {
 	case exInt:
@@ -342,8 +409,8 @@ func (p *script) constant(e *expr) (int64, bool) {
 	return 0, false
 }
 
-// fold calculates with numbers that are not negative, where the result is no other one
-// without a sign.
+// fold calculates with numbers that are not negative, if the result does not depend
+// on the sign.
 func fold(op string, a, b int64) (n int64, ok bool) {
 	switch op {
 	case "+":
@@ -367,7 +434,7 @@ func fold(op string, a, b int64) (n int64, ok bool) {
 	return 0, false
 }
 
-// paramNumber is the value of a positional parameter, which is 0 where none was given.
+// paramNumber is the value of a positional parameter, 0 if it was not given.
 func (p *script) paramNumber(e *expr) (int64, bool) {
 	if int(e.num) > len(p.params) {
 		return 0, true
@@ -377,5 +444,5 @@ func (p *script) paramNumber(e *expr) (int64, bool) {
 		return n, true
 	}
 	n, ok := parseNumber(text)
-	return int64(n), ok
+	return int64(n), ok && n <= math.MaxInt64
 }

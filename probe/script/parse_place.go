@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// attachPoint makes an attach point of its text.
+// attachPoint parses the text of an attach point.
 func (p *parser) attachPoint(t token) (attachPoint, error) {
 	a := attachPoint{Span: t.Span, text: p.unquote(t.text)}
 	if t.text == "" {
 		err := p.advance()
 		if err == nil {
-			err = p.at(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
+			err = p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
 		}
 		return a, err
 	}
@@ -21,7 +21,7 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 	var ok bool
 	if a.provider, ok = providers[word]; !ok {
 		if instead, known := elsewhere[word]; known {
-			return a, p.at(t.Span, "probe type '%s' is not supported", word).hint("%s", instead)
+			return a, p.errorAt(t.Span, "probe type '%s' is not supported", word).hint("%s", instead)
 		}
 		var names []string
 		for n := range providers {
@@ -29,18 +29,18 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 				names = append(names, n)
 			}
 		}
-		err := p.at(t.Span, "Invalid probe type: %s", word)
-		if m := meant(word, names); m != "" {
+		err := p.errorAt(t.Span, "Invalid probe type: %s", word)
+		if m := nearestName(word, names); m != "" {
 			return a, err.hint("did you mean %s?", m)
 		}
-		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, watchpoint, profile, interval, vm, BEGIN and END")
+		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, usdt, tracepoint, rawtracepoint, watchpoint, profile, software, interval, vm, BEGIN and END")
 	}
 	return a, p.target(&a, word)
 }
 
-// target checks what stands behind the provider.
-func (p *parser) target(a *attachPoint, word string) error {
-	refuse := func(format string, args ...any) *Error { return p.at(a.Span, format, args...) }
+// target checks the text after the provider.
+func (s *script) target(a *attachPoint, word string) error {
+	refuse := func(format string, args ...any) *Error { return s.errorAt(a.Span, format, args...) }
 	switch a.provider {
 	case "begin", "end":
 		if a.target != "" {
@@ -57,6 +57,11 @@ func (p *parser) target(a *attachPoint, word string) error {
 			return refuse("%s", strings.Replace(err, "interval", "profile", 1)).hint("write profile:hz:99 or profile:ms:10")
 		}
 		return nil
+	case "software":
+		if _, err, hint := software(a.target); err != "" {
+			return refuse("%s", err).hint("%s", hint)
+		}
+		return nil
 	case "vm":
 		if _, ok := a.exit(); ok {
 			return nil
@@ -66,13 +71,43 @@ func (p *parser) target(a *attachPoint, word string) error {
 		}
 		return nil
 	case "watchpoint":
-		if _, err := watched(a.target); err != "" {
+		if _, err := parseWatch(a.target); err != "" {
 			return refuse("%s", err).hint("write watchpoint:SYMBOL:8:w, with 1, 2, 4 or 8 bytes, and w, rw or x")
 		}
 		return nil
 	}
 	if a.target == "" {
-		return refuse("%s probe type requires a function", a.provider)
+		what := "a function"
+		if a.atTracepoint() || a.atEvent() {
+			what = "a tracepoint"
+		}
+		if a.atStatic() {
+			what = "a file and a name"
+		}
+		return refuse("%s probe type requires %s", a.provider, what)
+	}
+	if a.atStatic() {
+		if _, _, _, ok := splitStatic(a.target); !ok {
+			return refuse("%s: want /PATH:NAME or /PATH:PROVIDER:NAME, with a path in the guest", a.text).hint("-l 'usdt:/PATH:*' lists the probes of a file")
+		}
+		return nil
+	}
+	if a.atEvent() {
+		if category, name, ok := strings.Cut(a.target, ":"); !ok || category == "" || name == "" || strings.Contains(name, ":") {
+			return refuse("%s: want CATEGORY:NAME", a.text).hint("-l 'tracepoint:*' lists them")
+		}
+		return nil
+	}
+	if a.atTracepoint() {
+		mod, name, ok := strings.Cut(a.target, ":")
+		switch {
+		case !ok:
+		case mod == "vmlinux" && name != "":
+			a.target = name
+		default:
+			return refuse("%s: want the name of a tracepoint", a.text).hint("tracepoints of modules cannot be probed")
+		}
+		return nil
 	}
 	if strings.Contains(a.target, "@") {
 		return refuse("places in source files are not supported").hint("'guestprobe disas --lines FUNCTION' shows the address of each line")
@@ -93,7 +128,7 @@ func (p *parser) target(a *attachPoint, word string) error {
 		}
 		return nil
 	}
-	// vmlinux is a Linux kernel itself, as it is in bpftrace.
+	// vmlinux is the Linux kernel itself, as in bpftrace.
 	if mod, fn, ok := strings.Cut(a.target, ":"); ok {
 		if mod != "" && fn != "" && a.inUser() {
 			return refuse("%s is no file of the guest", mod).hint("write where it is there, as %s:/usr/lib/x86_64-linux-gnu/%s.so:%s", a.provider, strings.TrimSuffix(mod, ".so"), fn)
@@ -108,20 +143,20 @@ func (p *parser) target(a *attachPoint, word string) error {
 	return nil
 }
 
-// inSource reports whether a place is one in the source, as definitions have it: FILE:LINE,
-// or inline:FUNCTION.
+// inSource reports whether a place is in the source, in the syntax of definitions:
+// FILE:LINE, or inline:FUNCTION.
 func inSource(target string) bool {
 	file, line, ok := strings.Cut(target, ":")
 	return ok && line != "" && (file == "inline" || strings.Contains(file, ".") && strings.Trim(line, "0123456789") == "")
 }
 
-// unquote takes the quotation marks off the parts of an attach point, in which nothing is a parameter, and puts
-// parameters into the others.
-func (p *parser) unquote(text string) string {
+// unquote removes the quotation marks from the parts of an attach point, without
+// substituting parameters in them, and substitutes parameters in the others.
+func (s *script) unquote(text string) string {
 	var b strings.Builder
 	for text != "" {
 		plain, rest, quoted := strings.Cut(text, `"`)
-		b.WriteString(p.fill(plain))
+		b.WriteString(s.fill(plain))
 		if text = ""; !quoted {
 			break
 		}
@@ -139,8 +174,8 @@ func (p *parser) unquote(text string) string {
 	return b.String()
 }
 
-// fill puts positional parameters into an attach point.
-func (p *parser) fill(text string) string {
+// fill substitutes positional parameters in an attach point.
+func (s *script) fill(text string) string {
 	if !strings.Contains(text, "$") {
 		return text
 	}
@@ -154,15 +189,16 @@ func (p *parser) fill(text string) string {
 			b.WriteByte(text[i])
 			continue
 		}
-		if n, err := strconv.Atoi(text[i+1 : end]); err == nil && n >= 1 && n <= len(p.params) {
-			b.WriteString(p.params[n-1])
+		if n, err := strconv.Atoi(text[i+1 : end]); err == nil && n >= 1 && n <= len(s.params) {
+			b.WriteString(s.params[n-1])
 		}
 		i = end - 1
 	}
 	return b.String()
 }
 
-// interval returns the nanoseconds of s:1, hz:10 or 100ms; or what is wrong.
+// interval returns the nanoseconds of s:1, hz:10 or 100ms; wrong is the error, if
+// any.
 func interval(target string) (ns uint64, wrong string) {
 	unit, count, ok := strings.Cut(target, ":")
 	if !ok {

@@ -6,10 +6,10 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// block reads the statements between braces. Behind the last brace of a probe no token
-// is read: an attach point may follow.
+// block reads the statements between braces. After the last brace of a probe it reads
+// no token: an attach point may follow.
 func (p *parser) block(last bool) (body []*stmt, err error) {
-	err = p.nested(func() error {
+	err = p.nest(func() error {
 		if err := p.expect("{"); err != nil {
 			return err
 		}
@@ -26,7 +26,8 @@ func (p *parser) block(last bool) (body []*stmt, err error) {
 				return err
 			}
 			body = append(body, s)
-			if open = p.isOp("}") && s.kind == stExpr; p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stForMap || s.kind == stBlock {
+			s.open = p.isOp("}")
+			if open = s.open && s.kind == stExpr && s.op != discarded; p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stForMap || s.kind == stBlock {
 				continue
 			}
 			if err := p.expect(";"); err != nil {
@@ -69,7 +70,7 @@ func (p *parser) stmt() (s *stmt, err error) {
 			s.kind = stContinue
 		}
 		if p.loops == 0 {
-			return s, p.at(s.Span, "%s statement outside of a loop", p.tok.text)
+			return s, p.errorAt(s.Span, "%s statement outside of a loop", p.tok.text)
 		}
 		return s, p.advance()
 	case p.isWord("return"):
@@ -86,6 +87,9 @@ func (p *parser) stmt() (s *stmt, err error) {
 		s.body, err = p.block(false)
 		return s, err
 	}
+	if p.isWord("_") && p.follows("=") {
+		return s, s.readDiscarded(p)
+	}
 	if s.value, err = p.expr(); err != nil {
 		return s, err
 	}
@@ -96,7 +100,7 @@ func (p *parser) stmt() (s *stmt, err error) {
 	}
 	if p.tok.kind == tokOp && slices.Contains(assignments, p.tok.text) {
 		if k := s.value.kind; k != exVar && k != exMap {
-			return s, p.at(s.value.Span, "only a variable or a map can be assigned to")
+			return s, p.errorAt(s.value.Span, "only a variable or a map can be assigned to")
 		}
 		s.kind, s.op, s.to = stAssign, p.tok.text, s.value
 		if err := p.advance(); err != nil {
@@ -110,7 +114,22 @@ func (p *parser) stmt() (s *stmt, err error) {
 	return s, nil
 }
 
-// become makes of an assertion what it is in bpftrace: a condition with an error behind it.
+// readDiscarded reads _ = E, which discards the value.
+func (s *stmt) readDiscarded(p *parser) (err error) {
+	s.op = discarded
+	for range 2 {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	if s.value, err = p.expr(); err == nil {
+		s.Span = s.Span.join(s.value.Span)
+	}
+	return err
+}
+
+// become turns an assertion into its equivalent in bpftrace: a condition followed by
+// an error.
 func (s *stmt) become(cond, text *expr) {
 	call := func(name string, args ...*expr) *stmt {
 		return &stmt{kind: stExpr, Span: s.Span, value: &expr{kind: exCall, name: name, Span: s.Span, args: args}}
@@ -128,7 +147,7 @@ func (p *parser) let(s *stmt) (err error) {
 		return err
 	}
 	if p.tok.kind != tokVar {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
 	}
 	s.to = &expr{kind: exVar, name: p.tok.text, Span: p.tok.Span}
 	if err := p.advance(); err != nil {
@@ -157,7 +176,7 @@ func (p *parser) let(s *stmt) (err error) {
 	return err
 }
 
-// stringType reads string or string[N], which is how long it is at least.
+// stringType reads string or string[N], where N is a minimum length.
 func (p *parser) stringType() (n *typeName, err error) {
 	n = &typeName{Span: p.tok.Span, text: 1}
 	if err := p.advance(); err != nil {
@@ -168,9 +187,9 @@ func (p *parser) stringType() (n *typeName, err error) {
 			return nil, err
 		}
 		if p.tok.kind != tokInt || p.tok.num < 1 || p.tok.num > maxText {
-			return nil, p.at(p.tok.Span, "a string has 1 to %d bytes", maxText)
+			return nil, p.errorAt(p.tok.Span, "a string has 1 to %d bytes", maxText)
 		}
-		n.text = int(p.tok.num)
+		n.text, n.sized = int(p.tok.num), true
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
@@ -197,7 +216,7 @@ func (p *parser) ifStmt(s *stmt) (err error) {
 		return err
 	}
 	if p.isWord("if") {
-		return p.nested(func() error {
+		return p.nest(func() error {
 			other := &stmt{Span: p.tok.Span}
 			s.other = []*stmt{other}
 			return p.ifStmt(other)
@@ -218,11 +237,11 @@ func (p *parser) unroll(s *stmt) (err error) {
 	n, ok := p.constant(s.value)
 	switch {
 	case !ok:
-		return p.at(s.value.Span, "unroll wants a number that is known before")
+		return p.errorAt(s.value.Span, "unroll wants a number that is known before")
 	case n < 1:
-		return p.at(s.value.Span, "unroll minimum value is 1")
+		return p.errorAt(s.value.Span, "unroll minimum value is 1")
 	case n > maxUnroll:
-		return p.at(s.Span, "unroll maximum value is %d", maxUnroll)
+		return p.errorAt(s.Span, "unroll maximum value is %d", maxUnroll)
 	}
 	return p.loop(s)
 }
@@ -247,7 +266,7 @@ func (p *parser) forStmt(s *stmt) (err error) {
 		}
 	}
 	if p.tok.kind != tokVar {
-		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
+		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
 	}
 	s.to = &expr{kind: exVar, name: p.tok.text, Span: p.tok.Span}
 	if err := p.advance(); err != nil {

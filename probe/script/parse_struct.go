@@ -12,8 +12,8 @@ import (
 // maxMembers bounds a structure that a script defines.
 const maxMembers = 1024
 
-// typeDefinition reads struct TAG { ... }; and so on, or a typedef. Behind its semicolon
-// no token is read: an attach point may follow.
+// typeDefinition reads struct TAG { ... }; and so on, or a typedef. After the
+// semicolon it reads no token: an attach point may follow.
 func (p *parser) typeDefinition() error {
 	p.inDefinition = true
 	defer func() { p.inDefinition = false }()
@@ -40,27 +40,27 @@ func (p *parser) typeDefinition() error {
 	if p.isOp(";") {
 		return nil
 	}
-	// bpftrace wants no semicolon behind a definition.
+	// bpftrace does not require a semicolon after a definition.
 	p.pos = p.tok.From
 	return nil
 }
 
-// define notes a type of the script.
+// define adds a type of the script.
 func (p *parser) define(at Span, tag types.Tag, name string, t btf.Type) error {
 	if name == "" {
 		return nil
 	}
 	if p.defined[cName{tag, name}] != nil {
-		return p.at(at, "redefinition of '%s'", strings.TrimSpace(string(tag)+" "+name))
+		return p.errorAt(at, "redefinition of '%s'", strings.TrimSpace(string(tag)+" "+name))
 	}
 	p.defined[cName{tag, name}] = t
 	return nil
 }
 
-// definition reads what stands in the braces of a structure, a union or an enumeration.
-func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) {
+// definition reads the part in braces of a structure, a union or an enumeration.
+func (p *parser) definition(tag types.Tag, name string, packed bool) (t btf.Type, err error) {
 	at := p.tok.Span
-	err = p.nested(func() error {
+	err = p.nest(func() error {
 		if err := p.advance(); err != nil {
 			return err
 		}
@@ -77,8 +77,12 @@ func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) 
 		if err := p.advance(); err != nil {
 			return err
 		}
-		if p.isWord("__attribute__") {
-			return p.at(p.tok.Span, "__attribute__ is not supported").hint("cast to byte arrays or numbers at offsets for members that are not aligned")
+		after, err := readAttributes(p)
+		if err != nil {
+			return err
+		}
+		if packed || after {
+			l = l.withoutPadding()
 		}
 		if size := l.size(); l.union {
 			t = &btf.Union{Name: name, Size: size, Members: l.members}
@@ -94,13 +98,46 @@ func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) 
 	return t, p.define(at, tag, name, t)
 }
 
+// readAttributes reads any number of __attribute__((packed)), and reports whether
+// there was one.
+func readAttributes(p *parser) (packed bool, err error) {
+	for p.isWord("__attribute__") {
+		for _, want := range []string{"", "(", "("} {
+			if want != "" && !p.isOp(want) {
+				return packed, p.expect(want)
+			}
+			if err := p.advance(); err != nil {
+				return packed, err
+			}
+		}
+		if !p.isWord("packed") && !p.isWord("__packed__") {
+			return packed, p.errorAt(p.tok.Span, "the attribute %s is not supported", p.describe()).hint("packed is; others say nothing about where members are, or are to be written as members")
+		}
+		packed = true
+		for _, want := range []string{"", ")"} {
+			if want != "" && !p.isOp(want) {
+				return packed, p.expect(want)
+			}
+			if err := p.advance(); err != nil {
+				return packed, err
+			}
+		}
+		// An attach point may follow the last one: it is read again from its first
+		// word.
+		if err := p.expect(")"); err != nil {
+			return packed, err
+		}
+	}
+	return packed, nil
+}
+
 // enumeration reads enumerators up to the brace.
 func (p *parser) enumeration(name string) (btf.Type, error) {
 	e := &btf.Enum{Name: name, Size: 4}
 	for next := uint64(0); !p.isOp("}"); next++ {
 		v := p.tok
 		if v.kind != tokIdent {
-			return nil, p.at(v.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+			return nil, p.errorAt(v.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 		}
 		if err := p.advance(); err != nil {
 			return nil, err
@@ -115,13 +152,13 @@ func (p *parser) enumeration(name string) (btf.Type, error) {
 			}
 			n, ok := p.constant(x)
 			if !ok {
-				return nil, p.at(x.Span, "an enumerator is a number that is known before")
+				return nil, p.errorAt(x.Span, "an enumerator is a number that is known before")
 			}
 			next = uint64(n)
 			e.Signed = e.Signed || n < 0
 		}
 		if _, ok := p.enumerators[v.text]; ok || len(e.Values) == maxMembers {
-			return nil, p.at(v.Span, "redefinition of '%s', or more than %d enumerators", v.text, maxMembers)
+			return nil, p.errorAt(v.Span, "redefinition of '%s', or more than %d enumerators", v.text, maxMembers)
 		}
 		if next+1<<31 > 3<<31 {
 			e.Size = 8
@@ -144,7 +181,7 @@ func (p *parser) memberDecl(l *layout) error {
 	if err != nil {
 		return err
 	}
-	if p.isOp(";") { // what an anonymous structure has
+	if p.isOp(";") { // the members of an anonymous structure
 		l.add("", base, 0)
 		return p.advance()
 	}
@@ -155,22 +192,22 @@ func (p *parser) memberDecl(l *layout) error {
 			return err
 		}
 		if _, ok := types.Size(t); !ok {
-			return p.at(at, "member '%s' has a type without a size", name)
+			return p.errorAt(at, "member '%s' has a type without a size", name)
 		}
 		switch {
 		case len(l.members) == maxMembers:
-			return p.at(at, "more than %d members", maxMembers)
+			return p.errorAt(at, "more than %d members", maxMembers)
 		case name != "" && slices.ContainsFunc(l.members, func(m btf.Member) bool { return m.Name == name }):
-			return p.at(at, "duplicate member '%s'", name)
+			return p.errorAt(at, "duplicate member '%s'", name)
 		}
 		l.add(name, t, width)
 		if l.bits > 1<<31 {
-			return p.at(at, "a structure that is too large")
+			return p.errorAt(at, "a structure that is too large")
 		}
 		switch {
 		case p.isOp(";"):
 			return p.advance()
-		case p.isOp("}"): // the last semicolon may be left out
+		case p.isOp("}"): // the last semicolon is optional
 			return nil
 		}
 		if err := p.expect(","); err != nil {
@@ -179,8 +216,8 @@ func (p *parser) memberDecl(l *layout) error {
 	}
 }
 
-// declarator reads a name with what makes its type a pointer, an array, a function or a
-// bit field, of width+1 bits.
+// declarator reads a name with the parts that make its type a pointer, an array, a
+// function or a bit field. For a bit field, width is its width plus 1.
 func (p *parser) declarator(t btf.Type) (name string, _ btf.Type, width uint64, err error) {
 	if t, err = p.pointers(t); err != nil {
 		return "", nil, 0, err
@@ -194,7 +231,7 @@ func (p *parser) declarator(t btf.Type) (name string, _ btf.Type, width uint64, 
 			return "", nil, 0, err
 		}
 	} else if !p.isOp(":") {
-		return "", nil, 0, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+		return "", nil, 0, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 	}
 	if p.isOp(":") {
 		if err := p.advance(); err != nil {
@@ -202,7 +239,7 @@ func (p *parser) declarator(t btf.Type) (name string, _ btf.Type, width uint64, 
 		}
 		n, ok := types.Size(t)
 		if p.tok.kind != tokInt || !ok || p.tok.num > 8*n || fromC(t).Kind != Int && fromC(t).Kind != Bool {
-			return "", nil, 0, p.at(p.tok.Span, "a bit field has a width of at most its type's")
+			return "", nil, 0, p.errorAt(p.tok.Span, "a bit field has a width of at most its type's")
 		}
 		width = p.tok.num + 1
 		return name, t, width, p.advance()
@@ -211,7 +248,7 @@ func (p *parser) declarator(t btf.Type) (name string, _ btf.Type, width uint64, 
 	return name, t, 0, err
 }
 
-// functionPointer reads (*NAME)(...), which is a pointer whatever it is of.
+// functionPointer reads (*NAME)(...), which is a pointer whatever its target.
 func (p *parser) functionPointer() (name string, _ btf.Type, width uint64, err error) {
 	for _, want := range []string{"(", "*"} {
 		if err := p.expect(want); err != nil {
@@ -233,7 +270,7 @@ func (p *parser) functionPointer() (name string, _ btf.Type, width uint64, err e
 	for open := 1; open > 0; {
 		switch {
 		case p.tok.kind == tokEOF:
-			return "", nil, 0, p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), ")")
+			return "", nil, 0, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), ")")
 		case p.isOp("("):
 			open++
 		case p.isOp(")"):
@@ -250,23 +287,46 @@ func (p *parser) functionPointer() (name string, _ btf.Type, width uint64, err e
 type layout struct {
 	members []btf.Member
 	union   bool
-	bits    uint64 // up to here
+	bits    uint64 // bits so far
 	align   uint64 // bytes
+	tight   bool   // packed: no alignment
+	all     []declaration
 	known   map[btf.Type]uint64
 }
 
-// add places a member; width is that of a bit field and 1, or 0.
+// declaration is a member as declared.
+type declaration struct {
+	name  string
+	t     btf.Type
+	width uint64
+}
+
+// withoutPadding returns the layout of the same members without alignment.
+func (l layout) withoutPadding() layout {
+	p := layout{union: l.union, align: 1, known: l.known, tight: true}
+	for _, d := range l.all {
+		p.add(d.name, d.t, d.width)
+	}
+	return p
+}
+
+// add places a member; width is the width of a bit field plus 1, or 0.
 func (l *layout) add(name string, t btf.Type, width uint64) {
+	l.all = append(l.all, declaration{name, t, width})
 	n, _ := types.Size(t)
 	align := l.alignment(t, maxPointers)
+	if l.tight {
+		align = 1
+	}
 	at := l.bits
 	if l.union {
 		at = 0
 	}
 	end := at
 	if width > 0 {
-		// A bit field is within a number of its type; one of no bits ends that.
-		if w := width - 1; w == 0 || at/(8*n) != (at+w-1)/(8*n) {
+		// A bit field is within a number of its type; one of width 0 ends that
+		// number.
+		if w := width - 1; w == 0 || !l.tight && at/(8*n) != (at+w-1)/(8*n) {
 			at = (at + 8*n - 1) / (8 * n) * (8 * n)
 		}
 		end = at + width - 1
@@ -284,12 +344,12 @@ func (l *layout) add(name string, t btf.Type, width uint64) {
 	}
 }
 
-// size is that of the structure in bytes.
+// size returns the structure's size in bytes.
 func (l *layout) size() uint32 {
 	return uint32((l.bits + 8*l.align - 1) / (8 * l.align) * l.align)
 }
 
-// alignment is that of a type in bytes. That of a structure is found once.
+// alignment returns a type's alignment in bytes. It is cached for structures.
 func (l *layout) alignment(t btf.Type, left int) uint64 {
 	if left--; left < 0 {
 		return 1

@@ -9,7 +9,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// isQualifier reports whether a word says nothing here about a type.
+// isQualifier reports whether a word does not affect the type here.
 func isQualifier(w string) bool {
 	switch w {
 	case "const", "volatile", "restrict", "__user", "__rcu", "__percpu", "__kernel":
@@ -18,7 +18,7 @@ func isQualifier(w string) bool {
 	return false
 }
 
-// typed reports whether a type begins at the word at hand.
+// typed reports whether a type begins at the current word.
 func (p *parser) typed() bool {
 	w := p.tok.text
 	switch {
@@ -34,7 +34,7 @@ func (p *parser) typed() bool {
 	return !isName && !isCall && p.typeNamed(types.TagNone, w) != nil
 }
 
-// words takes the qualifiers that stand there.
+// words reads qualifiers.
 func (p *parser) qualifiers() error {
 	for p.tok.kind == tokIdent && isQualifier(p.tok.text) {
 		if err := p.advance(); err != nil {
@@ -44,14 +44,14 @@ func (p *parser) qualifiers() error {
 	return nil
 }
 
-// baseType reads a type without what makes it a pointer or an array.
+// baseType reads a type without pointers and dimensions.
 func (p *parser) baseType() (t btf.Type, err error) {
 	if err := p.qualifiers(); err != nil {
 		return nil, err
 	}
 	at, w := p.tok.Span, p.tok.text
 	if p.tok.kind != tokIdent {
-		return nil, p.at(at, "syntax error, unexpected %s, expecting a type", p.describe())
+		return nil, p.errorAt(at, "syntax error, unexpected %s, expecting a type", p.describe())
 	}
 	switch {
 	case w == "struct", w == "union", w == "enum":
@@ -66,14 +66,14 @@ func (p *parser) baseType() (t btf.Type, err error) {
 				return nil, err
 			}
 		}
-		if t = spelled(ws); t == nil {
-			return nil, p.at(at, "Cannot resolve unknown type %q", strings.Join(ws, " ")).hint("write uint8 to uint64, or int8 to int64")
+		if t = typeOfWords(ws); t == nil {
+			return nil, p.errorAt(at, "Cannot resolve unknown type %q", strings.Join(ws, " ")).hint("write uint8 to uint64, or int8 to int64")
 		}
 	default:
 		if w == "void" {
 			t = cVoid
-		} else if t = p.untagged(w); t == nil {
-			return nil, p.unknownType(at, types.TagNone, w)
+		} else if t = p.plainType(w); t == nil {
+			return nil, p.unknownTypeError(at, types.TagNone, w)
 		}
 		err = p.advance()
 	}
@@ -83,21 +83,21 @@ func (p *parser) baseType() (t btf.Type, err error) {
 	return t, p.qualifiers()
 }
 
-// untagged returns the type of a name without a tag, or nil.
-func (p *parser) untagged(name string) btf.Type {
+// plainType returns the type of a name without a tag, or nil.
+func (p *parser) plainType(name string) btf.Type {
 	n := cNumbers[name]
 	if n != nil && !p.inPath {
 		return n
 	}
 	own := p.typeNamed(types.TagNone, name)
 	switch {
-	case own == nil && n == nil && p.inPath: // a tag may be left out
+	case own == nil && n == nil && p.inPath: // the tag is optional
 		for _, tag := range []types.Tag{types.TagStruct, types.TagUnion, types.TagEnum} {
 			if t := p.typeNamed(tag, name); t != nil {
 				return t
 			}
 		}
-	case own != nil && n != nil: // a guest may mean another number by it
+	case own != nil && n != nil: // a guest may use the name for another number
 		was, _ := types.Size(n)
 		if is, ok := types.Size(own); !ok || is == was {
 			return n
@@ -108,10 +108,10 @@ func (p *parser) untagged(name string) btf.Type {
 	return own
 }
 
-// unknownType is the error for a type that there is not.
-func (s *script) unknownType(at Span, tag types.Tag, name string) error {
+// unknownTypeError is the error for an unknown type.
+func (s *script) unknownTypeError(at Span, tag types.Tag, name string) error {
 	full := strings.TrimSpace(string(tag) + " " + name)
-	err := s.at(at, "Cannot resolve unknown type %q", full)
+	err := s.errorAt(at, "Cannot resolve unknown type %q", full)
 	err.Unknown = true
 	var names []string
 	for d := range s.defined {
@@ -127,7 +127,7 @@ func (s *script) unknownType(at Span, tag types.Tag, name string) error {
 	if s.types != nil {
 		names = append(names, s.types.Names(tag)...)
 	}
-	if m := meant(name, names); m != "" {
+	if m := nearestName(name, names); m != "" {
 		return err.hint("did you mean %s?", strings.TrimSpace(string(tag)+" "+m))
 	}
 	if s.types == nil && tag != types.TagNone {
@@ -136,43 +136,60 @@ func (s *script) unknownType(at Span, tag types.Tag, name string) error {
 	return err
 }
 
-// taggedType reads struct TAG and so on, or what it has in braces.
+// taggedType reads struct TAG and so on, or a definition in braces.
 func (p *parser) taggedType(tag types.Tag) (btf.Type, error) {
 	at := p.tok.Span
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
-	name := ""
+	name, packed := "", false
+	attributes := func() (err error) { // before the tag and after it
+		if !p.inDefinition {
+			return nil
+		}
+		is, err := readAttributes(p)
+		packed = packed || is
+		return err
+	}
+	if err := attributes(); err != nil {
+		return nil, err
+	}
 	if p.tok.kind == tokIdent {
 		name, at.To = p.tok.text, p.tok.To
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
 	}
+	if err := attributes(); err != nil {
+		return nil, err
+	}
+	if packed && (!p.isOp("{") || tag == types.TagEnum) {
+		return nil, p.errorAt(at, "packed is for the definition of a structure or a union").hint("write it where the members are, in braces")
+	}
 	if p.isOp("{") && p.inDefinition {
-		return p.definition(tag, name)
+		return p.definition(tag, name, packed)
 	}
 	if name == "" {
-		return nil, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+		return nil, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 	}
 	if t := p.typeNamed(tag, name); t != nil {
 		return t, nil
 	}
-	if p.inDefinition && p.isOp("*") { // a pointer to what need not be known
+	if p.inDefinition && p.isOp("*") { // a pointer to a type that need not be known
 		kind := btf.FwdStruct
 		if tag == types.TagUnion {
 			kind = btf.FwdUnion
 		}
 		return &btf.Fwd{Name: name, Kind: kind}, nil
 	}
-	return nil, p.unknownType(at, tag, name)
+	return nil, p.unknownTypeError(at, tag, name)
 }
 
-// pointers reads the stars behind a type.
+// pointers reads the stars after a type.
 func (p *parser) pointers(t btf.Type) (btf.Type, error) {
 	for n := 0; p.isOp("*"); n++ {
 		if n == maxPointers/2 {
-			return nil, p.at(p.tok.Span, "too many *")
+			return nil, p.errorAt(p.tok.Span, "too many *")
 		}
 		t = &btf.Pointer{Target: t}
 		if err := p.advance(); err != nil {
@@ -185,7 +202,8 @@ func (p *parser) pointers(t btf.Type) (btf.Type, error) {
 	return t, nil
 }
 
-// dimensions reads what makes a type an array; whole: of as many elements as there are.
+// dimensions reads the dimensions of an array; whole means an array of as many
+// elements as there are.
 func (p *parser) dimensions(t btf.Type) (_ btf.Type, whole bool, err error) {
 	var counts []uint32
 	for p.isOp("[") {
@@ -197,7 +215,7 @@ func (p *parser) dimensions(t btf.Type) (_ btf.Type, whole bool, err error) {
 		case p.isOp("]") && len(counts) == 0:
 			whole = true
 		case p.tok.kind != tokInt || p.tok.num > maxElements:
-			return nil, false, p.at(p.tok.Span, "an array has a number of elements from 0 to %d", maxElements)
+			return nil, false, p.errorAt(p.tok.Span, "an array has a number of elements from 0 to %d", maxElements)
 		default:
 			n = p.tok.num
 			if err := p.advance(); err != nil {
@@ -205,7 +223,7 @@ func (p *parser) dimensions(t btf.Type) (_ btf.Type, whole bool, err error) {
 			}
 		}
 		if counts = append(counts, uint32(n)); len(counts) > maxPointers/2 {
-			return nil, false, p.at(p.tok.Span, "an array of too many dimensions")
+			return nil, false, p.errorAt(p.tok.Span, "an array of too many dimensions")
 		}
 		if err := p.expect("]"); err != nil {
 			return nil, false, err
@@ -217,10 +235,10 @@ func (p *parser) dimensions(t btf.Type) (_ btf.Type, whole bool, err error) {
 	return t, whole, nil
 }
 
-// maxElements bounds arrays that a script has.
+// maxElements bounds the arrays of a script.
 const maxElements = 1 << 16
 
-// typeName reads a type as casts have it.
+// typeName reads a type in the syntax of casts.
 func (p *parser) typeName() (*typeName, error) {
 	n := &typeName{Span: p.tok.Span}
 	if p.isWord("typeof") {
@@ -237,7 +255,7 @@ func (p *parser) typeName() (*typeName, error) {
 	return n, err
 }
 
-// typeOf reads typeof(E) with stars behind it.
+// typeOf reads typeof(E) with the stars after it.
 func (p *parser) typeOf(n *typeName) (err error) {
 	if err := p.advance(); err != nil {
 		return err
@@ -262,7 +280,7 @@ func (p *parser) typeOf(n *typeName) (err error) {
 	}
 	for ; n.of != nil && p.isOp("*"); n.stars++ {
 		if n.stars == maxPointers/2 {
-			return p.at(p.tok.Span, "too many *")
+			return p.errorAt(p.tok.Span, "too many *")
 		}
 		if err := p.advance(); err != nil {
 			return err
@@ -272,18 +290,23 @@ func (p *parser) typeOf(n *typeName) (err error) {
 	return err
 }
 
-// castOf reads (TYPE)operand, if that is what stands there.
+// castOf reads (TYPE)operand, if the tokens are one.
 func (p *parser) castOf() (*expr, bool, error) {
 	open, back := p.tok, p.pos
 	if err := p.advance(); err != nil {
 		return nil, false, err
 	}
-	if !p.typed() {
-		err := p.notType()
+	isText := p.isWord("string") && (p.follows(")") || p.follows("[")) && p.typeNamed(types.TagNone, "string") == nil
+	if !p.typed() && !isText {
+		err := p.notTypeError()
 		p.tok, p.pos = open, back
 		return nil, false, err
 	}
-	name, err := p.typeName()
+	read := p.typeName
+	if isText {
+		read = p.stringType
+	}
+	name, err := read()
 	if err != nil {
 		return nil, false, err
 	}
@@ -297,15 +320,15 @@ func (p *parser) castOf() (*expr, bool, error) {
 	return &expr{kind: exCast, cast: name, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
 }
 
-// notType is the error for (NAME *) and (NAME)OPERAND, which can only be casts to a type
-// that there is not.
-func (p *parser) notType() error {
+// notTypeError is the error for (NAME *) and (NAME)OPERAND, which can only be casts
+// to an unknown type.
+func (p *parser) notTypeError() error {
 	name := p.tok
 	if name.kind != tokIdent {
 		return nil
 	}
 	if err := p.advance(); err != nil {
-		return nil // told where it is read again
+		return nil // reported when it is read again
 	}
 	if _, ok := builtins[name.text]; ok {
 		return nil
@@ -321,14 +344,14 @@ func (p *parser) notType() error {
 	}
 	switch {
 	case stars > 0, p.tok.kind == tokIdent, p.tok.kind == tokInt, p.tok.kind == tokVar, p.tok.kind == tokMap, p.tok.kind == tokParam, p.tok.kind == tokString:
-		return p.unknownType(name.Span, types.TagNone, name.text)
+		return p.unknownTypeError(name.Span, types.TagNone, name.text)
 	}
 	return nil
 }
 
-// ofType reads what sizeof and offsetof are of: a type, or an expression, and of the
-// latter the field.
-func (p *parser) ofType(e *expr) (*expr, error) {
+// parseTypeOperand reads the operand of sizeof and offsetof: a type, or an
+// expression, and for offsetof the field.
+func (p *parser) parseTypeOperand(e *expr) (*expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
@@ -373,12 +396,12 @@ func (p *parser) containerOf(e *expr) (*expr, error) {
 		return nil, p.expect(",")
 	}
 	offset := &expr{Span: e.Span, name: "offsetof", text: "offsetof"}
-	if offset, err = p.ofType(offset); err != nil {
+	if offset, err = p.parseTypeOperand(offset); err != nil {
 		return nil, err
 	}
 	of := offset.args[0]
 	if of.kind != exType || of.cast.c == nil {
-		return nil, p.at(of.Span, "container_of() takes a structure's type, as struct file")
+		return nil, p.errorAt(of.Span, "container_of() takes a structure's type, as struct file")
 	}
 	sp := e.Span.join(offset.Span)
 	number := &expr{kind: exCast, cast: &typeName{c: cNumbers["uint64"]}, Span: pointer.Span, args: []*expr{pointer}}

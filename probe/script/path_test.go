@@ -14,7 +14,7 @@ import (
 func TestPath(t *testing.T) {
 	for text, want := range map[string]string{
 		"struct file": "struct file, 128 bytes at [0]",
-		"file":        "struct file, 128 bytes at [0]", // as a type of that name without a tag there is none
+		"file":        "struct file, 128 bytes at [0]", // because there is no type of that name without a tag
 		"enum kind":   "enum kind, 4 bytes at [0]",
 		"loff_t":      "loff_t, 8 bytes at [0]",
 		"u8":          "u8, 1 bytes at [0]",
@@ -54,7 +54,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestPathRefused: what is wrong, where, and what may be meant; with "?" in front of what is not there.
+// TestPathRefused: the error, its place, and the suggestion; with "?" in front of a
+// name that does not exist.
 func TestPathRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"struct fil":                  `?1-11 Cannot resolve unknown type "struct fil" (did you mean struct file?)`,
@@ -122,7 +123,7 @@ func TestSpelled(t *testing.T) {
 	all = func(words []string) {
 		sorted := slices.Sorted(slices.Values(words))
 		want, ok := cNumbers[valid[strings.Join(sorted, " ")]]
-		got := spelled(words)
+		got := typeOfWords(words)
 		if ok != (got != nil) {
 			t.Errorf("%q is %v, want %v", words, got, want)
 		} else if ok {
@@ -145,8 +146,8 @@ func TestSpelled(t *testing.T) {
 	}
 }
 
-// FuzzPath reads anything as a type, and what is one has a value of any bytes: neither panics, and errors point
-// into the text.
+// FuzzPath parses random text as a path, and prints a value of random bytes if it is
+// one: neither panics, and errors point into the text.
 func FuzzPath(f *testing.F) {
 	for _, text := range []string{
 		"struct file.f_path.dentry->d_iname[3]", "unsigned long long int", "const struct dentry *const *[2][3]", "qstr.len", "long double[2]", "struct file.beyond", "__int128 unsigned", "typeof(struct file)", "enum kind",

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// entry is one element of a map, with the values of all vCPUs together.
+// entry is one element of a map, with the values of all vCPUs merged.
 type entry struct {
 	key    []byte
 	value  []byte          // of a map of values
 	words  []uint64        // of an aggregation: one, or sum and count
 	counts map[int]uint64  // of a histogram, by bucket
-	all    uint64          // of these
+	all    uint64          // the sum of these
 	marked bool            // see mapDef.isMarked
 	series map[uint64]tick // by the number of the interval
-	state  *ElementState   // not nil: of a sum, which has key and value as they are printed
+	state  *ElementState   // not nil: an element of a sum, which has its printed key and value
 }
 
-// total is how many values are in a histogram.
+// total is the number of values in a histogram.
 func (e *entry) total() (n uint64) {
 	for _, c := range e.counts {
 		n += c
@@ -28,13 +28,13 @@ func (e *entry) total() (n uint64) {
 	return n
 }
 
-// nothing reports whether it is as it was at the beginning.
-func (e *entry) nothing() bool {
+// unchanged reports whether it has its initial value.
+func (e *entry) unchanged() bool {
 	return !e.marked && e.all == 0 && len(e.series) == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 })
 }
 
-// entries reads a map. What the guest has written there is not trusted: numbers may be
-// wrong, and nothing else.
+// entries reads a map. The guest's contents are not trusted: the only consequence is
+// wrong numbers.
 func (p *Printer) entries(m *mapDef) (es []*entry) {
 	b := p.maps(m.name)
 	if b == nil {
@@ -42,7 +42,7 @@ func (p *Printer) entries(m *mapDef) (es []*entry) {
 	}
 	byKey := map[string]*entry{}
 	n := m.keyBytes()
-	b.Each(func(key []byte, values [][]byte) bool {
+	b.Walk(func(key []byte, values [][]byte) bool {
 		k := string(key[:min(n, len(key))])
 		if m.keyed == 1 {
 			k = ""
@@ -62,7 +62,7 @@ func (p *Printer) entries(m *mapDef) (es []*entry) {
 		}
 		es = slices.DeleteFunc(es, func(e *entry) bool { return m.keyed == 2 && e.all == 0 && len(e.series) == 0 })
 	}
-	es = slices.DeleteFunc(es, func(e *entry) bool { return p.kept[m][string(e.key)] && e.nothing() })
+	es = slices.DeleteFunc(es, func(e *entry) bool { return p.kept[m][string(e.key)] && e.unchanged() })
 	slices.SortStableFunc(es, func(a, b *entry) int { return m.order(a, b) })
 	return es
 }
@@ -105,7 +105,7 @@ func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
 	}
 }
 
-// addWords adds what others have of an aggregation.
+// addWords adds the words of another part of an aggregation.
 func (e *entry) addWords(t Type, words []uint64) {
 	for i, w := range words {
 		if t.is(Min, Max) {
@@ -116,12 +116,12 @@ func (e *entry) addWords(t Type, words []uint64) {
 	}
 }
 
-// number is what an element is ordered and printed by, where it is one.
+// number is the number that an element is ordered and printed by, if it has one.
 func (m *mapDef) number(e *entry) int64 {
 	t := m.value
 	switch {
 	case t.is(Min, Max) && e.words[1] == 0:
-		return 0 // nothing was seen yet
+		return 0 // no value yet
 	case t.is(Min, Max):
 		return unrank(t, e.words[0])
 	case t.is(Avg, Stats):
@@ -132,7 +132,7 @@ func (m *mapDef) number(e *entry) int64 {
 	return int64(word(e.value))
 }
 
-// average is toward zero.
+// average rounds toward zero.
 func average(t Type, sum, n uint64) int64 {
 	switch {
 	case n == 0:
@@ -143,8 +143,7 @@ func average(t Type, sum, n uint64) int64 {
 	return int64(sum / n)
 }
 
-// order is the order in which elements are printed: by value, where that is a number, and
-// then by key.
+// order is the print order of elements: by value, if it is a number, and then by key.
 func (m *mapDef) order(a, b *entry) int {
 	d := 0
 	switch {
@@ -190,7 +189,8 @@ func compareKeys(t Type, a, b []byte) int {
 	return 0
 }
 
-// PrintMaps prints all maps, as at the end of a script, where it does not say otherwise.
+// PrintMaps prints all maps, as at the end of a script, except where the script
+// disables that.
 func (p *Printer) PrintMaps() {
 	if !p.asJSON {
 		p.write("\n\n")
@@ -209,15 +209,15 @@ func (p *Printer) printMaps(entries func(*mapDef) []*entry) {
 	}
 }
 
-// TakeMaps prints all maps, and takes all elements out of them: what is not printed comes
-// the next time.
+// TakeMaps prints all maps, and removes all their elements: values that were not
+// printed come the next time.
 func (p *Printer) TakeMaps() error {
 	all, err := p.take()
 	p.printMaps(func(m *mapDef) []*entry { return all[m] })
 	return err
 }
 
-// take takes all elements out of all maps.
+// take removes all elements of all maps.
 func (p *Printer) take() (all map[*mapDef][]*entry, err error) {
 	all = map[*mapDef][]*entry{}
 	p.hold(func(idle bool) {
@@ -229,13 +229,13 @@ func (p *Printer) take() (all map[*mapDef][]*entry, err error) {
 	return all, err
 }
 
-// printMap prints elements of a map, or the last of them; asked says that the script wants it,
-// be it empty.
+// printMap prints elements of a map, or the last top of them; asked says that the
+// script requested it, even if the map is empty.
 func (p *Printer) printMap(m *mapDef, es []*entry, top int, div int64, asked bool) {
 	if top > 0 && len(es) > top {
 		es = es[len(es)-top:]
 	}
-	if m.keyed == 1 && len(es) > 0 && (!asked && !p.zeroed[m] || m.isHist() && !p.asJSON) && es[0].nothing() {
+	if m.keyed == 1 && len(es) > 0 && (!asked && !p.zeroed[m] || m.isHist() && !p.asJSON) && es[0].unchanged() {
 		return
 	}
 	if div == 0 {
@@ -245,7 +245,7 @@ func (p *Printer) printMap(m *mapDef, es []*entry, top int, div int64, asked boo
 		p.jsonMap(m, es, div)
 		return
 	}
-	first, last := shown(m.value, es)
+	first, last := shownRange(m.value, es)
 	for _, e := range es {
 		name := m.name
 		if m.keyed == 2 {
@@ -263,7 +263,7 @@ func (p *Printer) printMap(m *mapDef, es []*entry, top int, div int64, asked boo
 	}
 }
 
-// buckets are the counts of all buckets of an element.
+// buckets returns the counts of all buckets of an element.
 func (m *mapDef) buckets(e *entry) []uint64 {
 	counts := make([]uint64, buckets(m.value))
 	for i, n := range e.counts {
@@ -272,7 +272,7 @@ func (m *mapDef) buckets(e *entry) []uint64 {
 	return counts
 }
 
-// value prints the value of an element that is no histogram.
+// value prints the value of an element that is not a histogram.
 func (p *Printer) value(m *mapDef, e *entry, div int64) string {
 	t := m.value
 	switch {
@@ -300,7 +300,7 @@ func (p *Printer) keyText(m *mapDef, e *entry) string {
 	return p.elements(Type{Kind: Tuple, Elems: m.key}, e.key)
 }
 
-// keyJSON prints it as JSON has it.
+// keyJSON prints it in JSON.
 func (p *Printer) keyJSON(m *mapDef, e *entry) string {
 	if e.state != nil {
 		return e.state.Key.JSON
@@ -322,7 +322,7 @@ func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
 	if m.keyed == 2 && len(es) == 0 {
 		return
 	}
-	first, last := shown(m.value, es)
+	first, last := shownRange(m.value, es)
 	one := func(e *entry) string {
 		switch {
 		case m.value.Kind == TSeries:

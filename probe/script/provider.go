@@ -1,31 +1,28 @@
 package script
 
-import "strings"
+import (
+	"strings"
 
-// providers are the names of those that there are, by each of their spellings.
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// providers are the supported providers' names, by each of their spellings.
 var providers = map[string]string{
 	"BEGIN": "begin", "begin": "begin", "END": "end", "end": "end",
 	"kprobe": "kprobe", "k": "kprobe", "fentry": "kprobe", "kfunc": "kprobe", "f": "kprobe",
 	"kretprobe": "kretprobe", "kr": "kretprobe", "fexit": "kretprobe", "kretfunc": "kretprobe", "fr": "kretprobe",
-	"uprobe": "uprobe", "u": "uprobe", "uretprobe": "uretprobe", "ur": "uretprobe",
+	"usdt": "usdt", "U": "usdt", "uprobe": "uprobe", "u": "uprobe", "uretprobe": "uretprobe", "ur": "uretprobe",
 	"watchpoint": "watchpoint", "w": "watchpoint", "interval": "interval", "i": "interval", "vm": "vm",
-	"profile": "profile", "p": "profile",
+	"profile": "profile", "p": "profile", "software": "software", "s": "software",
+	"rawtracepoint": "rawtracepoint", "rt": "rawtracepoint", "tracepoint": "tracepoint", "t": "tracepoint",
 }
 
-// elsewhere says of the providers of bpftrace that are not here what to write instead.
+// elsewhere has suggestions for providers of bpftrace that are not supported.
 var elsewhere = map[string]string{
-	"tracepoint":      "write kprobe: of the function that the tracepoint is in",
-	"t":               "write kprobe: of the function that the tracepoint is in",
-	"rawtracepoint":   "write kprobe: of the function that the tracepoint is in",
-	"rt":              "write kprobe: of the function that the tracepoint is in",
 	"asyncwatchpoint": "write watchpoint, which is in place before its probe goes on",
 	"aw":              "write watchpoint, which is in place before its probe goes on",
-	"usdt":            "write uprobe: of the function that it is in",
-	"U":               "write uprobe: of the function that it is in",
-	"software":        "the host does not lend the guest's counters: write profile:hz:99",
-	"s":               "the host does not lend the guest's counters: write profile:hz:99",
-	"hardware":        "the host does not lend the guest's counters: write profile:hz:99",
-	"h":               "the host does not lend the guest's counters: write profile:hz:99",
+	"hardware":        bpf.NoCounters + ": write profile:hz:99",
+	"h":               bpf.NoCounters + ": write profile:hz:99",
 	"iter":            "'guestprobe tasks' lists tasks",
 	"it":              "'guestprobe tasks' lists tasks",
 	"self":            "write BEGIN or END",
@@ -33,19 +30,20 @@ var elsewhere = map[string]string{
 	"bench":           "write BEGIN",
 }
 
-// class says what happens when a probe is hit.
+// class says what triggers a probe.
 type class uint8
 
 const (
-	onHost  class = iota // nothing in the guest: there is no hit when it runs
-	atPlace              // a vCPU comes to a place, or accesses it
-	atExit               // a vCPU has left the guest, of its own or to be sampled
+	onHost  class = iota // not a guest event: there is no hit when it runs
+	atPlace              // a vCPU executes a place, or accesses it
+	atExit               // a vCPU has left the guest, by itself or to be sampled
 )
 
-// classes are those of the providers that are not onHost.
+// classes has the class of each provider that is not onHost.
 var classes = map[string]class{
 	"kprobe": atPlace, "kretprobe": atPlace, "uprobe": atPlace, "uretprobe": atPlace, "watchpoint": atPlace,
-	"profile": atExit,
+	"rawtracepoint": atPlace, "tracepoint": atPlace, "usdt": atPlace,
+	"profile": atExit, "software": atExit,
 }
 
 func (a *attachPoint) class() class {
@@ -69,25 +67,43 @@ func (a *attachPoint) hasGuest() bool { return a.class() != onHost }
 // atReturn reports whether the probe is at a function's return.
 func (a *attachPoint) atReturn() bool { return strings.HasSuffix(a.provider, "retprobe") }
 
-// atFunction reports whether the probe is about a function, which has arguments.
+// atTracepoint reports whether the probe is at a tracepoint of the guest's kernel: at
+// the entry of a function whose first argument is followed by the tracepoint's
+// arguments.
+func (a *attachPoint) atTracepoint() bool { return a.provider == "rawtracepoint" }
+
+// atEvent reports whether the probe is at a tracepoint by the name of an event, whose
+// record it receives.
+func (a *attachPoint) atEvent() bool { return a.provider == "tracepoint" }
+
+// argWord returns the index of argument n of the probe, from 0, among the words of
+// the function's arguments.
+func (a *attachPoint) argWord(n int) int {
+	if a.atTracepoint() {
+		return n + 1
+	}
+	return n
+}
+
+// atFunction reports whether the probe is at a function, which has arguments.
 func (a *attachPoint) atFunction() bool { return a.class() == atPlace && a.provider != "watchpoint" }
 
-// inUser reports whether the probe is at user code alone.
+// inUser reports whether the probe is at user code only.
 func (a *attachPoint) inUser() bool { return a.atFunction() && a.provider[0] == 'u' }
 
-// Events of a guest, behind vm:, as Script.Events has them.
+// Events of a guest, after vm:, as in Script.Events.
 const (
 	EventStart = "start" // it begins to run from its start
-	EventReset = "reset" // it is booted anew
+	EventReset = "reset" // it is booted again
 	EventExit  = "exit"
 	EventCrash = "crash"
 )
 
 var vmEvents = []string{EventStart, EventReset, EventExit, EventCrash}
 
-// watched makes SYMBOL:8:w the place of a watch, as definitions have it, but for the symbol;
-// or says what is wrong.
-func watched(target string) (place func(symbol string) string, wrong string) {
+// parseWatch turns SYMBOL:8:w into the place of a watch, in the syntax of
+// definitions, for a given symbol; wrong is the error, if any.
+func parseWatch(target string) (place func(symbol string) string, wrong string) {
 	parts := strings.Split(target, ":")
 	if len(parts) != 3 || parts[0] == "" {
 		return nil, "watchpoint: want SYMBOL:LENGTH:MODE or ADDRESS:LENGTH:MODE"

@@ -1,11 +1,14 @@
 package script
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf/asm"
 )
 
-// TestProviders: what the probes of each provider are attached to, and what is refused.
+// TestProviders: the places of each provider's probes, and the rejected ones.
 func TestProviders(t *testing.T) {
 	for _, c := range []struct{ script, want string }{
 		{`uprobe:main { @[func, probe] = count(); }`, "kprobe main"},
@@ -14,12 +17,18 @@ func TestProviders(t *testing.T) {
 		{`uretprobe:main { @ = retval; }`, "kretprobe main"},
 		{`fentry:vmlinux:vfs_read { }`, "kprobe vfs_read"},
 		{`fexit:vfs_read { @ = retval; }`, "kretprobe vfs_read"},
+		{`fentry:vmlin*:vfs_write { }`, "kprobe vfs_write"},
+		{`kprobe:*:vfs_wr* { }`, "kprobe vfs_write"},
 		{`kprobe:nf_nat:nf_nat_setup_info { @[func] = count(); }`, "kprobe nf_nat:nf_nat_setup_info"},
 		{`kprobe:fs/read_write.c:450 { @[func, probe, reg("di")] = count(); }`, "kprobe vfs_read+16, kprobe nf_nat:nf_nat_setup_info+4"},
 		{`kprobe:inline:rw_verify_area { }`, "kprobe vfs_read+16, kprobe nf_nat:nf_nat_setup_info+4"},
 		{`watchpoint:jiffies:8:w { @[kstack] = count(); }`, "watch w@jiffies:8"},
 		{`w:jiffies+4:4:wr { }`, "watch rw@jiffies+4:4"},
 		{`watchpoint:0x1000:1:x { }`, "watch x@0x1000"},
+		{`rawtracepoint:sched_switch { @[func, probe] = count(); }`, "kprobe tracepoint:sched_switch"},
+		{`tracepoint:sched:* { print((args.comm, args.pid, str(args.filename))); }`, "kprobe tracepoint:sched:sched_process_exec, kprobe tracepoint:sched:sched_switch"},
+		{`rt:sys_* { @ = arg0; }`, "kprobe tracepoint:sys_enter, kprobe tracepoint:sys_exit"},
+		{`rawtracepoint:vmlinux:sched_switch { print(args.count); print(arg5); }`, "kprobe tracepoint:sched_switch"},
 		{`vm:reset { } vm:crash { @++; }`, ""},
 	} {
 		s, err := Compile(c.script, target, Options{CPUs: 1})
@@ -36,13 +45,30 @@ func TestProviders(t *testing.T) {
 		}
 	}
 	s, err := Compile(`vm:reset, vm:start { } vm:crash { @++; }`, target, Options{CPUs: 1})
-	if err != nil || len(s.Events[EventReset]) != 1 || len(s.Events[EventStart]) != 1 || len(s.Events[EventCrash]) != 1 || s.Attached() != 3 {
+	if err != nil || len(s.Events[EventReset]) != 1 || len(s.Events[EventStart]) != 1 || len(s.Events[EventCrash]) != 1 || s.CountProbes() != 3 {
 		t.Errorf("events %v, %v", s.Events, err)
 	}
 
 	s, err = Compile(`profile:hz:99 { @[kstack, comm] = count(); } p:ms:5 { @p[reg("ip"), cpu] = count(); } vm:exit:i*, vm:exit:hlt { @x[probe] = count(); }`, target, Options{CPUs: 1})
-	if err != nil || len(s.Samples) != 2 || s.Samples[0].Period != 10101010 || len(s.Exits) != 2 || s.Exits[0].Reason != "io" || s.Exits[1].Reason != "hlt" || s.Probes != 0 || s.Attached() != 4 {
+	if err != nil || len(s.Samples) != 2 || s.Samples[0].Period != 10101010 || len(s.Exits) != 2 || s.Exits[0].Reason != "io" || s.Exits[1].Reason != "hlt" || s.Probes != 0 || s.CountProbes() != 4 {
 		t.Errorf("samples %+v, %v", s, err)
+	}
+
+	s, err = Compile(`software:cpu-clock:10ms { @a[probe] = count(); } s:cpu { @b++; } software:cpu-clock:1000000 { @c++; }`, target, Options{CPUs: 1})
+	if err != nil || len(s.Samples) != 3 || s.Samples[0].Period != 10e6 || s.Samples[1].Period != 1e6 || s.Samples[2].Period != 1e6 || s.Probes != 0 {
+		t.Errorf("samples %+v, %v", s, err)
+	}
+
+	// A field is read where each event has it.
+	s, err = Compile(`tracepoint:sched:* { @ = args.pid; }`, target, Options{CPUs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range s.programs {
+		at := map[string]int64{"tracepoint:sched:sched_process_exec": 24, "tracepoint:sched:sched_switch": 40}[g.p.probe]
+		if !slices.ContainsFunc(g.Insns, func(x asm.Instruction) bool { return x.OpCode == asm.Add.Op(asm.ImmSource) && x.Constant == at }) {
+			t.Errorf("%s does not read the field at %d: %v", g.p.probe, at, g.Insns)
+		}
 	}
 
 	for _, c := range [][2]string{
@@ -71,9 +97,24 @@ func TestProviders(t *testing.T) {
 		{`watchpoint:jiffie:8:w { }`, "No matches for watchpoint jiffie:8:w"},
 		{`watchpoint:jiffies:8:w { print(arg0); }`, "The arg0 builtin can not be used with 'watchpoint' probes"},
 		{`asyncwatchpoint:jiffies:8:w { }`, "HINT: write watchpoint"},
+		{`rawtracepoint:sched_swich { }`, "HINT: did you mean sched_switch?"},
+		{`rawtracepoint:ext4:ext4_sync { }`, "HINT: tracepoints of modules cannot be probed"},
+		{`rawtracepoint: { }`, "rawtracepoint probe type requires a tracepoint"},
+		{`rawtracepoint:sys_enter { print(args.file); }`, "Can't find function parameter file"},
+		{`rawtracepoint:sys_enter { print(retval); }`, "The retval builtin can only be used with 'kretprobe' probes"},
+		{`tracepoint:sched_switch { }`, "want CATEGORY:NAME"},
+		{`tracepoint:sched:sched_swich { }`, "HINT: did you mean sched:sched_switch?"},
+		{`tracepoint:sched:sched_switch { print(arg0); }`, "The arg0 builtin can not be used with 'tracepoint' probes"},
+		{`tracepoint:sched:sched_switch { print(args.pdi); }`, "HINT: did you mean pid?"},
+		{`tracepoint:sched:sched_switch, rt:sys_enter { print(args.pid); }`, "args.pid is a field of an event at one place of the probe, and a parameter at another"},
 		{`vm:halt { }`, "there is no vm:halt"},
 		{`vm:exit { print((pid, arg0)); }`, "The arg0 builtin can not be used with 'vm' probes"},
-		{`usdt:/bin/sh:x { }`, "HINT: write uprobe: of the function that it is in"},
+		{`usdt:/bin/sh:x { }`, "HINT: the guest has to have the file in its memory"},
+		{`software:page-faults:100 { }`, "HINT: write tracepoint:exceptions:page_fault_user"},
+		{`s:cs { }`, "HINT: write tracepoint:sched:sched_switch"},
+		{`software:cpu-clok { }`, "HINT: did you mean cpu-clock?"},
+		{`software:cpu-clock:1000 { }`, "want a number of nanoseconds, 1 ms or more"},
+		{`software: { }`, "unknown software event"},
 		{`hardware:cycles:1 { }`, "HINT: the host does not lend the guest's counters"},
 	} {
 		if _, err := Compile(c[0], target, Options{CPUs: 1}); err == nil || !strings.Contains(err.Error(), c[1]) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// beginsRecord reports whether the parenthesis at hand is that of a record.
+// beginsRecord reports whether the current parenthesis begins a record.
 func (p *parser) beginsRecord() bool {
 	at := p.pos
 	defer func() { p.pos = at }()
@@ -13,7 +13,7 @@ func (p *parser) beginsRecord() bool {
 	return err == nil && name.kind == tokIdent && p.follows("=")
 }
 
-// record reads (NAME=VALUE, ...), which is a tuple whose elements have names.
+// record reads (NAME=VALUE, ...), a tuple with named elements.
 func (p *parser) record() (*expr, error) {
 	e := &expr{kind: exTuple, Span: p.tok.Span}
 	pred := p.pred
@@ -29,11 +29,11 @@ func (p *parser) record() (*expr, error) {
 		name := p.tok
 		switch {
 		case name.kind != tokIdent:
-			return nil, p.at(name.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+			return nil, p.errorAt(name.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 		case slices.Contains(e.names, name.text):
-			return nil, p.at(name.Span, "a record has two fields '%s'", name.text)
+			return nil, p.errorAt(name.Span, "a record has two fields '%s'", name.text)
 		case len(e.names) == 64:
-			return nil, p.at(name.Span, "more than 64 of a list")
+			return nil, p.errorAt(name.Span, "more than 64 of a list")
 		}
 		if err := p.advance(); err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func (p *parser) record() (*expr, error) {
 	return e, p.expect(")")
 }
 
-// record prints a tuple whose elements have names.
+// record prints a tuple with named elements.
 func (p *Printer) record(t Type, data []byte, json bool) string {
 	var parts []string
 	for i, e := range t.Elems {

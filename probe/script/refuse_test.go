@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// doubled are assignments of tuples of which each is twice the one before.
-func doubled(n int) string {
+// doubleTuples are assignments of tuples of which each is twice the one before.
+func doubleTuples(n int) string {
 	s := strings.Builder{}
 	for i := range n {
 		fmt.Fprintf(&s, "$%c = ($%c, $%[2]c);", name(i+1), name(i))
@@ -24,11 +24,13 @@ func name(i int) rune {
 	return rune('A' + i - 26)
 }
 
-// TestRefused: what is not in the language here is refused by name, most of it with what
-// to write instead, and what is wrong with the place.
+// TestRefused: unsupported parts of the language are rejected by name, most of them
+// with a suggestion, and errors have their place.
 func TestRefused(t *testing.T) {
 	for _, c := range [][2]string{
 		{`kprobe:vfs_read { override(1); }`, "stdin:1:19-30: ERROR: override() is an unsafe function being used in safe mode\nkprobe:vfs_read { override(1); }\n                  ~~~~~~~~~~~\nHINT: run the script with --unsafe"},
+		{`kprobe:vfs_read { @ = reg("edi"); }`, "'edi' is not a valid register on this architecture (x86_64)"},
+		{`kprobe:vfs_read { @ = reg("%%rdi"); }`, "'%%rdi' is not a valid register on this architecture (x86_64)"},
 		{`kprobe:vfs_read { setreg("ax", 1); }`, "setreg() is an unsafe function being used in safe mode"},
 		{`kprobe:vfs_read { poke(arg0, "x"); }`, "poke() is an unsafe function being used in safe mode"},
 		{`kprobe:vfs_read { return(1); }`, "return() is an unsafe function being used in safe mode"},
@@ -39,7 +41,7 @@ func TestRefused(t *testing.T) {
 		{`fexit:/bin/cat:main { }`, "HINT: write uretprobe:/bin/cat:main"},
 		{`BEGIN { print(kstack(orc)); }`, "HINT: there are bpftrace, perf, raw, and unwind"},
 		{`kprob:vfs_read { }`, "HINT: did you mean kprobe?"},
-		{`tracepoint:sched:sched_switch { }`, "probe type 'tracepoint' is not supported"},
+		{`hardware:cycles:1 { }`, "probe type 'hardware' is not supported"},
 		{`BEGIN { @ = quantize(1); }`, "HINT: that is DTrace's name; write hist(n)"},
 		{`BEGIN { system("ls"); }`, "system is not supported"},
 		{`BEGIN { print(arg0); }`, "The arg0 builtin can not be used with 'begin' probes"},
@@ -59,6 +61,11 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { @ = lhist(1, 0, 10000, 1); }`, "lhist() too many buckets, must be <= 1000 (would need 10000)"},
 		{`BEGIN { printf("%d\n", "x"); }`, "unsupported format specifier for type 'string[2]': d"},
 		{`BEGIN { printf("%q\n", 1); }`, `printf: unknown format "%q"`},
+		{`BEGIN { $x = if 1 { 2 }; }`, "an if that is a value has else, and each of its blocks ends with an expression and no semicolon"},
+		{`BEGIN { $x = if 1 { 2; } else { 3 }; }`, "an if that is a value has else"},
+		{`BEGIN { _ = count(); }`, "count() must be assigned directly to a map"},
+		{`struct a { char x; int y; } __attribute__((aligned(8))) BEGIN { }`, "the attribute \"aligned\" is not supported"},
+		{`config = { str_trunc_trailer="..." } BEGIN { }`, "Unknown config variable: 'str_trunc_trailer'"},
 		{`BEGIN { break; }`, "break statement outside of a loop"},
 		{`BEGIN { @a[1] = stats(1); for ($kv : @a) { } }`, "for does not support a map of stats()"},
 		{`BEGIN { @a[1] = hist(1); print(len(@a)); }`, "len() does not support a map of hist()"},
@@ -83,7 +90,35 @@ func TestRefused(t *testing.T) {
 		{`macro d(x) { x + x } BEGIN { print(` + strings.Repeat("d(", 20) + `1` + strings.Repeat(")", 20) + `); }`, "macros stand for more than 65536 expressions"},
 		{`BEGIN { $a = { $b = 1; $b }; print($b); }`, "Undefined or undeclared variable: $b"},
 		{`config = { max_map_key=1 } BEGIN { }`, "HINT: did you mean max_map_keys?"},
-		{`BEGIN { print("a" < "b"); }`, "The < operator can not be used on strings"},
+		{`BEGIN { print("a" < comm); }`, "The < operator can not be used on strings"},
+		{`BEGIN { print(comm + "b"); }`, "The + operator can not be used on a value of type 'string[16]'"},
+		{`BEGIN { let $x: uint16 = 65537; }`, "stdin:1:26-31: ERROR: Type mismatch for $x: 65537 does not fit a variable of type 'uint16'\nBEGIN { let $x: uint16 = 65537; }\n                         ~~~~~\nHINT: (uint16)65537 has the bits that fit"},
+		{`BEGIN { let $y: int8; $y = 200; }`, "Type mismatch for $y: 200 does not fit a variable of type 'int8'"},
+		{`BEGIN { let $y: uint64; $y = -1; }`, "Type mismatch for $y: -1 does not fit a variable of type 'uint64'"},
+		{`BEGIN { $x = 1; if ($x) { let $x = 2; } }`, "Variable $x was already declared. Variable shadowing is not allowed."},
+		{`BEGIN { for ($x : 1..10) { let $x = 1; } }`, "Variable $x was already declared. Variable shadowing is not allowed."},
+		{`BEGIN { print(0xffffffffffffffff + 1); }`, "overflow: the result of these constants does not fit into 64 bits"},
+		{`BEGIN { print(0x8000000000000000 + (-1)); }`, "overflow: "},
+		{`BEGIN { print(0x7fffffffffffffff - (-1)); }`, "overflow: "},
+		{`BEGIN { print(0x8000000000000000 * 2); }`, "overflow: "},
+		{`BEGIN { print(1 - 0xffffffffffffffff); }`, "underflow: the result of these constants does not fit into 64 bits"},
+		{`BEGIN { print(-0x8000000000000001); }`, "underflow: "},
+		{`BEGIN { print(1 << 64); }`, "overflow: a constant is shifted by 64 bits, and has 64"},
+		{`BEGIN { print(1 >> -1); }`, "overflow: a constant is shifted by -1 bits"},
+		{`BEGIN { print((string)5); }`, "Cannot cast from 'int64' to 'string'"},
+		{`BEGIN { print((string[2])"hello"); }`, "Cannot cast from 'string[6]' to 'string[2]'"},
+		{`BEGIN { print(str($1, $x)); }`, "str() of a parameter expects a number above 0 that is known before"},
+		{`BEGIN { @a = 1; if comptime (@a > 1) { print(1); } }`, "stdin:1:20-37: ERROR: Unable to resolve comptime expression\nBEGIN { @a = 1; if comptime (@a > 1) { print(1); } }\n                   ~~~~~~~~~~~~~~~~~"},
+		{`BEGIN { $x = 0; print(comptime ($x + 1)); }`, "Unable to resolve comptime expression"},
+		{`BEGIN { $s = "ab"; if comptime (sizeof($s) > 4) { print(1); } $s = "abcdefghij"; }`, "comptime condition depends on a type that is not final yet"},
+		{`BEGIN { $s = "ab"; if comptime (sizeof($s) <= 4) { print(1); } else { print(2); } $s = "abcdefghij"; }`, "HINT: a later assignment makes a string or a value larger: declare it with its size, as let $x: string[16]"},
+		{`BEGIN { let $a: uint8 = 1 << 10; }`, "1024 does not fit a variable of type 'uint8'"},
+		{`BEGIN { let $a: int8 = 300 / 2; }`, "150 does not fit a variable of type 'int8'"},
+		{`BEGIN { let $a: uint8 = 0x1ff & 0xf00; }`, "256 does not fit a variable of type 'uint8'"},
+		{`BEGIN { print((string[1])"abc"); }`, "Cannot cast from 'string[4]' to 'string[1]'"},
+		{`struct f { int a; } struct g { char c; struct f __attribute__((packed)) x; } BEGIN { }`, "packed is for the definition of a structure or a union"},
+		{`enum e __attribute__((packed)) { A } BEGIN { }`, "HINT: write it where the members are, in braces"},
+		{`BEGIN { @a[1] = 1; if (comptime true) { @a = 1; } }`, "@a used as a map without an explicit key"},
 		{`BEGIN { print(*"a"); }`, "Can not dereference type 'string[2]'. It is not a pointer."},
 		{`let @a = array(5); BEGIN { }`, "HINT: there are hash(ENTRIES) and lruhash(ENTRIES)"},
 		{`interval:s:0 { }`, "interval: want a number above 0"},
@@ -112,7 +147,19 @@ func TestRefused(t *testing.T) {
 		{`kprobe:odd_words { print(args.both); }`, "the parameter both of type 'struct pair' is not passed as a number"},
 		{`kprobe:odd_words { print(args.x); }`, "the parameter x of type 'double' is not passed as a number"},
 		{`kretprobe:odd_words { print(args.last); }`, "is passed on the stack, which is not there at the return"},
-		{`kprobe:vfs_read { print(args); }`, "HINT: write a parameter's name, as args.count"},
+		{`tracepoint:sched:sched_switch { print(args); }`, "args of a tracepoint has no value of its own"},
+		{`kprobe:jiffies { print(args); }`, "parameters of jiffies are not known"},
+		{`kprobe:vfs_read, kprobe:get_dentry { print(args); }`, "vfs_read and get_dentry have different parameters"},
+		{`BEGIN { @a[1] = 1; find(@a, 1, $y); }`, "Undefined or undeclared variable: $y"},
+		{`BEGIN { @a[1] = 1; find(@a, 1, 2); }`, "find() expects a variable for the value"},
+		{`BEGIN { let $y; @a = 1; find(@a, 1, $y); }`, "find() expects a map with explicit keys (non-scalar map)"},
+		{`BEGIN { let $y; @a[1] = count(); find(@a, 1, $y); }`, "find() does not support a map of count()"},
+		{`BEGIN { $y = "text"; @a[1] = 1; find(@a, 1, $y); }`, "Type mismatch for $y"},
+		{`BEGIN { pton("1.2.3"); }`, "pton() expects an address of IPv4 or IPv6"},
+		{`BEGIN { $a = "::1"; pton($a); }`, "pton() expects a string literal"},
+		{`BEGIN { @s = stats(1); print(@s.sum); }`, "stats() has no field 'sum'"},
+		{`BEGIN { $a = (a=1, b=2); $a = (a=1, c=2); }`, "Type mismatch for $a"},
+		{`BEGIN { print(buf("a", 1) < buf("b", 1)); }`, "The < operator can not be used on buffers"},
 		{`BEGIN { print(args.count); }`, "The args builtin can not be used with 'begin' probes"},
 		{`BEGIN { $x = (struct file)5; }`, "HINT: write (struct file *)"},
 		{`BEGIN { $x = (int8[3])(uint32)5; $y = (int8[])5; $z = (int32[])"abcd"; }`, "Could not determine size of the array"},
@@ -152,10 +199,10 @@ func TestRefused(t *testing.T) {
 		{"BEGIN { print(X); }\n#define X 5\n#define X 6", "redefinition of 'X'"},
 		{`BEGIN { let $x: uint16 = "a"; }`, "Type mismatch for $x"},
 		{`BEGIN { let $x: int32[] = 5; }`, "a variable of type 'int32[0]' is not supported"},
-		// What would take long, or much memory.
+		// Scripts that would take a long time, or much memory.
 		{`BEGIN { unroll(100) { unroll(100) { unroll(100) { unroll(100) { } } } } }`, "the program of this probe has more than 32768 instructions"},
 		{`BEGIN { unroll(100) { unroll(100) { @++; @a[1]++; } } }`, "the program of this probe has more than 32768 instructions"},
-		{`BEGIN { $a = (1, 2); ` + doubled(40) + ` }`, "a tuple of 8192 bytes: at most 4096"},
+		{`BEGIN { $a = (1, 2); ` + doubleTuples(40) + ` }`, "a tuple of 8192 bytes: at most 4096"},
 		{`config = { max_strlen = 400 } BEGIN { if (` + strings.Repeat(`(@s == @t && @s != "x") || `, 900) + `1) { @s = str(0, 400); @t = str(0, 400); } }`, "the program of this probe has more than 32768 instructions"},
 		{strings.Repeat("BEGIN { }\n", 65), "more than 64 of BEGIN, END and intervals"},
 	} {
@@ -222,7 +269,8 @@ func TestInclude(t *testing.T) {
 	}
 }
 
-// TestLongLines: of a long line what is around the place is shown, in whole characters.
+// TestLongLines: for a long line the part around the place is shown, in whole
+// characters.
 func TestLongLines(t *testing.T) {
 	pad := strings.Repeat("é", 200)
 	for _, c := range [][2]string{
@@ -232,7 +280,9 @@ func TestLongLines(t *testing.T) {
 		{"BEGIN {\r\n fake;\r\n}", "\n fake;\n ~~~~"},
 		{"BEGIN { é }", "invalid character 'é'\nBEGIN { é }\n        ~"},
 		{"BEGIN { \xff }", "invalid character '\ufffd'"},
-		{"BEGIN { " + manyMaps(80) + "}", "the program of this probe has 80 maps, with those that it works with: at most 64\n"},
+		{strings.Repeat("\xa1", 500), "invalid character '\ufffd'"},
+		{"BEGIN { print(1); " + strings.Repeat("\xa1", 500), "invalid character '\ufffd'"},
+		{"BEGIN { " + assignMaps(80) + "}", "the program of this probe has 80 maps, with those that it works with: at most 64\n"},
 	} {
 		_, err := Compile(c[0], target, Options{CPUs: 1})
 		if err == nil || !strings.Contains(err.Error(), c[1]) {
@@ -245,8 +295,8 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-// manyMaps assigns to n maps.
-func manyMaps(n int) string {
+// assignMaps assigns to n maps.
+func assignMaps(n int) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintf(&b, "@m%d = 1; ", i)

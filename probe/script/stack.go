@@ -12,17 +12,18 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// stackModes are how stacks are printed.
+// stackModes are the print formats of stacks.
 var stackModes = []string{"bpftrace", "perf", "raw"}
 
-// byUnwinding is the word that asks for unwind data where frame pointers would do.
+// byUnwinding is the word that requests unwind data instead of frame pointers.
 const byUnwinding = "unwind"
 
-// siteStack is what is said where there is no stack, or no room for it.
+// siteStack is the warning for a stack that is missing, or for which there is no
+// room.
 const siteStack = "Stack could not be kept"
 
-// stack checks kstack and ustack: a mode, a depth and byUnwinding, of which each may be left out.
-func (c *checker) stack(e *expr) (Type, error) {
+// stack checks kstack and ustack: a mode, a depth and byUnwinding, each optional.
+func (c callChecker) stack(e *expr) (Type, error) {
 	t := Type{Kind: KStack, Size: 8, Depth: maxStack, Format: c.config.stackMode}
 	if e.name != "kstack" {
 		t.Kind = UStack
@@ -37,14 +38,14 @@ func (c *checker) stack(e *expr) (Type, error) {
 		}
 		if a.kind == exBuiltin {
 			if !slices.Contains(stackModes, a.name) {
-				return t, c.at(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s, and %s", strings.Join(stackModes, ", "), byUnwinding)
+				return t, c.errorAt(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s, and %s", strings.Join(stackModes, ", "), byUnwinding)
 			}
 			t.Format = a.name
 			continue
 		}
 		n, ok := c.constant(a)
 		if !ok || n < 1 || n > maxStack {
-			return t, c.at(a.Span, "%s() depth: want 1 to %d", e.name, maxStack)
+			return t, c.errorAt(a.Span, "%s() depth: want 1 to %d", e.name, maxStack)
 		}
 		t.Depth = int(n)
 	}
@@ -55,13 +56,13 @@ func (c *checker) stack(e *expr) (Type, error) {
 // stacks is the map that a stack of the type is in.
 func (t Type) stacks() string {
 	if t.Kind == UStack {
-		return numbered("u"+mapStacks, t.Depth)
+		return numberedName("u"+mapStacks, t.Depth)
 	}
-	return numbered(mapStacks, t.Depth)
+	return numberedName(mapStacks, t.Depth)
 }
 
 // length checks len: of a map with keys, or of a stack.
-func (c *checker) length(e *expr) (Type, error) {
+func (c callChecker) length(e *expr) (Type, error) {
 	a := e.args[0]
 	if a.kind == exMap && len(a.args) == 0 {
 		if m := c.byName[a.name]; m.keyed != 1 || !m.value.is(KStack, UStack) {
@@ -71,7 +72,7 @@ func (c *checker) length(e *expr) (Type, error) {
 	}
 	t, err := c.value(a)
 	if err == nil && !t.is(KStack, UStack, None) {
-		err = c.at(a.Span, "len() expects a map or stack to be provided (%s provided)", t)
+		err = c.errorAt(a.Span, "len() expects a map or stack to be provided (%s provided)", t)
 	}
 	if err == nil && !c.countStacks {
 		c.countStacks, c.changed = true, true
@@ -79,8 +80,9 @@ func (c *checker) length(e *expr) (Type, error) {
 	return typeInt, err
 }
 
-// stack leaves a stack in R0: its number in the map of stacks of that depth, and above that
-// how many addresses it has, where the script asks. What is negative is none.
+// stack leaves a stack in R0: its number in the map of stacks of that depth, and
+// above that the number of its addresses, if the script uses it. A negative number
+// means that there is no stack.
 func (g *generator) stack(e *expr) {
 	t, flags := e.typ, int32(e.num)
 	if t.Kind == UStack {
@@ -89,7 +91,7 @@ func (g *generator) stack(e *expr) {
 		}
 	}
 	none, done := g.NewLabel(), g.NewLabel()
-	g.scoped(func() {
+	g.runInScope(func() {
 		var n mem
 		if g.c.countStacks {
 			to := g.alloc(8 * t.Depth)
@@ -113,13 +115,13 @@ func (g *generator) stack(e *expr) {
 	g.GoTo(done)
 	g.Place(none)
 	if g.p.hasGuest() {
-		g.failed(e.site)
+		g.countFailure(e.site)
 	}
 	g.Emit(asm.Mov.Imm(asm.R0, -1))
 	g.Place(done)
 }
 
-// stackLength leaves in R0 how many addresses a stack has.
+// stackLength leaves in R0 the number of addresses of a stack.
 func (g *generator) stackLength(e *expr) {
 	done := g.NewLabel()
 	g.number64(e)
@@ -147,7 +149,7 @@ func (p *Printer) stack(t Type, id uint64) string {
 		pc := word(pcs)
 		switch t.Format {
 		case "perf":
-			fmt.Fprintf(&b, "\t%x %s\n", p.names.Shown(pc), p.symbol(pc, true))
+			fmt.Fprintf(&b, "\t%x %s\n", p.names.ShownAddr(pc), p.symbol(pc, true))
 		case "raw":
 			fmt.Fprintf(&b, "%x\n", pc)
 		default:

@@ -7,94 +7,131 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/sdt"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// Target is what a script may know of the guest before it runs.
+// Target is the information that a script needs about the guest before it runs.
 type Target interface {
 	Names
 
-	// Match returns the functions, or with user those of user code alone, that a pattern with
-	// * ? and [] matches, in any order, and no more than one more than MaxPoints.
-	// With returns they are those whose returns can be probed. Left are those that cannot be, by the reason, and how many.
+	// Match returns the functions (with user only those of user code) that a pattern
+	// with * ? and [] matches, in any order, and at most MaxPoints+1. With returns
+	// they are those whose returns can be probed. left counts those that cannot be
+	// probed, by reason.
 	Match(pattern string, user, returns bool) (names []string, left map[string]int)
-	// Lookup returns the address of a symbol. Of a module's that is not loaded, as
-	// MODULE:SYMBOL, it is 0 where the guest may load it yet. Where there is none, why may say
+	// Lookup returns the address of a symbol. For MODULE:SYMBOL of a module that is
+	// not loaded, but may be, it returns 0. If there is no such symbol, why may say
 	// what to do about it.
 	Lookup(name string) (addr uint64, ok bool, why string)
-	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as SYMBOL+OFFSET, but for
-	// those that cannot be probed.
+	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as
+	// SYMBOL+OFFSET, except those that cannot be probed.
 	Source(place string) ([]string, error)
-	// Func returns the prototype of a function, or nil where it is not known. Where its parameters are known, but not where it
-	// has them, why says so.
+	// Func returns the prototype of a function, or nil if it is not known. If its
+	// parameters are known, but not their places, why says so.
 	Func(name string) (proto *btf.FuncProto, why string)
-	// Types returns the types of the guest, or nil where none are known.
+	// Tracepoints returns the names of the tracepoints of the guest's kernel, sorted. Func takes a name with the prefix bpf.AtTracepoint; in
+	// its result the tracepoint's parameters follow the first.
+	Tracepoints() []string
+	// Events returns the names of the events of the guest's kernel, CATEGORY:NAME,
+	// sorted. Event returns the fields of one's record; an error says why they are
+	// not known.
+	Events() []string
+	Event(name string) ([]EventField, error)
+	// StaticProbes returns the statically defined probes of a file of the guest (USDT), and the path in their places. It fails if they are not
+	// known, or if the file has none.
+	StaticProbes(path string) (all []sdt.Probe, at string, err error)
+	// Types returns the types of the guest, or nil if they are not known.
 	Types() Types
 	// Exits returns the reasons for which vCPUs leave the guest.
 	Exits() []string
-	// Lacks returns why a part of tasks is not known in this guest, and what would provide it; "" where it is.
-	Lacks(what TaskPart) (why, cure string)
+	// MissingReason returns why a part of tasks is not known in this guest, and a way
+	// to provide it; "" if it is known.
+	MissingReason(what TaskPart) (why, cure string)
 	// User reports whether a symbol, or an address, is user code.
 	User(name string) bool
 }
 
-// TaskPart is what a guest may not tell of its tasks.
+// EventField is a field of an event's record.
+type EventField struct {
+	Name   string
+	Type   btf.Type
+	Offset uint64 // bytes
+	// Located: the record has the place of the field's data there (__data_loc), and
+	// Type is a pointer to that.
+	Located bool
+}
+
+// TaskPart is information about tasks that a guest may lack.
 type TaskPart uint8
 
 // Parts of tasks.
 const (
-	TaskItself TaskPart = iota // which one runs, its numbers and name
+	TaskItself TaskPart = iota // the task that runs, its numbers and name
 	TaskUser
 	TaskCgroup
 )
 
-// ofTask are the builtins that are about the guest's task.
+// ofTask are the builtins about the guest's task.
 var ofTask = map[string]TaskPart{
 	"pid": TaskItself, "tid": TaskItself, "comm": TaskItself, "curtask": TaskItself, "uid": TaskUser, "gid": TaskUser, "cgroup": TaskCgroup,
 }
 
-// MaxPoints bounds how many functions the patterns of a probe may match, as bpftrace does.
+// MaxPoints bounds the functions that the patterns of a probe may match, as in
+// bpftrace.
 const MaxPoints = 1024
 
 // point is one place of a probe.
 type point struct {
 	attachPoint
-	probe  string // as the builtin of that name says
+	probe  string // the value of the builtin probe
 	fn     string
 	place  string // SYMBOL+OFFSET, or an address
 	name   string // of the program
 	period uint64 // of an interval, in nanoseconds
 
-	proto *prototype // by the checker
+	// Set by the checker.
+	proto  *prototype
+	static *sdt.Probe        // nil: it is not at one
+	fields map[string]uint64 // offsets of the fields of an event's record that the script reads
 }
 
-// expand makes the places of a probe's attach points. What is not there is left out where
-// the script says so, and told in warnings.
+// expand makes the places of a probe's attach points. Missing places are left out if
+// the script allows it, with warnings.
 func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, err error) {
 	for _, a := range d.points {
 		if reason, ok := a.exit(); ok {
 			found := s.exits(a, reason, t)
 			if len(found) == 0 {
-				return nil, nil, s.at(a.Span, "no vCPU leaves the guest for %s", reason).hint("there are %s", strings.Join(t.Exits(), ", "))
+				return nil, nil, s.errorAt(a.Span, "no vCPU leaves the guest for %s", reason).hint("there are %s", strings.Join(t.Exits(), ", "))
 			}
 			ps = append(ps, found...)
 			continue
 		}
 		if a.class() != atPlace {
 			p := &point{attachPoint: a, probe: a.text, fn: a.provider}
-			p.period, _ = interval(a.target)
+			if p.period, _ = interval(a.target); a.provider == "software" {
+				p.period, _, _ = software(a.target)
+			}
 			ps = append(ps, p)
 			continue
 		}
 		find := s.functions
-		if a.source {
+		switch {
+		case a.source:
 			find = s.lines
+		case a.atTracepoint(), a.atEvent():
+			find = s.tracepoints
+		case a.atStatic():
+			find = s.static
 		}
 		found, err := find(a, t)
 		if err != nil {
 			return nil, nil, err
 		}
 		if len(found) == 0 {
-			missing := s.noMatch(a, t)
+			missing := s.noMatchError(a, t)
 			switch s.config.missing {
 			case "error":
 				return nil, nil, missing
@@ -105,7 +142,7 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 		}
 		ps = append(ps, found...)
 		if len(ps) > MaxPoints {
-			return nil, nil, s.at(a.Span, "%s matches more than %d functions", a.text, MaxPoints).hint("make the pattern narrower")
+			return nil, nil, s.errorAt(a.Span, "%s matches more than %d functions", a.text, MaxPoints).hint("make the pattern narrower")
 		}
 	}
 	return ps, warnings, nil
@@ -125,7 +162,7 @@ func (s *script) exits(a attachPoint, reason string, t Target) (ps []*point) {
 func (s *script) lines(a attachPoint, t Target) (ps []*point, err error) {
 	places, err := t.Source(a.target)
 	if err != nil {
-		return nil, s.at(a.Span, "%s", err)
+		return nil, s.errorAt(a.Span, "%s", err)
 	}
 	for _, place := range places {
 		fn, _, _ := strings.Cut(place, "+")
@@ -134,8 +171,8 @@ func (s *script) lines(a attachPoint, t Target) (ps []*point, err error) {
 	return ps, nil
 }
 
-// functionName is the name of the function that a probe names, by its address too, of which
-// several may have one name.
+// functionName is the name of the function in a probe, which may also be an address;
+// several functions may have one name.
 func functionName(fn string, t Target) string {
 	if addr, ok := parseNumber(fn); ok {
 		if name, _, ok := t.Name(addr); ok {
@@ -150,23 +187,23 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 	whole, place := a.target, func(symbol string) string { return symbol }
 	if a.provider == "watchpoint" {
 		whole, _, _ = strings.Cut(a.target, ":")
-		place, _ = watched(a.target)
+		place, _ = parseWatch(a.target)
 	}
 	fn, off, hasOffset := strings.Cut(whole, "+")
 	if hasOffset {
 		by, ok := parseNumber(off)
 		if !ok || fn == "" {
-			return nil, s.at(a.Span, "%s: want FUNCTION+OFFSET", a.text)
+			return nil, s.errorAt(a.Span, "%s: want FUNCTION+OFFSET", a.text)
 		}
-		if addr, ok := parseNumber(fn); ok { // whose offset is only another way to write it
+		if addr, ok := parseNumber(fn); ok { // the offset is only another way to write it
 			if addr+by < addr {
-				return nil, s.at(a.Span, "%s: there is no such address", a.text)
+				return nil, s.errorAt(a.Span, "%s: there is no such address", a.text)
 			}
 			fn = fmt.Sprintf("%#x", addr+by)
 			place = func(string) string { return fn }
 		}
 		if a.atReturn() {
-			return nil, s.at(a.Span, "a %s has no offset", a.provider)
+			return nil, s.errorAt(a.Span, "a %s has no offset", a.provider)
 		}
 	}
 	one := func(fn, whole string) {
@@ -177,12 +214,12 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		ps = append(ps, &point{attachPoint: a, probe: probe, fn: functionName(fn, t), place: place(whole)})
 	}
 	elsewhere := func(name string) *Error {
-		return s.at(a.Span, "%s is not in user code", name).hint("write %s:%s", strings.Replace(a.provider, "u", "k", 1), a.target)
+		return s.errorAt(a.Span, "%s is not in user code", name).hint("write %s:%s", strings.Replace(a.provider, "u", "k", 1), a.target)
 	}
 	switch {
 	case fn[0] >= '0' && fn[0] <= '9':
 		if _, ok := parseNumber(fn); !ok {
-			return nil, s.at(a.Span, "%s: invalid address", a.text)
+			return nil, s.errorAt(a.Span, "%s: invalid address", a.text)
 		}
 		if a.inUser() && !t.User(fn) {
 			return nil, elsewhere(fn)
@@ -190,13 +227,21 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		one(fn, whole)
 	case strings.ContainsAny(fn, "*?["):
 		if _, err := path.Match(fn, ""); err != nil || hasOffset || !a.atFunction() {
-			return nil, s.at(a.Span, "%s: want a pattern for functions", a.text)
+			return nil, s.errorAt(a.Span, "%s: want a pattern for functions", a.text)
 		}
-		names, left := t.Match(fn, a.inUser(), a.atReturn())
-		for _, m := range names {
-			one(m, m)
+		patterns := []string{fn}
+		if mod, own, ok := strings.Cut(fn, ":"); ok && !a.inUser() {
+			if kernel, _ := path.Match(mod, "vmlinux"); kernel { // a pattern for modules that the kernel itself matches
+				patterns = append(patterns, own)
+			}
 		}
-		s.leftOut(a, left)
+		for _, pattern := range patterns {
+			names, left := t.Match(pattern, a.inUser(), a.atReturn())
+			for _, m := range names {
+				one(m, m)
+			}
+			s.noteLeftOut(a, left)
+		}
 	default:
 		if _, ok, _ := t.Lookup(fn); !ok {
 			break
@@ -209,8 +254,25 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 	return ps, nil
 }
 
-// leftOut notes the functions that a pattern matches and that cannot be probed.
-func (s *script) leftOut(a attachPoint, left map[string]int) {
+// tracepoints are the tracepoints of one attach point.
+func (s *script) tracepoints(a attachPoint, t Target) (ps []*point, err error) {
+	if _, err := path.Match(a.target, ""); err != nil {
+		return nil, s.errorAt(a.Span, "%s: want a pattern for tracepoints", a.text)
+	}
+	all := t.Tracepoints
+	if a.atEvent() {
+		all = t.Events
+	}
+	for _, name := range all() {
+		if ok, _ := path.Match(a.target, name); ok {
+			ps = append(ps, &point{attachPoint: a, probe: a.provider + ":" + name, fn: name, place: bpf.AtTracepoint + name})
+		}
+	}
+	return ps, nil
+}
+
+// noteLeftOut records the functions that a pattern matches and that cannot be probed.
+func (s *script) noteLeftOut(a attachPoint, left map[string]int) {
 	var reasons []string
 	all := 0
 	for why, n := range left {
@@ -225,14 +287,33 @@ func (s *script) leftOut(a attachPoint, left map[string]int) {
 	if all == 1 {
 		verb = "function that matches cannot be probed and is"
 	}
-	w := s.at(a.Span, "%s: %d %s left out: %s", a.text, all, verb, strings.Join(reasons, ", "))
+	w := s.errorAt(a.Span, "%s: %d %s left out: %s", a.text, all, verb, strings.Join(reasons, ", "))
 	w.AtRunTime = true
 	s.left = append(s.left, w)
 }
 
-// noMatch is the error for an attach point at no function.
-func (s *script) noMatch(a attachPoint, t Target) *Error {
-	err := s.at(a.Span, "No matches for %s %s", a.provider, a.target)
+// noMatchError is the error for an attach point without a function.
+func (s *script) noMatchError(a attachPoint, t Target) *Error {
+	if a.atStatic() {
+		return s.noStaticError(a, t)
+	}
+	err := s.errorAt(a.Span, "No matches for %s %s", a.provider, a.target)
+	if a.atTracepoint() || a.atEvent() {
+		all := t.Tracepoints()
+		if a.atEvent() {
+			all = t.Events()
+		}
+		switch {
+		case len(all) == 0 && len(t.Tracepoints()) > 0:
+			return err.hint("no events of the guest's kernel are known: it lists them while it boots, and they need its types (CONFIG_DEBUG_INFO_BTF)")
+		case len(all) == 0:
+			return err.hint("only the kernel of a Linux guest has tracepoints")
+		}
+		if m := nearestName(a.target, all); m != "" {
+			return err.hint("did you mean %s?", m)
+		}
+		return err
+	}
 	fn, _, _ := strings.Cut(a.target, "+")
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
@@ -246,7 +327,7 @@ func (s *script) noMatch(a attachPoint, t Target) *Error {
 	}
 	before, _ := t.Match(fn[:2]+"*", a.inUser(), a.atReturn())
 	behind, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn())
-	if m := meant(fn, append(before, behind...)); m != "" {
+	if m := nearestName(fn, append(before, behind...)); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err

@@ -12,33 +12,35 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
-// A series is a map of intervals, of which each vCPU has its own: the number of the
-// interval since 1970, its value, and how many values that is made of, or when the last of
-// them came. An interval takes the place of the one that was so many before it.
+// A series is a map of intervals, with a separate one per vCPU: the number of the
+// interval since 1970, its value, and the number of values in it, or the time of the
+// last one. A new interval replaces the oldest one, which is the length of the series
+// before it.
 
-// seriesKinds are how the values of an interval become one; without any the last one counts.
+// seriesKinds are the ways to combine the values of an interval; the default is the
+// last one.
 var seriesKinds = []string{"avg", "max", "min", "sum"}
 
 // maxIntervals bounds a series.
 const maxIntervals = 4096
 
 // series checks tseries.
-func (c *checker) series(e *expr, t Type) (Type, error) {
+func (c callChecker) series(e *expr, t Type) (Type, error) {
 	width, ok := c.constant(e.args[1])
 	n, ok2 := c.constant(e.args[2])
 	switch {
 	case !ok:
-		return t, c.at(e.Span, "tseries: invalid interval_ns value (must be non-negative literal)")
+		return t, c.errorAt(e.Span, "tseries: invalid interval_ns value (must be non-negative literal)")
 	case !ok2:
-		return t, c.at(e.Span, "tseries: invalid num_intervals value (must be non-negative literal)")
+		return t, c.errorAt(e.Span, "tseries: invalid num_intervals value (must be non-negative literal)")
 	case width < 1:
-		return t, c.at(e.Span, "tseries() interval_ns must be >= 1 (%d provided)", width)
+		return t, c.errorAt(e.Span, "tseries() interval_ns must be >= 1 (%d provided)", width)
 	case n < 1 || n > maxIntervals:
-		return t, c.at(e.Span, "tseries() num_intervals must be >= 1 and <= %d (%d provided)", maxIntervals, n)
+		return t, c.errorAt(e.Span, "tseries() num_intervals must be >= 1 and <= %d (%d provided)", maxIntervals, n)
 	}
 	if len(e.args) == 4 {
 		if t.Format = e.args[3].text; e.args[3].kind != exString || !slices.Contains(seriesKinds, t.Format) {
-			return t, c.at(e.Span, "tseries() expects one of the following aggregation functions: %s (%q provided)", strings.Join(seriesKinds, ", "), t.Format)
+			return t, c.errorAt(e.Span, "tseries() expects one of the following aggregation functions: %s (%q provided)", strings.Join(seriesKinds, ", "), t.Format)
 		}
 	}
 	t.Step, t.High = width, n
@@ -46,15 +48,15 @@ func (c *checker) series(e *expr, t Type) (Type, error) {
 }
 
 // interval leaves the time since 1970 in now, and its interval in R0.
-func (g *generator) interval(t Type, now mem) {
+func (g mapEmitter) interval(t Type, now mem) {
 	g.Emit(bpfgen.Call(bpf.HelperKtimeGetNS))
-	g.Add(asm.R0, g.cfg.Epoch)
+	g.Add(asm.R0, g.epoch)
 	g.store(now, asm.R0)
 	g.Emit(bpfgen.Const(asm.R1, uint64(t.Step)), asm.Div.Reg(asm.R0, asm.R1))
 }
 
-// addToSeries adds a value to the interval at rValue, which becomes the one of that number.
-func (g *generator) addToSeries(t Type, number, val, now mem) {
+// addToSeries adds a value to the interval at rValue, which gets that number.
+func (g mapEmitter) addToSeries(t Type, number, val, now mem) {
 	same := g.NewLabel()
 	epoch, value, meta := mem{rValue, 0}, mem{rValue, 8}, mem{rValue, 16}
 	g.load(asm.R0, number)
@@ -86,10 +88,10 @@ func (g *generator) addToSeries(t Type, number, val, now mem) {
 	}
 }
 
-// tick is an interval of a series, of all vCPUs together: what the map has of one.
+// tick is an interval of a series, merged over all vCPUs.
 type tick struct{ value, meta uint64 }
 
-// mergeSeries adds what the vCPUs have of one interval.
+// mergeSeries merges the vCPUs' values of one interval.
 func (e *entry) mergeSeries(t Type, values [][]byte) {
 	if e.series == nil {
 		e.series = map[uint64]tick{}
@@ -103,7 +105,7 @@ func (e *entry) mergeSeries(t Type, values [][]byte) {
 	}
 }
 
-// addTick adds what others have of an interval.
+// addTick adds another part of an interval.
 func (e *entry) addTick(t Type, epoch uint64, x tick) {
 	have, ok := e.series[epoch]
 	less := have.value < x.value
@@ -125,9 +127,9 @@ func (e *entry) addTick(t Type, epoch uint64, x tick) {
 	e.series[epoch] = have
 }
 
-// shown returns the number of the last interval that any of a map's series has, and of the
-// first one that is shown.
-func shown(t Type, es []*entry) (first, last uint64) {
+// shownRange returns the number of the last interval of any of a map's series, and of
+// the first one shown.
+func shownRange(t Type, es []*entry) (first, last uint64) {
 	for _, e := range es {
 		for epoch := range e.series {
 			last = max(last, epoch)
@@ -136,8 +138,9 @@ func shown(t Type, es []*entry) (first, last uint64) {
 	return last - min(uint64(t.High)-1, last), last
 }
 
-// steps calls f for each interval of a series up to the last one, from its own first one on.
-func (e *entry) steps(t Type, first, last uint64, f func(at time.Time, v int64, ok bool)) {
+// forEachStep calls f for each interval of a series up to the last one, from its own
+// first one on.
+func (e *entry) forEachStep(t Type, first, last uint64, f func(at time.Time, v int64, ok bool)) {
 	begun := false
 	for epoch := first; epoch <= last; epoch++ {
 		x, ok := e.series[epoch]
@@ -155,8 +158,8 @@ func (e *entry) steps(t Type, first, last uint64, f func(at time.Time, v int64, 
 // graphWidth is the width of the graph of a series.
 const graphWidth = 53
 
-// unit is one of the length of intervals: from which on, and how many digits of a second it
-// shows.
+// unit is a unit of interval lengths: its lower bound, and the digits of a second
+// that it shows.
 type unit struct {
 	least  int64
 	name   string
@@ -176,7 +179,7 @@ func seriesText(t Type, e *entry, first, last uint64) string {
 	less := func(a, b int64) bool { return t.Signed && a < b || !t.Signed && uint64(a) < uint64(b) }
 	var lo, hi int64
 	n, begun := 0, false
-	e.steps(t, first, last, func(_ time.Time, v int64, ok bool) {
+	e.forEachStep(t, first, last, func(_ time.Time, v int64, ok bool) {
 		if n++; ok && (!begun || less(v, lo)) {
 			lo = v
 		}
@@ -185,7 +188,7 @@ func seriesText(t Type, e *entry, first, last uint64) string {
 		}
 		begun = begun || ok
 	})
-	if lo == hi { // room on both sides, but no number that there is not
+	if lo == hi { // room on both sides, but within the range of numbers
 		if lo--; !less(lo, hi) {
 			lo++
 		}
@@ -201,7 +204,7 @@ func seriesText(t Type, e *entry, first, last uint64) string {
 	if u.digits > 0 {
 		clock += 1 + u.digits
 	}
-	// Distances are differences of numbers with a sign, as floats of 32 bits have them.
+	// Distances are signed differences, computed as 32-bit floats.
 	place := func(width int, v int64) int {
 		return int(float32(width) * float32(lo-v) / float32(lo-hi))
 	}
@@ -210,7 +213,7 @@ func seriesText(t Type, e *entry, first, last uint64) string {
 	scale := fmt.Sprintf("%-*s%*s\n", padding, number(lo), graphWidth-padding, number(hi))
 	fmt.Fprintf(&b, "%*s%s", clock+1, "", scale)
 	fmt.Fprintf(&b, "%-*s|%s|\n", clock+1, "hh:mm:ss"+u.name, strings.Repeat("_", graphWidth-2))
-	e.steps(t, first, last, func(at time.Time, v int64, ok bool) {
+	e.forEachStep(t, first, last, func(at time.Time, v int64, ok bool) {
 		line := []byte("|" + strings.Repeat(" ", graphWidth-2) + "|")
 		if t.Signed && lo < 0 && hi > 0 {
 			line[place(graphWidth, 0)] = '.'
@@ -231,10 +234,10 @@ func seriesText(t Type, e *entry, first, last uint64) string {
 	return b.String()
 }
 
-// seriesJSON is the array of the intervals of a series that have something.
+// seriesJSON is the array of the nonempty intervals of a series.
 func seriesJSON(t Type, e *entry, first, last uint64) string {
 	var rows []string
-	e.steps(t, first, last, func(at time.Time, v int64, ok bool) {
+	e.forEachStep(t, first, last, func(at time.Time, v int64, ok bool) {
 		if !ok {
 			return
 		}

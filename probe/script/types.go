@@ -13,25 +13,26 @@ import (
 // Kind is the kind of a type.
 type Kind uint8
 
-// The kinds. Those from Count on are values of maps alone.
+// The kinds. Those from Count on are only values of maps.
 const (
-	None      Kind = iota // not known yet, or nothing
+	None      Kind = iota // not known yet, or no value
 	Int                   // Size bytes, Signed or not
 	Bool                  // printed as true and false
 	String                // at most Size bytes
 	Tuple                 // Elems
 	Pointer               // to Elems[0]
-	Void                  // of which there are only pointers
+	Void                  // only as the target of pointers
 	Struct                // a structure or union C of Size bytes
 	Array                 // Depth elements of Elems[0], Size bytes
 	Buffer                // at most Size bytes
-	KStack                // Depth addresses, in the map of stacks of that depth, printed as Format says
+	KStack                // Depth addresses, in the map of stacks of that depth, printed by Format
 	UStack                // likewise, of user code
 	KSym                  // an address that is printed as a name
 	Errno                 // a number that is printed as strerror does
 	Signal                // a number that is printed as a signal's name
+	Syscall               // a number that is printed as a system call's name
 	Timestamp             // nanoseconds on the clock of nsecs, which are printed by Format
-	Inet                  // an address of a family; a word has its number, two the bytes
+	Inet                  // an address of a family; the first word is its number, the next two are the bytes
 	MAC                   // an address of 6 bytes
 
 	Count
@@ -42,17 +43,17 @@ const (
 	Stats
 	Hist    // Size is k
 	LHist   // Low, High, Step
-	TSeries // High intervals of Step nanoseconds, whose values become one as Format says
+	TSeries // High intervals of Step nanoseconds, whose values are combined by Format
 )
 
 var kindNames = [...]string{
 	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", UStack: "ustack", KSym: "ksym",
-	Errno: "strerror", Signal: "signal", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist", TSeries: "tseries",
+	Errno: "strerror", Signal: "signal", Syscall: "syscall_name", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist", TSeries: "tseries",
 }
 
-// Type is the type of a value. In memory each value begins at a multiple of 8 bytes, and
-// numbers have 8, with the sign or zeros above theirs; but what is in a Struct or an Array
-// is as C has it.
+// Type is the type of a value. In memory each value begins at a multiple of 8 bytes,
+// and numbers have 8, sign- or zero-extended; but the contents of a Struct or an
+// Array have C's layout.
 type Type struct {
 	Kind   Kind
 	Size   int
@@ -77,7 +78,7 @@ func typeString(n int) Type       { return Type{Kind: String, Size: n} }
 func pointerTo(t Type) Type       { return Type{Kind: Pointer, Size: 8, Elems: []Type{t}} }
 func (t Type) is(ks ...Kind) bool { return slices.Contains(ks, t.Kind) }
 
-// String is the type as messages have it.
+// String formats the type for messages.
 func (t Type) String() string {
 	switch t.Kind {
 	case Int:
@@ -119,13 +120,13 @@ func (t Type) String() string {
 
 // isNumber reports whether values are one number in a register.
 func (t Type) isNumber() bool {
-	return t.is(Int, Bool, Pointer, KStack, UStack, KSym, Errno, Signal, Timestamp, MAC)
+	return t.is(Int, Bool, Pointer, KStack, UStack, KSym, Errno, Signal, Syscall, Timestamp, MAC)
 }
 
-// isInt reports whether it can be calculated with.
+// isInt reports whether it supports arithmetic.
 func (t Type) isInt() bool { return t.is(Int, Bool, Pointer) }
 
-// asNumber is the type that the value of an aggregation has in expressions.
+// asNumber is the type of an aggregation's value in expressions.
 func (t Type) asNumber() Type {
 	if t.isScalarAggregate() {
 		return Type{Kind: Int, Size: 8, Signed: t.Signed}
@@ -133,17 +134,18 @@ func (t Type) asNumber() Type {
 	return t
 }
 
-// unsigned reports whether a number has no sign; truth values have one where they are
-// calculated with.
+// unsigned reports whether a number is unsigned; truth values are signed in
+// arithmetic.
 func (t Type) unsigned() bool { return t.is(Int, Pointer) && !t.Signed }
 
-// isTuple reports whether it is a tuple without names: as a key each element is a part.
+// isTuple reports whether it is a tuple without names: in a key each element is a
+// part.
 func (t Type) isTuple() bool { return t.Kind == Tuple && len(t.Names) == 0 }
 
-// isAggregate reports whether it is a map's value that is made of many.
+// isAggregate reports whether it is a map's value that aggregates values.
 func (t Type) isAggregate() bool { return t.Kind >= Count }
 
-// bytes is how many bytes a value takes in memory, a multiple of 8.
+// bytes is the size of a value in memory, a multiple of 8.
 func (t Type) bytes() int {
 	switch t.Kind {
 	case None:
@@ -168,7 +170,7 @@ func (t Type) bytes() int {
 
 func roundUp8(n int) int { return (n + 7) &^ 7 }
 
-// offset is where element i of a tuple begins.
+// offset is the offset of element i of a tuple.
 func (t Type) offset(i int) (n int) {
 	for _, e := range t.Elems[:i] {
 		n += e.bytes()
@@ -176,10 +178,20 @@ func (t Type) offset(i int) (n int) {
 	return n
 }
 
-// equal reports whether values can be copied as they are.
+// equal reports whether values can be copied without conversion.
 func (t Type) equal(u Type) bool {
 	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && (t.Kind == Array || sameC(t.C, u.C)) && slices.Equal(t.Names, u.Names) &&
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
+}
+
+// elementFor returns the element of a tuple for element i of t: in a record the one
+// of that name.
+func (t Type) elementFor(other Type, i int) (j int, ok bool) {
+	if len(other.Names) == 0 {
+		return i, len(t.Names) == 0
+	}
+	j = slices.Index(t.Names, other.Names[i])
+	return j, j >= 0
 }
 
 // unify returns the type that holds values of both, and whether there is one.
@@ -190,7 +202,8 @@ func unify(t, u Type) (Type, bool) {
 	case u.Kind == None:
 		return t, true
 	case t.Kind == Int && u.Kind == Int:
-		// One of them becomes the other's: what is first says so, but for room.
+		// One is converted to the other: the first one determines the type, except
+		// for its size.
 		if u.Size > t.Size {
 			t.Size = u.Size
 		}
@@ -206,13 +219,16 @@ func unify(t, u Type) (Type, bool) {
 		t.Size = max(t.Size, u.Size)
 		return t, true
 	case t.Kind == Tuple:
-		if len(t.Elems) != len(u.Elems) || !slices.Equal(t.Names, u.Names) {
+		if len(t.Elems) != len(u.Elems) || len(t.Names) != len(u.Names) {
 			return t, false
 		}
 		elems := make([]Type, len(t.Elems))
 		for i := range elems {
-			var ok bool
-			if elems[i], ok = unify(t.Elems[i], u.Elems[i]); !ok {
+			j, ok := u.elementFor(t, i)
+			if !ok {
+				return t, false
+			}
+			if elems[i], ok = unify(t.Elems[i], u.Elems[j]); !ok {
 				return t, false
 			}
 		}

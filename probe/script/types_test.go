@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// words are numbers one behind the other as memory has them.
+// words are consecutive numbers as in memory.
 func words(v ...uint64) string {
 	var b []byte
 	for _, x := range v {
@@ -39,8 +39,8 @@ func readFile() []hit {
 	return []hit{h, r}
 }
 
-// nested are structures without bytes, each of many of the one before.
-func nested(n int) string {
+// nestStructs are structures without bytes, each of many of the one before.
+func nestStructs(n int) string {
 	s, names := "struct s0 { char a[0]; }; ", ""
 	for i := range 1000 {
 		names += fmt.Sprintf(", a%d", i)
@@ -98,7 +98,7 @@ func TestTypes(t *testing.T) {
 			"(32, 8, 4, 6, 12, 16, 24, MORE)", ""},
 		{`struct odd { unsigned long a:61; int b:7; char name[5]; } ` + enter + `$o = (struct odd *)(arg0 + 0x68); print(($o->a, $o->b)); print(*$o); }`, "(1729382256910270469, 0)\n{ .a = 1729382256910270469, .b = 0, .name =  }", ""},
 		{`struct s { char name[4]; }; kprobe:vfs_read { print(((struct s *)args.file->f_path.dentry->d_name.name)->name); }`, "pass", ""},
-		{nested(7) + ` BEGIN { print((sizeof(struct s6), offsetof(struct s6, a))); }`, "(0, 0)", ""},
+		{nestStructs(7) + ` BEGIN { print((sizeof(struct s6), offsetof(struct s6, a))); }`, "(0, 0)", ""},
 		{enter + `$d = args.file->f_path.dentry; print(container_of(&$d->d_name, struct dentry, d_name) == $d); print(&args.file->f_path.dentry); print((&$d->d_name)->len); print(&$d->d_iname); print(container_of(args.file, struct file, f_path)); print(&$d->d_iname[1]); }`,
 			"true\n0x10048\n6\n0x20038\n0xffc0\n0x20039", ""},
 		{`struct A { uint8_t m[6]; uint16_t h[2]; } ` + enter + `$a = (struct A *)(arg0 + 0x40); print(buf($a->m)); print(buf($a->m, 3)); $l = $a->h; print(buf($l)); $d = args.file->f_path.dentry; print(buf($d->d_iname, 9)); print(buf(&$d->d_iname, 2)); }`,
@@ -109,7 +109,7 @@ func TestTypes(t *testing.T) {
 		{enter + `@[(n=comm, c=args.count)] = count(); @m[1, (z=2)] = (one=1, f=*(struct pair *)(arg0 + 0x40)); print(@m[1, (z=2)].f.a); $r = (a="x",); $r = (a="longer"); print($r == (a="longer")); }`,
 			"36864\ntrue\n\n\n@[{ .n = cat, .c = 100 }]: 1\n@m[1, { .z = 2 }]: { .one = 1, .f = { .a = 36864, .b = 131072 } }", ""},
 		// Tuples.
-		{`BEGIN { $t = (1, ("a", -2)); print(($t == (1, ("a", -2)), $t != (1, ("b", -2)), $t.1.1, $t[0])); let $x: uint16 = 65537; print($x); let $y: int8; $y = 200; print($y); $y -= 100; print($y); let $p: struct file *; print($p); }`, "(true, true, -2, 1)\n1\n-56\n100\n0x0", ""},
+		{`BEGIN { $t = (1, ("a", -2)); print(($t == (1, ("a", -2)), $t != (1, ("b", -2)), $t.1.1, $t[0])); let $n = 65537; let $x: uint16 = $n; print($x); let $y: int8; $n = 200; $y = $n; print($y); $y -= 100; print($y); let $p: struct file *; print($p); }`, "(true, true, -2, 1)\n1\n-56\n100\n0x0", ""},
 	} {
 		hits := readFile()
 		hits = append(hits, hit{fn: "get_dentry", args: [6]uint64{0xf00000001, 0x701, 0x101, 0x341, 0xfffe}, memory: hits[0].memory})

@@ -18,7 +18,7 @@ import (
 
 func word(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// bufferOf is what a buffer has.
+// bufferOf is the contents of a buffer.
 func bufferOf(data []byte) []byte { return data[8:][:min(word(data), uint64(len(data)-8))] }
 
 // stringOf is a string up to its final zero.
@@ -33,7 +33,7 @@ func stringOf(data []byte) string {
 func (p *Printer) text(t Type, data []byte) string {
 	switch t.Kind {
 	case Int:
-		if name := t.enumerated(word(data)); name != "" {
+		if name := t.enumeratorName(word(data)); name != "" {
 			return name
 		}
 		if t.Signed {
@@ -56,6 +56,8 @@ func (p *Printer) text(t Type, data []byte) string {
 		return errorText(int64(word(data)))
 	case Signal:
 		return signalText(int64(word(data)))
+	case Syscall:
+		return syscallText(int64(word(data)))
 	case Timestamp:
 		return strftime(t.Format, p.wall(int64(word(data))))
 	case Inet:
@@ -73,7 +75,7 @@ func (p *Printer) text(t Type, data []byte) string {
 	return "null"
 }
 
-// inetText is an address as its family writes it.
+// inetText is an address in the notation of its family.
 func inetText(data []byte) string {
 	if word(data) == unix.AF_INET6 {
 		return netip.AddrFrom16([16]byte(data[8:24])).String()
@@ -81,10 +83,10 @@ func inetText(data []byte) string {
 	return netip.AddrFrom4([4]byte(data[8:12])).String()
 }
 
-// wall is when the clock of nsecs said that.
+// wall is the wall-clock time of a time on the clock of nsecs.
 func (p *Printer) wall(ns int64) time.Time { return time.Unix(0, p.s.epoch+ns) }
 
-// elements prints what is in a tuple, without its parentheses.
+// elements prints the elements of a tuple, without its parentheses.
 func (p *Printer) elements(t Type, data []byte) string {
 	var parts []string
 	for i, e := range t.Elems {
@@ -137,7 +139,7 @@ func (p *Printer) jsonKey(t Type, data []byte) string {
 	return strings.Join(parts, ",")
 }
 
-// jsonText is a string of JSON; what is no text is replaced.
+// jsonText is a JSON string; bytes that are not text are replaced.
 func jsonText(s string) string {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, string(utf8.RuneError))
@@ -168,8 +170,8 @@ func jsonUint(v uint64) string {
 	return s
 }
 
-// errorTexts are those of bpftrace's strerror that Go's package syscall has in other words,
-// by number: what is not here is the same but for the first letter.
+// errorTexts are the texts of bpftrace's strerror that differ from Go's package
+// syscall, by number: all others are equal except for the case of the first letter.
 var errorTexts = map[unix.Errno]string{
 	unix.EIO:       "I/O error",
 	unix.EBADF:     "Bad file number",
@@ -193,7 +195,7 @@ var errorTexts = map[unix.Errno]string{
 	unix.EHWPOISON: "Memory page has hardware error",
 }
 
-// errorText is what strerror says of a number.
+// errorText is the text of strerror.
 func errorText(n int64) string {
 	if n == 0 {
 		return "Success"
@@ -208,7 +210,7 @@ func errorText(n int64) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// signalText is what strsignal says of a number.
+// signalText is the text of strsignal.
 func signalText(n int64) string {
 	switch {
 	case n >= 34 && n <= 64:

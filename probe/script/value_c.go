@@ -12,26 +12,27 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
-// maxParts bounds how many members and elements of a value are printed: unions of unions
-// in a guest's types could have any number.
+// maxParts bounds the members and elements of a value that are printed: unions of
+// unions in a guest's types could have any number.
 const maxParts = 4096
 
-// cutOff stands for what is behind maxParts.
+// cutOff replaces the parts after maxParts.
 const cutOff = "..."
 
-// cPrinter prints a value as C has it, of which left parts may yet be printed.
+// cPrinter prints a value in C's syntax; left is the number of parts that may still
+// be printed.
 type cPrinter struct {
 	*Printer
 	json  bool
 	left  int
 	lines bool // each member of a structure in a line of its own, strings in quotes
-	depth int  // how many structures are around
+	depth int  // the number of enclosing structures
 
-	symbolAt func(uint64) string // what an address is of, or ""; nil: it is not shown
+	symbolAt func(uint64) string // describes the target of an address, or ""; nil: not shown
 }
 
-// CValue prints a value of a guest's type, of which data are the bytes: with json as JSON, else
-// as C would write it, a line for each member of a structure.
+// CValue prints a value of a guest's type, with its bytes in data: with json as JSON,
+// otherwise as C would write it, a line for each member of a structure.
 func CValue(t btf.Type, data []byte, json bool) string {
 	of := &Path{Type: t}
 	if json {
@@ -53,7 +54,7 @@ func (p *Printer) cValue(t Type, data []byte, json bool) string {
 
 func (c *cPrinter) value(t Type, data []byte) string {
 	if c.left--; c.left < 0 {
-		return c.no(cutOff)
+		return c.placeholder(cutOff)
 	}
 	if t.Kind == Array && t.C != nil {
 		return c.number(t, data, 0, 0)
@@ -64,10 +65,10 @@ func (c *cPrinter) value(t Type, data []byte) string {
 		e := t.Elems[0]
 		for i := range t.Depth {
 			if c.left <= 0 {
-				parts = append(parts, c.no(cutOff))
+				parts = append(parts, c.placeholder(cutOff))
 				break
 			}
-			parts = append(parts, c.part(e, data, uint64(8*i*e.inC()), 0))
+			parts = append(parts, c.part(e, data, uint64(8*i*e.sizeInC()), 0))
 		}
 		return "[" + strings.Join(parts, ",") + "]"
 	case Struct:
@@ -100,8 +101,8 @@ func (c *cPrinter) value(t Type, data []byte) string {
 	return text
 }
 
-// number prints a number that is an Array here: of so many bits where it is a bit field, which begins
-// at a bit of data.
+// number prints a number that is an Array here; for a bit field, the width bits from
+// bit on.
 func (c *cPrinter) number(t Type, data []byte, bit, width uint64) string {
 	if f, ok := t.C.(*btf.Float); ok {
 		format, _ := formatOf(f)
@@ -125,14 +126,14 @@ func (c *cPrinter) number(t Type, data []byte, bit, width uint64) string {
 	return v.String()
 }
 
-// members prints those of a structure that begins at a bit, and of the anonymous ones in
-// it.
+// members prints the members of a structure that begins at a bit, and those of the
+// anonymous ones in it.
 func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string) {
 	ms, _ := types.Members(t)
 	for _, m := range ms {
 		if c.left <= 0 {
 			if c.json {
-				*parts = append(*parts, c.no(cutOff)+": true")
+				*parts = append(*parts, c.placeholder(cutOff)+": true")
 			} else {
 				*parts = append(*parts, cutOff)
 			}
@@ -153,24 +154,24 @@ func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string)
 	}
 }
 
-// no stands for a value that is not printed.
-func (c *cPrinter) no(sign string) string {
+// placeholder replaces a value that is not printed.
+func (c *cPrinter) placeholder(sign string) string {
 	if c.json {
 		return jsonText(sign)
 	}
 	return sign
 }
 
-// part prints a value that begins at a bit, of so many bits where it is a bit field.
+// part prints a value that begins at bit, and has width bits if it is a bit field.
 func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
-	n := uint64(t.inC())
+	n := uint64(t.sizeInC())
 	if width > 0 {
 		n = (bit%8 + width + 7) / 8
 	}
 	at := bit / 8
 	wide := t.Kind == Array && t.C != nil
 	if at+n > uint64(len(data)) || width > 0 && bit%8+width > 64 && !wide {
-		return c.no("?") // types that are damaged
+		return c.placeholder("?") // damaged types
 	}
 	raw := data[at : at+n]
 	if wide && width > 0 {
@@ -182,7 +183,7 @@ func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 	case String:
 		return c.value(t, append(slices.Clone(raw), 0))
 	case Void:
-		return c.no("?")
+		return c.placeholder("?")
 	}
 	var b [8]byte
 	copy(b[:], raw)
@@ -199,8 +200,8 @@ func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 	return c.value(t, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// enumerated returns the name that an enumeration has for a number, or "".
-func (t Type) enumerated(v uint64) string {
+// enumeratorName returns an enumeration's name for a number, or "".
+func (t Type) enumeratorName(v uint64) string {
 	e, ok := t.C.(*btf.Enum)
 	if !ok {
 		return ""

@@ -4,33 +4,34 @@ package script
 type MapValues struct {
 	Name     string
 	Keyed    bool
-	Elements []MapValue // as they are printed
-	Other    int        // elements that are none: texts, tuples, series
+	Elements []MapValue // in print order
+	Other    int        // elements that are not numbers: texts, tuples, series
 }
 
 // MapValue is an element of a map: a number, count and sum of stats(), or a histogram.
 type MapValue struct {
-	Key       string // its parts as JSON has them, of any bytes; "" in a map without
+	Key       string // its parts in JSON, of any bytes; "" in a map without keys
 	Number    float64
-	Stats     bool // Count and Sum are meant
+	Stats     bool // use Count and Sum
 	Count     uint64
 	Sum       float64
-	Histogram []Bucket // not nil: is meant
+	Histogram []Bucket // not nil: use this
 }
 
-// Bucket is one of a histogram, of those that are in use and the empty one below, by which the first begins.
+// Bucket is one of the buckets in use of a histogram, or the empty one below them,
+// which is the lower bound of the first.
 type Bucket struct {
-	Max   float64 // the last that is in it
-	Open  bool    // there is none
+	Max   float64 // the largest value in it
+	Open  bool    // it has no upper bound
 	Count uint64
 }
 
-// Values are all maps as they are now, with what a float64 has of their numbers.
+// Values returns the current contents of all maps, with float64 precision.
 func (p *Printer) Values() (out []MapValues) {
 	for _, m := range p.s.c.maps {
 		es := p.entries(m)
-		if m.keyed == 1 && len(es) > 0 && !p.zeroed[m] && es[0].nothing() {
-			continue // as it is not printed
+		if m.keyed == 1 && len(es) > 0 && !p.zeroed[m] && es[0].unchanged() {
+			continue // it is not printed
 		}
 		v := MapValues{Name: m.name, Keyed: m.keyed == 2}
 		for _, e := range es {
@@ -49,7 +50,7 @@ func (p *Printer) Values() (out []MapValues) {
 	return out
 }
 
-// measure returns what an element is in numbers, if anything.
+// measure returns an element as numbers, if possible.
 func (m *mapDef) measure(e *entry) (x MapValue, ok bool) {
 	t := m.value
 	switch {
@@ -62,7 +63,7 @@ func (m *mapDef) measure(e *entry) (x MapValue, ok bool) {
 			for i := max(lo-1, 0); i <= hi; i++ {
 				b := Bucket{Count: counts[i]}
 				if b.Max, b.Open = lastOf(t, i); i < lo && b.Max == -1 {
-					continue // who reads histograms takes 0 for where the first begins
+					continue // readers of histograms assume that the first one begins at 0
 				}
 				x.Histogram = append(x.Histogram, b)
 			}
@@ -81,7 +82,7 @@ func (m *mapDef) measure(e *entry) (x MapValue, ok bool) {
 	return x, false
 }
 
-// lastOf is the last value that a bucket has; open says that there is none.
+// lastOf is the largest value of a bucket; open says that it has no upper bound.
 func lastOf(t Type, i int) (last float64, open bool) {
 	switch {
 	case t.Kind == Hist && i == 0:

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ import (
 // bare is a Session on the built-in guest's image in plain memory: a test makes the hits.
 type bare struct {
 	*testing.T
-	*probetest.Bare
+	*probetest.Fake
 	img       *guest.Image
 	s         *session.Session
 	onModules func()
@@ -43,12 +44,17 @@ func newBare(t *testing.T) *bare {
 
 func newBareOf(t *testing.T, img *guest.Image, view func() guest.View) *bare {
 	t.Helper()
+	return newBareWith(t, img, view, session.Options{})
+}
+
+func newBareWith(t *testing.T, img *guest.Image, view func() guest.View, o session.Options) *bare {
+	t.Helper()
 	b := &bare{T: t, img: img}
 	var err error
-	if b.Bare, err = probetest.NewBare(img, 2, view); err != nil {
+	if b.Fake, err = probetest.NewFake(probetest.FakeOptions{Image: img, CPUs: 2, Still: true, Bare: true, View: view, Probe: probe.Options{OptimizeDelay: -1}}); err != nil {
 		t.Fatal(err)
 	}
-	b.s = session.New(b, session.Options{})
+	b.s = session.New(b, o)
 	t.Cleanup(func() {
 		if err := errors.Join(b.s.Close(), b.Engine().Close()); err != nil {
 			t.Error(err)
@@ -76,6 +82,30 @@ func (b *bare) apply(commands ...string) (session.Attached, error) {
 	return b.s.Attach(specs, nil)
 }
 
+// checkRefused wants an error with a code.
+func (b *bare) checkRefused(err error, code session.Code) *session.Error {
+	b.Helper()
+	e := session.ErrorOf(err)
+	if e.Code != code {
+		b.Errorf("%v: want code %s", err, code)
+	}
+	return e
+}
+
+// builtinWith returns the built-in guest's image with other names of symbols, each as long as the one before.
+func builtinWith(t *testing.T, names ...string) *guest.Image {
+	t.Helper()
+	elf := builtin.ELF()
+	for i := 0; i+1 < len(names); i += 2 {
+		elf = bytes.ReplaceAll(elf, []byte("\x00"+names[i]+"\x00"), []byte("\x00"+names[i+1]+"\x00"))
+	}
+	img, err := guest.ParseELF(elf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
 // defs returns the definitions that are attached, by number.
 func (b *bare) defs() (out []string) {
 	for i := range b.s.Infos(b.s.Probes()) {
@@ -100,7 +130,7 @@ func (b *bare) clean() {
 	}
 	for _, user := range []bool{false, true} {
 		for _, r := range b.img.Text(user) {
-			if text, err := b.At(r.Start, int(r.End-r.Start)); err != nil || string(text) != string(b.img.Code(r.Start, len(text))) {
+			if text, err := b.BytesAt(r.Start, int(r.End-r.Start)); err != nil || string(text) != string(b.img.Code(r.Start, len(text))) {
 				b.Errorf("the text at %v is not what it was: %v", r.Start, err)
 			}
 		}
@@ -110,7 +140,7 @@ func (b *bare) clean() {
 // next returns the next event, and its record as text.
 func (b *bare) next(sub *session.Subscription) (event.Event, *event.Record, string) {
 	b.Helper()
-	ev, err := sub.Next(patience.Of(b))
+	ev, err := sub.Next(patience.Context(b))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -167,10 +197,40 @@ func TestListsOfCommands(t *testing.T) {
 				t.Errorf("the answer has %d probes, want %d", len(list.Probes), len(tc.want))
 			}
 			b.clean()
-			if n := session.Left(b.s); n != 0 {
+			if n := session.CountLeft(b.s); n != 0 {
 				t.Errorf("%d names and events are left", n)
 			}
 		})
+	}
+}
+
+// TestCheck: Check rejects the same as Attach, with the same texts, and has no
+// lasting effect.
+func TestCheck(t *testing.T) {
+	for _, spec := range []session.Spec{
+		{Def: "p:a vfs_read a=%di"}, {Def: "p:a vfs_*"}, {Def: "p:a nowhere"}, {Def: "p:a vfs_read+1"}, {Def: "p:a blacklisted_fn"}, {Def: "p:kept do_fork x=%di"},
+		{Def: "r:a vfs_read $retval"}, {Def: "r:a vfs_read+4"}, {Def: "r:a vfs_read", AtRets: true}, {Def: "p:a vfs_read", Args: 2}, {Def: "p:a vfs_read", Filter: "x > 1"},
+		{Def: "w:a w@vfs_bytes_read:8"}, {Def: "w:a w@vfs_bytes_read:3"}, {Def: "w:a r@vfs_bytes_read"}, {Def: "w:a w@nowhere"}, {Def: "w:a x@vfs_read", Emulate: true},
+		{Def: "w:a w@vfs_bytes_read:8", Emulate: true}, {Def: "w:a w@vfs_bytes_read", Post: true}, {Def: "-:kept"}, {Def: "-:nope"}, {Def: ""}, {Def: "q"},
+	} {
+		b := newBare(t)
+		b.attach("p:kept schedule")
+		n, check := b.s.Check(spec)
+		if d := cmp.Diff([]string{"p:kprobes/kept schedule"}, b.defs()); d != "" {
+			t.Errorf("%+v: after the check (-want +got):\n%s", spec, d)
+		}
+		list, err := b.s.Attach([]session.Spec{spec}, nil)
+		text := func(err error) string {
+			if err == nil {
+				return ""
+			}
+			e := session.ErrorOf(err)
+			return fmt.Sprintf("%s %s %s: %s (%s)", e.Code, e.Errno, e.Syntax, e.Text, e.Detail)
+		}
+		if text(check) != text(err) || n != len(list.Probes) {
+			t.Errorf("%+v: checked %d, %v; attached %d, %v", spec, n, check, len(list.Probes), err)
+		}
+		b.clean()
 	}
 }
 
@@ -248,8 +308,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestPatternsForPlaces: a pattern stands for functions, each of which has a probe or is
-// told.
+// TestPatternsForPlaces: each function that matches a pattern either has a probe or
+// is reported.
 func TestPatternsForPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		def  string
@@ -438,8 +498,8 @@ func newSlid(t *testing.T) (b *bare, v *slidView, at guest.Symbol) {
 	return newBareOf(t, img, func() guest.View { return v }), v, at
 }
 
-// TestLocatedAgain: what definitions read by name is where the name is in each boot, in their
-// arguments and filters; counts go on.
+// TestLocatedAgain: names in the arguments and filters of definitions refer to the
+// addresses of each boot; counts continue.
 func TestLocatedAgain(t *testing.T) {
 	b, v, at := newSlid(t)
 	sub := b.s.Subscribe(func(ev event.Event) bool { return session.ProbeOf(ev).Name() == "kprobes/v" }, event.Queue{}, session.AllEvents)

@@ -13,86 +13,103 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// change is what one request does to the probes: definitions and deletions, in their
-// order, each of which sees what those before it have done. All of it happens or
-// nothing; store.changes is held from its beginning to its end.
+// change is the effect of one request on the probes: definitions and deletions, in
+// their order, each of which sees the effects of those before it. Either all of it
+// happens or nothing; Session.changes is held throughout.
 type change struct {
 	st  *Session
-	own *Owner  // the stream that it is for, or nil
-	obj *Object // whose programs' places it is about, or nil
-	dry bool    // nothing comes of it: what registering would refuse is refused at once
+	own *Owner  // the stream of the request, or nil
+	obj *Object // the object whose programs' places these are, or nil
+	dry bool    // a check only: reject at once what registration would reject
 
-	come    []*Probe       // probes that are new
-	command map[*Probe]int // of those: which command each is of
+	come    []*Probe       // new probes
+	command map[*Probe]int // of those: the index of each one's command
 
-	// Those by name, as the index has the others, as far as a deletion has asked for it.
+	// Those by name, in the form of the index, once a deletion needs it.
 	named map[string][]*Probe
-	known int // how many of come are in named
+	known int // number of probes in come that are in named
 
-	leave   []*Probe // probes that go
+	leave   []*Probe // probes to remove
 	leaving map[*Probe]bool
 
 	skipped []Skipped
 }
 
-// newChange returns a change that has done nothing yet. Callers hold changes.
+// newChange returns an empty change. Callers hold changes.
 func (st *Session) newChange(own *Owner, obj *Object) *change {
 	return &change{st: st, own: own, obj: obj, command: map[*Probe]int{}, named: map[string][]*Probe{}, leaving: map[*Probe]bool{}}
 }
 
 // Attached is the result of Attach.
 type Attached struct {
-	Probes   []*Probe  // that were attached, by number
-	Detached []Info    // that deletions have detached, in their final state
+	Probes   []*Probe  // the attached probes, by number
+	Detached []Info    // probes detached by deletions, in their final state
 	Skipped  []Skipped // places that a pattern has left out
 }
 
-// Skipped is a definition for one of the functions that a pattern matches, and why that was left out.
+// Skipped is a definition for one of the functions that a pattern matches, and why it
+// was left out.
 type Skipped struct {
 	Def string
 	Err *Error
 }
 
-// Attach attaches the probes of definitions, and detaches those that deletions name, in their order: all of it, or nothing. With an
-// owner, which must be a new one, the probes without Spec.Stay are the owner's; owner may be nil. The Index of an *Error says which definition was refused. An error beside
-// attached probes says that the code of a detached probe could not be restored.
+// Attach attaches the probes of definitions, and detaches those named by deletions,
+// in their order: all of it, or nothing. With an owner, which must be a new one, the
+// probes without Spec.Stay are the owner's; owner may be nil. The Index of an *Error
+// says which definition was rejected. An error together with attached probes says
+// that the code of a detached probe could not be restored.
 func (st *Session) Attach(specs []Spec, owner *Owner) (Attached, error) {
-	return st.apply(specs, owner, nil)
+	orders := make([]order, len(specs))
+	for i, spec := range specs {
+		orders[i] = newOrder(spec)
+	}
+	return st.apply(orders, owner, nil)
 }
 
-// Check does all that Attach does for one definition except what the guest sees of it, and returns how many probes it would be.
+// order is one command of a change, with its options.
+type order struct {
+	cmd  *event.Command
+	spec Spec // Def is the text of cmd, for errors
+}
+
+// newOrder reads the command of a Spec.
+func newOrder(spec Spec) order { return order{event.ReadCommand(spec.Def), spec} }
+
+// Check does everything Attach does for one definition except changing the guest, and
+// returns the number of probes.
 func (st *Session) Check(spec Spec) (int, error) {
-	if err := st.change(); err != nil {
+	if err := st.lockChanges(); err != nil {
 		return 0, err
 	}
 	defer st.changes.Unlock()
 	c := st.newChange(nil, nil)
 	c.dry = true
 	defer c.undo()
-	if err := c.carryOut(0, spec); err != nil {
+	if err := c.carryOut(0, newOrder(spec)); err != nil {
 		return 0, err
 	}
 	return len(c.come), nil
 }
 
-// apply is Attach. Where obj is not nil, specs are the places of its programs.
-func (st *Session) apply(specs []Spec, own *Owner, obj *Object) (list Attached, err error) {
-	if slices.ContainsFunc(specs, func(s Spec) bool { return s.Stack }) {
-		_, _ = st.source() // takes a second, which the first hit should not
+// apply is Attach. If obj is not nil, orders are the places of its programs.
+func (st *Session) apply(orders []order, own *Owner, obj *Object) (list Attached, err error) {
+	if slices.ContainsFunc(orders, func(o order) bool { return o.spec.Stack }) {
+		_, _ = st.source() // takes a second, which would delay the first hit
 	}
-	if err := st.change(); err != nil {
+	if err := st.lockChanges(); err != nil {
 		return list, err
 	}
 	defer st.changes.Unlock()
 	c := st.newChange(own, obj)
-	for i, spec := range specs {
-		err := c.carryOut(i, spec)
+	for i, o := range orders {
+		err := c.carryOut(i, o)
 		if st.closed.Load() {
 			err = ErrClosed
 		}
 		if err != nil {
 			c.undo()
-			return list, atIndex(err, i)
+			return list, indexError(err, i)
 		}
 	}
 	if err := c.register(); err != nil {
@@ -116,56 +133,61 @@ func (st *Session) apply(specs []Spec, own *Owner, obj *Object) (list Attached, 
 	return list, err
 }
 
-// carryOut carries out one command, except on the guest.
-func (c *change) carryOut(i int, spec Spec) error {
+// carryOut carries out one command, except for changing the guest.
+func (c *change) carryOut(i int, o order) error {
+	cmd, spec := o.cmd, o.spec
 	switch {
-	case spec.Def != "" && event.IsBlank(spec.Def):
+	case spec.Def != "" && cmd.IsBlank():
 		return nil
-	case event.IsDeletion(spec.Def):
-		return c.deletion(spec)
+	case cmd.IsDeletion():
+		return c.deletion(cmd)
 	}
-	if pattern := event.Glob(spec.Def); pattern != "" && c.obj == nil {
-		return c.glob(i, spec, pattern)
+	if pattern := cmd.Pattern(); pattern != "" && c.obj == nil {
+		return c.glob(i, spec, cmd)
 	}
-	if at, ok := event.InSource(spec.Def); ok && c.obj == nil {
-		return c.inSource(i, spec, at)
+	if at, ok := cmd.SourcePlace(); ok && c.obj == nil {
+		return c.makeInSource(i, spec, cmd, at)
 	}
-	return c.define(i, spec, "", false)
+	return c.define(i, spec, expansion{cmd: cmd}, false)
 }
 
-// glob makes probes of the functions that a pattern stands for, except functions that cannot
-// be probed.
-func (c *change) glob(i int, spec Spec, pattern string) error {
-	if err := guest.CheckGlob(pattern); err != nil {
-		return event.NoPlace(spec.Def, err.Error())
+// glob makes probes of the functions that match a command's pattern, except functions
+// that cannot be probed.
+func (c *change) glob(i int, spec Spec, cmd *event.Command) error {
+	if err := cmd.CheckPattern(); err != nil {
+		return err
 	}
-	var defs []placed
+	pattern := cmd.Pattern()
+	var defs []expansion
 	seen := map[guest.GVA]bool{} // a function may have several names
 	for _, sym := range c.st.guest.Image().Match(pattern) {
 		if linux.IsPadding(sym.Name) && !linux.IsPadding(pattern) {
-			continue // each function of a kernel may have some, which can never be probed
+			continue // each function of a kernel may have such symbols, which can never be probed
 		}
 		if sym.Kind == guest.SymFunc && !seen[sym.Addr] {
 			seen[sym.Addr] = true
-			defs = append(defs, placed{def: event.OfFunction(spec.Def, sym.Name)})
+			defs = append(defs, expansion{cmd: cmd.OfFunction(sym.Name)})
 		}
 	}
-	return c.each(i, spec, defs, fmt.Sprintf("no function that matches %q can be probed", pattern))
+	return c.makeEach(i, spec, cmd, defs, fmt.Sprintf("no function that matches %q can be probed", pattern))
 }
 
-// placed is a definition for one of the places that another one stands for, and the
-// function that it is about there, "" for the one that the code is of.
-type placed struct{ def, in string }
+// expansion is a definition at one of the places of another one, and the function
+// that it is about there, "" for the function that the code is in.
+type expansion struct {
+	cmd *event.Command
+	in  string
+}
 
-// each makes probes of the definitions that one stands for, except those that cannot be attached;
-// none says that this was all of them.
-func (c *change) each(i int, spec Spec, defs []placed, none string) error {
+// makeEach makes probes of the definitions that a command expands to, except those
+// that cannot be attached; none says that this was all of them.
+func (c *change) makeEach(i int, spec Spec, cmd *event.Command, defs []expansion, none string) error {
 	var first error
 	before := len(c.come)
 	for _, x := range defs {
 		of := spec
-		of.Def = x.def
-		err := c.define(i, of, x.in, true)
+		of.Def = x.cmd.String()
+		err := c.define(i, of, x, true)
 		if c.st.closed.Load() {
 			return ErrClosed
 		}
@@ -185,41 +207,48 @@ func (c *change) each(i int, spec Spec, defs []placed, none string) error {
 		return nil
 	}
 	if first == nil {
-		_, first = event.ParseIn(spec.Def, c.st.scope("")) // there is no such symbol
+		_, first = cmd.Define(c.st.scope("")) // there is no such symbol
 	}
 	e := *ErrorOf(first)
+	if len(defs) == 1 || e.Code == CodeBadDefinition { // the places are not the cause
+		return &e
+	}
 	e.Detail = strings.TrimPrefix(e.Detail+"; "+none, "; ")
 	return &e
 }
 
-// define makes the probe of a definition, or its probes. Where check is set what
-// registering it would refuse is refused at once.
-func (c *change) define(i int, spec Spec, in string, check bool) error {
-	if spec.AtRets {
-		return c.atRets(i, spec, check)
+// define makes the probe of a definition, or its probes. If check is set, definitions
+// that registration would reject are rejected at once.
+func (c *change) define(i int, spec Spec, x expansion, check bool) error {
+	def, err := x.cmd.Define(c.st.scope(x.in))
+	switch {
+	case err != nil:
+		return err
+	case spec.AtRets:
+		return c.makeAtRets(i, spec, def, check)
 	}
-	return c.add(i, &Probe{spec: spec, in: in}, check)
+	return c.add(i, &Probe{spec: spec, in: x.in}, def, check)
 }
 
-// add makes a the probe of its definition.
-func (c *change) add(i int, a *Probe, check bool) error {
-	if len(c.st.snapshot())+len(c.come) >= MaxProbes {
-		return &Error{Code: CodeTooMany, Errno: syscall.ENOSPC, Text: fmt.Sprintf("more than %d probes", MaxProbes)}
+// add makes a the probe of a definition.
+func (c *change) add(i int, a *Probe, def *event.Def, check bool) error {
+	if len(c.st.snapshot())+len(c.come) >= maxProbes {
+		return &Error{Code: CodeTooMany, Errno: syscall.ENOSPC, Text: fmt.Sprintf("more than %d probes", maxProbes)}
 	}
 	a.owner, a.stay = c.own, c.own == nil || a.spec.Stay
+	a.runs = &definitionProgram{}
 	if c.obj != nil {
-		a.object, a.prog = c.obj, c.obj.loaded.Programs[i]
+		a.object, a.runs = c.obj, &objectProgram{c.obj, c.obj.loaded.Programs[i]}
 	}
-	err := c.st.compile(a)
+	err := c.st.compile(a, def)
 	if err == nil && (check || c.dry) {
-		if _, err = c.st.engine.Check(a.probe); err != nil {
-			err = a.def.Refused(err)
+		err = a.on.check(c.st.engine)
+		if err != nil {
+			err = a.def.RefusalError(err)
 		}
 	}
-	if err == nil && a.prog != nil {
-		c.st.attachProgram(a)
-	} else if err == nil {
-		err = c.st.define(a)
+	if err == nil {
+		err = a.runs.attach(&c.st.attacher, a)
 	}
 	if err != nil {
 		c.st.discard(a)
@@ -230,21 +259,21 @@ func (c *change) add(i int, a *Probe, check bool) error {
 	return nil
 }
 
-// called returns the probes of a name, of before and those that are new.
-func (c *change) called(name string) []*Probe {
+// probesByName returns the probes of a name, existing and new ones.
+func (c *change) probesByName(name string) []*Probe {
 	for ; c.known < len(c.come); c.known++ {
 		a := c.come[c.known]
 		for _, n := range a.names() {
 			c.named[n] = append(c.named[n], a)
 		}
 	}
-	return append(slices.Clip(c.st.index.called(name)), c.named[name]...)
+	return append(slices.Clip(c.st.index.probesByName(name)), c.named[name]...)
 }
 
-// deletion takes away what a deletion matches: probes that stay, and those that come
-// with the same request.
-func (c *change) deletion(spec Spec) error {
-	x, err := event.ParseDeletion(spec.Def)
+// deletion removes the probes that match a deletion: existing ones, and new ones of
+// the same request.
+func (c *change) deletion(cmd *event.Command) error {
+	x, err := cmd.Deletion()
 	if err != nil {
 		return err
 	}
@@ -259,7 +288,7 @@ func (c *change) deletion(spec Spec) error {
 		key = x.Group + "/" + x.Event
 	}
 	found := false
-	for _, a := range c.called(key) {
+	for _, a := range c.probesByName(key) {
 		_, comes := c.command[a]
 		if !a.stay || c.leaving[a] || a.id == 0 && !comes || !x.Matches(a.def) {
 			continue
@@ -274,7 +303,7 @@ func (c *change) deletion(spec Spec) error {
 		c.leave, c.leaving[a] = append(c.leave, a), true
 	}
 	if !found {
-		e := *ErrorOf(x.NoMatch())
+		e := *ErrorOf(x.NoMatchError())
 		e.Code = CodeProbeNotFound
 		return &e
 	}
@@ -286,52 +315,47 @@ func (c *change) register() error {
 	st := c.st
 	c.come = slices.DeleteFunc(c.come, func(a *Probe) bool { _, ok := c.command[a]; return !ok })
 	firstID := st.lastID
-	for _, a := range c.come { // the number is there before the first hit can be
+	for _, a := range c.come { // the number must be set before the first hit
 		st.lastID++
 		a.id = st.lastID
 	}
-	// Debug registers are few: the registers of watches that go are free for new ones.
-	var watches []*Probe
-	for _, a := range c.leave {
-		if a.watch != nil {
-			watches = append(watches, a)
-		}
-	}
-	asleep, err := st.enable(watches, false)
+	// Debug registers are few: the registers of removed watches are then free for new
+	// ones.
+	asleep, err := st.enable(slices.DeleteFunc(slices.Clone(c.leave), func(a *Probe) bool { return a.def.Kind != event.KindWatch }), false)
 	if err == nil {
 		err = st.register(c.come)
 	}
 	if err != nil {
 		_, undo := st.enable(asleep, true)
 		err = errors.Join(err, undo)
-		st.lastID = firstID // the other numbers were not seen
+		st.lastID = firstID // the other numbers were not visible
 		var refused *probe.Error
 		if errors.As(err, &refused) && refused.Index < len(c.come) {
 			a := c.come[refused.Index]
-			return atIndex(a.def.Refused(err), c.command[a])
+			return indexError(a.def.RefusalError(err), c.command[a])
 		}
 		return err
 	}
 	return nil
 }
 
-// undo takes back what the commands have done so far.
+// undo reverts the commands so far.
 func (c *change) undo() {
 	for a := range c.command {
 		c.st.discard(a)
 	}
 	for _, a := range c.leave {
-		// They were together before.
+		// They were compatible before.
 		if err := c.st.events.join(a); err != nil {
 			panic("BUG: a probe does not fit its event again: " + err.Error())
 		}
 	}
 }
 
-// discard forgets a probe that is not registered.
-func (st *Session) discard(a *Probe) {
-	st.events.part(a)
-	st.dropPrograms([]*Probe{a})
+// discard drops a probe that is not registered.
+func (at *attacher) discard(a *Probe) {
+	at.events.part(a)
+	at.dropPrograms([]*Probe{a})
 	if a.source != nil {
 		a.source.Close()
 	}

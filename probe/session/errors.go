@@ -12,43 +12,44 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// Code says why a request was refused. Besides the codes of this package there are the engine's (probe.Code).
+// Code says why a request was rejected. In addition to the codes of this package
+// there are the engine's (probe.Code).
 type Code string
 
-// Codes of refusals.
+// Codes of rejections.
 const (
 	CodeBadValue      Code = "bad_value"       // an option is out of its range
-	CodeBadDefinition Code = "bad_definition"  // a definition is not one of the language
-	CodeUnavailable   Code = "unavailable"     // this kind of probe, or this guest, does not have it
+	CodeBadDefinition Code = "bad_definition"  // a definition is not valid in the language
+	CodeUnavailable   Code = "unavailable"     // this kind of probe, or this guest, does not support it
 	CodeProbeNotFound Code = "probe_not_found" // no probe has the name
 	CodeMapNotFound   Code = "map_not_found"   // no map has the name
 	CodeNameTaken     Code = "name_taken"      // another event has the name
 	CodeAmbiguousName Code = "ambiguous_name"  // several probes or maps have the name
 	CodeTooMany       Code = "too_many"        // a limit is reached
 	CodeBadObject     Code = "bad_object"      // an object file cannot be loaded
-	CodeBadScript     Code = "bad_script"      // a script does not compile, or one of its probes was refused: Err is a *script.Error
+	CodeBadScript     Code = "bad_script"      // a script does not compile, or one of its probes was rejected: Err is a *script.Error
 	CodeClosing       Code = "closing"         // the Session is closed
 )
 
-// Error is a refusal.
+// Error is a rejection.
 type Error struct {
-	Code   Code          // "": Err is not a refusal of the Session, the engine or the language
-	Errno  syscall.Errno // that Linux would have failed with; 0: none
+	Code   Code          // "": Err is not a rejection by the Session, the engine or the language
+	Errno  syscall.Errno // the errno of Linux in this case; 0: none
 	Text   string        // one line for people
 	Detail string        // what to do; may be empty
 
-	Syntax  string // the language's reason, by the kernel's name, as BAD_REG_NAME; "": it is not about the text
+	Syntax  string // the language's reason, by the kernel's name, such as BAD_REG_NAME; "": it is not about the text
 	Index   *int   // which of several definitions, from 0; nil: none
 	Command string // the definition
-	Column  *int   // in Command, bytes from 0; nil: it points nowhere
+	Column  *int   // in Command, bytes from 0; nil: no position
 
-	Err error // what it was made of; may be nil
+	Err error // the cause; may be nil
 }
 
 // ErrClosed is returned after Close.
 var ErrClosed error = &Error{Code: CodeClosing, Errno: syscall.ESHUTDOWN, Text: "the session is closed"}
 
-// ErrProbeNotFound is what errors.Is finds in errors with CodeProbeNotFound.
+// ErrProbeNotFound is found by errors.Is in errors with CodeProbeNotFound.
 var ErrProbeNotFound error = &Error{Code: CodeProbeNotFound, Errno: syscall.ENOENT, Text: "no such probe is attached"}
 
 // Error returns text, detail, errno and code in one line.
@@ -73,7 +74,7 @@ func (e *Error) Is(target error) bool {
 	return ok && e.Code != "" && t.Code == e.Code
 }
 
-// Unwrap returns what the error was made of, and the errno.
+// Unwrap returns the cause, and the errno.
 func (e *Error) Unwrap() []error {
 	var errs []error
 	if e.Err != nil {
@@ -85,8 +86,9 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// ErrorOf returns an error of this package, of the engine, of the definition language or of a script as an Error. Of any other it has no code, and
-// Err is that error.
+// ErrorOf converts an error of this package, of the engine, of the definition
+// language or of a script to an Error. For any other error Code is empty, and Err is
+// that error.
 func ErrorOf(err error) *Error {
 	var own *Error
 	if errors.As(err, &own) {
@@ -115,8 +117,8 @@ func ErrorOf(err error) *Error {
 	return &Error{Text: err.Error(), Err: err}
 }
 
-// syntaxError has the kernel's text and errno in any case, and the engine's reason, in
-// its own words after the text, where the engine refused the place.
+// syntaxError has the kernel's text and errno in any case and, if the engine rejected
+// the place, the engine's reason in its own words after the text.
 func syntaxError(e *event.SyntaxError) *Error {
 	column := e.Column
 	out := &Error{Code: CodeBadDefinition, Errno: e.Errno, Text: e.Text, Detail: e.Detail, Syntax: string(e.Code), Column: &column, Command: e.Command, Err: e}
@@ -127,8 +129,7 @@ func syntaxError(e *event.SyntaxError) *Error {
 	return out
 }
 
-// symbolError turns what the image says about a name into what the engine
-// would say.
+// symbolError turns the image's error about a name into the engine's.
 func symbolError(name string, err error) error {
 	var ambiguous *guest.AmbiguousSymbolError
 	if errors.As(err, &ambiguous) {
@@ -142,15 +143,15 @@ func badValue(format string, args ...any) error {
 	return &Error{Code: CodeBadValue, Errno: syscall.EINVAL, Text: fmt.Sprintf(format, args...)}
 }
 
-// atIndex says which definition of several an error is about.
-func atIndex(err error, i int) error {
+// indexError says which definition of several an error is about.
+func indexError(err error, i int) error {
 	e := *ErrorOf(err)
 	e.Index = &i
 	return &e
 }
 
-// ofProbe says which of several probes the engine has refused something.
-func ofProbe(err error, as []*Probe) error {
+// probeError says which of several probes the engine has rejected.
+func probeError(err error, as []*Probe) error {
 	var refused *probe.Error
 	if len(as) < 2 || !errors.As(err, &refused) || refused.Index >= len(as) {
 		return err

@@ -6,17 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// index finds the attached probes. Its lock is held for moments only, however many
-// probes there are and however many of them come or go: a lookup never waits for
-// a change. Changes are made by one goroutine at a time.
+// index finds the attached probes. Its lock is only held briefly, however many probes
+// there are and however many are added or removed: a lookup never waits for a change.
+// Changes are made by one goroutine at a time.
 type index struct {
 	mu     sync.Mutex
 	byID   map[uint64]*Probe
-	byName map[string][]*Probe // by all that attached.names has, each list by number
-	gone   chan struct{}       // closed and replaced when probes go
+	byName map[string][]*Probe // by each of Probe.names, each list by number
+	gone   chan struct{}       // closed and replaced when probes are removed
 
-	// all has them by number. What it points to is never changed, so that a listing is
-	// of one moment without the lock.
+	// all has the probes by number. The slice is never changed, so a listing is a
+	// snapshot without the lock.
 	all atomic.Pointer[[]*Probe]
 }
 
@@ -25,10 +25,10 @@ func (x *index) init() {
 	x.all.Store(new([]*Probe))
 }
 
-// atOnce bounds how many probes come or go while the lock is held once.
+// atOnce bounds the probes that are added or removed while the lock is held once.
 const atOnce = 500
 
-// add makes probes known, whose numbers are above all others.
+// add adds probes, whose numbers are above all others.
 func (x *index) add(as []*Probe) {
 	for part := range slices.Chunk(as, atOnce) {
 		x.mu.Lock()
@@ -44,7 +44,7 @@ func (x *index) add(as []*Probe) {
 	x.all.Store(&all)
 }
 
-// remove forgets probes.
+// remove removes probes.
 func (x *index) remove(as []*Probe) {
 	going, names := make(map[*Probe]bool, len(as)), map[string]bool{}
 	for _, a := range as {
@@ -58,7 +58,7 @@ func (x *index) remove(as []*Probe) {
 	x.all.Store(&all)
 	for name := range names {
 		// Lists are replaced, not changed: others may be reading them.
-		list := slices.DeleteFunc(slices.Clone(x.called(name)), isGoing)
+		list := slices.DeleteFunc(slices.Clone(x.probesByName(name)), isGoing)
 		x.mu.Lock()
 		if x.byName[name] = list; len(list) == 0 {
 			delete(x.byName, name)
@@ -77,7 +77,7 @@ func (x *index) remove(as []*Probe) {
 	x.tellLocked()
 }
 
-// tell closes what changed returns also where no probes have gone.
+// tell closes the channel returned by changed even if no probes were removed.
 func (x *index) tell() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -89,18 +89,18 @@ func (x *index) tellLocked() {
 	x.gone = make(chan struct{})
 }
 
-// snapshot returns the probes by number. It is not to be changed.
+// snapshot returns the probes by number. It must not be changed.
 func (x *index) snapshot() []*Probe { return *x.all.Load() }
 
-// changed returns a channel that is closed when probes have gone.
+// changed returns a channel that is closed when probes have been removed.
 func (x *index) changed() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.gone
 }
 
-// called returns the probes of a name, by number. It is not to be changed.
-func (x *index) called(name string) []*Probe {
+// probesByName returns the probes of a name, by number. It must not be changed.
+func (x *index) probesByName(name string) []*Probe {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.byName[name]

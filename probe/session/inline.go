@@ -2,7 +2,6 @@ package session
 
 import (
 	"fmt"
-	"strings"
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -12,33 +11,33 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// inSource makes probes of the places of the code that a place in the source stands for, except
+// makeInSource makes probes of the code addresses of a place in the source, except
 // places that cannot be probed.
-func (c *change) inSource(i int, spec Spec, at event.SourcePlace) error {
-	if strings.HasPrefix(strings.TrimSpace(spec.Def), "r") {
-		return event.NoPlace(spec.Def, "a place in the source has no return: write r FUNCTION")
+func (c *change) makeInSource(i int, spec Spec, cmd *event.Command, at event.SourcePlace) error {
+	if cmd.AtReturn() {
+		return cmd.PlaceError("a place in the source has no return: write r FUNCTION")
 	}
 	info, by, err := c.st.debugInfo()
 	if err != nil {
-		e, at := *ErrorOf(err), event.NoPlace(spec.Def, "")
+		e, at := *ErrorOf(err), cmd.PlaceError("")
 		e.Column, e.Command = &at.Column, at.Command
 		return &e
 	}
 	places, err := source.Places(info, at)
 	if err != nil {
-		return event.NoPlace(spec.Def, err.Error())
+		return cmd.PlaceError(err.Error())
 	}
 	img := c.st.guest.Image()
-	defs := make([]placed, len(places))
+	defs := make([]expansion, len(places))
 	for k, p := range places {
-		defs[k] = placed{event.AtPlace(spec.Def, source.CodePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
+		defs[k] = expansion{cmd.AtCode(source.CodePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
 	}
-	return c.each(i, spec, defs, "of the places where it is, none can be probed")
+	return c.makeEach(i, spec, cmd, defs, "of the places where it is, none can be probed")
 }
 
 // Source implements script.Target.
 func (t scriptTarget) Source(place string) (places []string, err error) {
-	at, ok := event.InSource("p " + place)
+	at, ok := event.ReadSourcePlace(place)
 	if !ok {
 		return nil, fmt.Errorf("%s: want FILE:LINE, or inline:FUNCTION", place)
 	}
@@ -58,11 +57,11 @@ func (t scriptTarget) Source(place string) (places []string, err error) {
 }
 
 // debugInfo returns the debug information of the guest's program, and its slide.
-func (st *Session) debugInfo() (*debuginfo.Info, uint64, error) {
-	info, err := st.source()
+func (at *attacher) debugInfo() (*debuginfo.Info, uint64, error) {
+	info, err := at.source()
 	if err != nil {
 		return nil, 0, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the guest's source is not known", Detail: err.Error(), Err: err}
 	}
-	by, err := source.Slide(info, st.guest.Image())
+	by, err := source.Slide(info, at.guest.Image())
 	return info, by, err
 }

@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/testing/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -32,7 +30,7 @@ func TestReturnProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	ret := caller.Addr + 0x10
-	sp := probetest.BareStack + 8<<10 + 8
+	sp := probetest.StackBase + 8<<10 + 8
 	word := binary.LittleEndian.AppendUint64(nil, uint64(ret))
 	if err := b.WriteMemory(0, sp, word); err != nil {
 		t.Fatal(err)
@@ -77,7 +75,7 @@ func TestJprobeArguments(t *testing.T) {
 	if want := "p:kprobes/j schedule a=$arg2:s32 arg3=%ax:u8 back=$stack0 arg1=$arg1 _arg3=$arg3 arg4=$arg4 arg5=$arg5 arg6=$arg6 arg7=$arg7 arg8=$arg8"; p.Kind != 'j' || p.Spec.Def != want || p.MirrorStack != 0 {
 		t.Errorf("described as %+v, want a jprobe %s", p, want)
 	}
-	sp := probetest.BareStack + 8<<10 + 8
+	sp := probetest.StackBase + 8<<10 + 8
 	var stack []byte
 	for _, w := range []uint64{0x1234, 107, 108} {
 		stack = binary.LittleEndian.AppendUint64(stack, w)
@@ -126,7 +124,7 @@ func TestJprobeMirror(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, err := b.At(end.Addr, 1); err != nil || text[0] != 0xcc {
+	if text, err := b.BytesAt(end.Addr, 1); err != nil || text[0] != 0xcc {
 		t.Errorf("no breakpoint at the mirror's end: % x, %v", text, err)
 	}
 	regs := at
@@ -177,7 +175,8 @@ func TestJprobeRefused(t *testing.T) {
 	}
 }
 
-// TestOverrideRefused: where a function cannot return early, and what was not allowed.
+// TestOverrideRefused: functions that cannot return early, and overrides that were
+// not allowed.
 func TestOverrideRefused(t *testing.T) {
 	b := newBare(t)
 	over, below := 100.5, int64(-2)
@@ -207,16 +206,37 @@ func TestOverrideRefused(t *testing.T) {
 
 // TestPartsOfProbed: the description of a probe at a function's entry has the functions that the compiler has made of it.
 func TestPartsOfProbed(t *testing.T) {
-	elf := bytes.ReplaceAll(builtin.ELF(), []byte("\x00vfs_write\x00"), []byte("\x00ab.part.0\x00"))
-	elf = bytes.ReplaceAll(elf, []byte("\x00panic\x00"), []byte("\x00ab\x00\x00\x00\x00"))
-	img, err := guest.ParseELF(elf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBareOf(t, img, nil)
+	b := newBareOf(t, builtinWith(t, "vfs_write", "ab.part.0", "panic", "ab\x00\x00\x00"), nil)
 	for def, want := range map[string]string{"p:a ab": "[ab.part.0]", "r:b ab": "[ab.part.0]", "p:c vfs_read": "[]", "p:d ab.part.0": "[]"} {
 		if got := fmt.Sprint(b.attach(def)[0].Parts); got != want {
 			t.Errorf("%s: %s, want %s", def, got, want)
 		}
+	}
+}
+
+// TestFunctionParts: where a function is missing that the compiler has made others of, the error names these.
+func TestFunctionParts(t *testing.T) {
+	b := newBareOf(t, builtinWith(t, "vfs_write", "vf.isra.0"), nil)
+	if _, err := b.apply("p:a vf"); err == nil || !strings.Contains(err.Error(), "the compiler has made vf.isra.0 of it: probe these") {
+		t.Errorf("%v", err)
+	}
+	if _, err := b.s.CompileScript("kprobe:vf { @++; }", session.ScriptOptions{}); err == nil || !strings.Contains(err.Error(), "the compiler has made vf.isra.0 of it: write kprobe:vf.isra.0") {
+		t.Errorf("%v", err)
+	}
+	b.attach("p:a vf.isra.0")
+}
+
+// TestRetsByAddress attaches to the returns of the function at an address, and says which address is in none.
+func TestRetsByAddress(t *testing.T) {
+	b := newBare(t)
+	sym, err := b.img.Lookup("vfs_read")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := b.s.Attach([]session.Spec{{Def: fmt.Sprintf("r:x %#x", uint64(sym.Addr)), AtRets: true}}, nil); err != nil || len(a.Probes) == 0 {
+		t.Error(a, err)
+	}
+	if _, err := b.s.Attach([]session.Spec{{Def: "r:y 0xffffffff70000000", AtRets: true}}, nil); err == nil || strings.Contains(err.Error(), `""`) {
+		t.Errorf("%v", err)
 	}
 }

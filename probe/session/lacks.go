@@ -10,21 +10,22 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// profiled is an image that says how its guest keeps its tasks.
+// profiled is an image that describes how its guest stores its tasks.
 type profiled interface {
 	Profile() (guest.Profile, error)
 }
 
-// lacks returns why nothing is known of a guest's tasks that a name of scripts or a helper of programs is about, and
-// how to provide it; "" where it is known. Unknown values are 0 or "" in every hit.
-func (st *Session) lacks(what script.TaskPart) (why, cure string) {
-	if !st.programs.KnowsTasks() {
+// missingReason returns why the part of a guest's tasks that a name of scripts or a
+// helper of programs needs is not known, and how to provide it; "" if it is known.
+// Unknown values are 0 or "" in every hit.
+func (at *attacher) missingReason(what script.TaskPart) (why, cure string) {
+	if !at.programs.KnowsTasks() {
 		err := guest.ErrSymbolNotFound
-		if p, ok := st.guest.Image().(profiled); ok {
+		if p, ok := at.guest.Image().(profiled); ok {
 			_, err = p.Profile()
 		}
 		switch {
-		case st.tasks() != nil:
+		case at.tasks() != nil:
 			return "the kernel's tasks are " + strings.TrimPrefix(err.Error(), "not known: "), needsBTF
 		case err == nil || errors.Is(err, guest.ErrSymbolNotFound):
 			return "the guest does not say where its tasks are", "a guest that is no Linux has an object gp_profile for it (docs/guest.md)"
@@ -35,15 +36,15 @@ func (st *Session) lacks(what script.TaskPart) (why, cure string) {
 		return "", ""
 	}
 	of := map[script.TaskPart]string{script.TaskUser: "the users of tasks", script.TaskCgroup: "the cgroups of tasks"}[what]
-	t := st.tasks()
+	t := at.tasks()
 	if t == nil {
 		return of + " are not known: the guest is no Linux", "compare pid, tid or comm"
 	}
-	users, cgroups := t.Known()
+	users, cgroups := t.KnownFeatures()
 	if what == script.TaskUser && users || what == script.TaskCgroup && cgroups {
 		return "", ""
 	}
-	for _, m := range t.Missing() {
+	for _, m := range t.MissingFeatures() {
 		if strings.HasPrefix(m, of) {
 			return m, needsBTF
 		}
@@ -51,33 +52,36 @@ func (st *Session) lacks(what script.TaskPart) (why, cure string) {
 	return of + " are not known", needsBTF
 }
 
-// needsBTF is what a Linux kernel must be built with.
+// needsBTF is the required configuration of a Linux kernel.
 const needsBTF = "a kernel with CONFIG_DEBUG_INFO_BTF and CONFIG_KALLSYMS_ALL says where they are"
 
-// tasks returns how the tasks of a Linux guest are read, or nil.
-func (st *Session) tasks() *linux.Tasks {
-	if st.opt.Tasks == nil {
+// tasks returns the reader of a Linux guest's tasks, or nil.
+func (at *attacher) tasks() *linux.Tasks {
+	if at.opt.Tasks == nil {
 		return nil
 	}
-	return st.opt.Tasks()
+	return at.opt.Tasks()
 }
 
-// Lacks implements script.Target.
-func (t scriptTarget) Lacks(what script.TaskPart) (why, cure string) { return t.st.lacks(what) }
+// MissingReason implements script.Target.
+func (t scriptTarget) MissingReason(what script.TaskPart) (why, cure string) {
+	return t.st.missingReason(what)
+}
 
-// taskHelpers are the helpers that are about the current task.
+// taskHelpers are the helpers about the current task.
 var taskHelpers = map[bpf.Helper]script.TaskPart{
 	bpf.HelperGetPIDTGID: script.TaskItself, bpf.HelperGetComm: script.TaskItself, bpf.HelperGetTask: script.TaskItself, bpf.HelperGetTaskBTF: script.TaskItself,
 	bpf.HelperGetUIDGID: script.TaskUser, bpf.HelperGetCgroupID: script.TaskCgroup, bpf.HelperUnderCgroup: script.TaskCgroup,
 }
 
-// helperLacks says what a helper of a program lacks in this guest, as program.LoadOptions wants it.
-func (st *Session) helperLacks(h bpf.Helper) string {
+// helperLacks returns what a helper of a program lacks in this guest, for
+// program.LoadOptions.
+func (at *attacher) helperLacks(h bpf.Helper) string {
 	part, ok := taskHelpers[h]
 	if !ok {
 		return ""
 	}
-	why, cure := st.lacks(part)
+	why, cure := at.missingReason(part)
 	if why == "" {
 		return ""
 	}

@@ -15,40 +15,40 @@ import (
 // MaxGlobs bounds the patterns with wildcards of one call: each is compared with the names of all probes.
 const MaxGlobs = 64
 
-// names returns all that a can be called by, besides its number: GROUP/EVENT, EVENT, and
-// with all others of the group GROUP/.
+// names returns all names of a, besides its number: GROUP/EVENT, EVENT, and, shared
+// with all others of the group, GROUP/.
 func (a *Probe) names() [3]string {
 	return [3]string{a.def.Name(), a.def.Event, a.def.Group + "/"}
 }
 
-// events are the probes of each event, for the rules that these obey. store.changes
+// events are the probes of each event, for the rules about them. Session.changes
 // guards them.
 type events map[eventKey]*event.Probes
 
-// eventKey is the identity of an event. What streams have brought and take with them is
-// apart from all else: two streams may bring the same definition.
+// eventKey is the identity of an event. Probes of streams, which end with the stream,
+// are kept separate: two streams may attach the same definition.
 type eventKey struct {
 	of      *Owner // nil: its probes stay
 	name    string // GROUP/EVENT
-	program bool   // it is of an object's program
+	program bool   // it belongs to an object's program
 }
 
 func (a *Probe) event() eventKey {
-	k := eventKey{name: a.def.Name(), program: a.prog != nil}
+	k := eventKey{name: a.def.Name(), program: a.runs.hasOwnEvents()}
 	if !a.stay {
 		k.of = a.owner
 	}
 	return k
 }
 
-// join makes a one more probe of its event, by the kernel's rules.
+// join adds a to the probes of its event, by the kernel's rules.
 func (v events) join(a *Probe) error {
 	k := a.event()
 	other := k
 	other.program = !k.program
 	err := error(nil)
 	if v[other] != nil || k.program && v[k] != nil {
-		err = a.def.Taken() // programs have events of their own
+		err = a.def.ExistsError() // programs have separate events
 	} else {
 		if v[k] == nil {
 			v[k] = &event.Probes{}
@@ -61,7 +61,7 @@ func (v events) join(a *Probe) error {
 	return nil
 }
 
-// part is the end of what join has begun; it may be called without it.
+// part reverts join; it may be called without it.
 func (v events) part(a *Probe) {
 	if a.def == nil {
 		return
@@ -74,7 +74,7 @@ func (v events) part(a *Probe) {
 	}
 }
 
-// eventExists refuses a definition that cannot be of the event that has its name.
+// eventExists rejects a definition that cannot belong to the event with its name.
 func eventExists(def *event.Def, err error) error {
 	e := *ErrorOf(err)
 	e.Code, e.Detail = CodeNameTaken, fmt.Sprintf("the event is %s; detach its probes first, or choose another name", def.Name())
@@ -84,11 +84,11 @@ func eventExists(def *event.Def, err error) error {
 	return &e
 }
 
-// called returns the probes that a client calls name: one by its number, the probes of
-// GROUP/EVENT, of EVENT where only one group has it, or all of GROUP/. Probes of
-// streams are meant where no other has the name. Once the daemon stops nothing is found,
-// and the answer is that, not that there never was such a probe.
-func (st *Session) called(name string) ([]*Probe, error) {
+// probesByName returns the probes for a client's name: one by its number, the probes
+// of GROUP/EVENT, of EVENT if only one group has it, or all of GROUP/. Probes of
+// streams are used if no other has the name. Once the daemon stops nothing is found,
+// and the error says that, instead of that there never was such a probe.
+func (st *Session) probesByName(name string) ([]*Probe, error) {
 	if st.closed.Load() {
 		return nil, ErrClosed
 	}
@@ -97,12 +97,12 @@ func (st *Session) called(name string) ([]*Probe, error) {
 			return []*Probe{a}, nil
 		}
 	}
-	found := st.index.called(name)
+	found := st.index.probesByName(name)
 	if slices.ContainsFunc(found, func(a *Probe) bool { return a.stay }) {
 		found = slices.DeleteFunc(slices.Clone(found), func(a *Probe) bool { return !a.stay })
 	}
 	if len(found) == 0 {
-		return nil, st.NotFound(name)
+		return nil, st.NotFoundError(name)
 	}
 	if !strings.Contains(name, "/") {
 		var names []string
@@ -111,14 +111,14 @@ func (st *Session) called(name string) ([]*Probe, error) {
 		}
 		slices.Sort(names)
 		if names = slices.Compact(names); len(names) > 1 {
-			return nil, ambiguous(name, names)
+			return nil, ambiguousError(name, names)
 		}
 	}
 	return found, nil
 }
 
 func (st *Session) Find(name string) (*Probe, error) {
-	as, err := st.called(name)
+	as, err := st.probesByName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (st *Session) Find(name string) (*Probe, error) {
 		for _, a := range as {
 			ids = append(ids, strconv.FormatUint(a.id, 10))
 		}
-		return nil, ambiguous(name, ids)
+		return nil, ambiguousError(name, ids)
 	}
 	return as[0], nil
 }
@@ -135,7 +135,7 @@ func (st *Session) Find(name string) (*Probe, error) {
 // maxNamed bounds how many probes an error lists.
 const maxNamed = 8
 
-func ambiguous(name string, which []string) error {
+func ambiguousError(name string, which []string) error {
 	more := ""
 	n := len(which)
 	if n > maxNamed {
@@ -147,18 +147,18 @@ func ambiguous(name string, which []string) error {
 	}
 }
 
-// noProbe says that there is no probe of that name, or, where they have all gone with the
-// daemon's end, that.
-func (st *Session) NotFound(name string) error {
+// NotFoundError says that there is no probe of that name or, if all were removed
+// because the daemon stops, that.
+func (st *Session) NotFoundError(name string) error {
 	if st.closed.Load() {
 		return ErrClosed
 	}
 	return &Error{Code: CodeProbeNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("no probe %q is attached", name)}
 }
 
-// choose returns the probes of these names, each once and by number; of no names, all.
-// A name is what called takes, or a pattern (guest.Glob) of GROUP/EVENT, or without a
-// slash of EVENT. Each must mean some probe.
+// Choose returns the probes of these names, each once and by number; without names,
+// all. A name is a number, GROUP/EVENT, EVENT or GROUP/, or a pattern (guest.Glob) of
+// GROUP/EVENT, or without a slash of EVENT. Each must match some probe.
 func (st *Session) Choose(names ...string) ([]*Probe, error) {
 	all := st.snapshot()
 	if len(names) == 0 {
@@ -172,7 +172,7 @@ func (st *Session) Choose(names ...string) ([]*Probe, error) {
 		}
 		seen[name] = true
 		if !strings.ContainsAny(name, "*?[") {
-			found, err := st.called(name)
+			found, err := st.probesByName(name)
 			if err != nil {
 				return nil, err
 			}
@@ -198,7 +198,7 @@ func (st *Session) Choose(names ...string) ([]*Probe, error) {
 			}
 		}
 		if !found {
-			return nil, st.NotFound(name)
+			return nil, st.NotFoundError(name)
 		}
 	}
 	out := make([]*Probe, 0, len(chosen))

@@ -15,29 +15,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/program"
 )
 
-// Object is a loaded object file, or a script. It lives as long as one of its probes, or its script.
+// Object is a loaded object file, or a script. It lives as long as one of its probes,
+// or its script.
 type Object struct {
 	loaded *program.Object
 	maps   []*objectMap // by name
 	rings  []*objectRing
-	probes []*Probe // that are registered; objects.mu guards it
-	script *Script  // that it is of, which closes it; nil: it is of a file
+	probes []*Probe // registered probes; objects.mu guards it
+	script *Script  // its script, which closes it; nil: it is of a file
 	spec   *ObjectSpec
 
-	use   sync.RWMutex // held for reading while a map is read, for writing to give them back
-	ended bool         // they were given back; use guards it
+	use   sync.RWMutex // held for reading while a map is read, for writing to free them
+	ended bool         // they were freed; use guards it
 }
 
-// Spec returns how the object was asked for; nil for a script.
+// Spec returns the object's request; nil for a script.
 func (o *Object) Spec() *ObjectSpec { return o.spec }
 
-// Script returns the script that the object is of, or nil.
+// Script returns the object's script, or nil.
 func (o *Object) Script() *Script { return o.script }
 
 // Programs returns the programs at places in the guest. They must not be changed.
 func (o *Object) Programs() []*program.Program { return o.loaded.Programs }
 
-// Maps returns the object's maps, by name. They may be read between Hold and Release.
+// Maps returns the object's maps, by name. They may be read between LockMaps and UnlockMaps.
 func (o *Object) Maps() map[string]*bpf.Map { return o.loaded.Maps() }
 
 // objectMap is a map of an object.
@@ -48,8 +49,8 @@ type objectMap struct {
 	obj  *Object
 }
 
-// objectRing is a ring of an object as a source of events: they count as events
-// of the first of its probes that uses it.
+// objectRing is a ring of an object as a source of events: they count as events of
+// the first of its probes that uses it.
 type objectRing struct {
 	name  string
 	index byte
@@ -77,12 +78,12 @@ func (r *objectRing) Lose(cpu int, n uint64) {
 
 // objects are the loaded object files. One goroutine at a time changes them.
 type objects struct {
-	mu     sync.Mutex // guards what follows, never for long
+	mu     sync.Mutex // guards the fields below; held briefly
 	maps   map[uint64]*objectMap
 	lastID uint64
 }
 
-// add makes the maps of an object known, and its rings sources of events.
+// add adds the maps of an object, and makes its rings sources of events.
 func (o *objects) add(obj *Object, as []*Probe) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,17 +109,22 @@ func (o *objects) add(obj *Object, as []*Probe) {
 		obj.loaded.Emit(func(string) program.Emitter { return &obj.script.records })
 		return
 	}
-	obj.own()
+	obj.assignRings()
 	obj.loaded.Emit(func(name string) program.Emitter {
 		i := slices.IndexFunc(obj.rings, func(r *objectRing) bool { return r.name == name })
 		return obj.rings[i]
 	})
 }
 
-// own gives each ring to a probe that is still there. Callers hold objects.mu.
-func (obj *Object) own() {
+// usesMap reports whether a probe's program, from an object, uses a map.
+func (a *Probe) usesMap(m *bpf.Map) bool {
+	return a.runs.(*objectProgram).prog.Uses(m)
+}
+
+// assignRings assigns each ring to a remaining probe. Callers hold objects.mu.
+func (obj *Object) assignRings() {
 	for _, r := range obj.rings {
-		i := slices.IndexFunc(obj.probes, func(a *Probe) bool { return a.prog.Uses(r.m) })
+		i := slices.IndexFunc(obj.probes, func(a *Probe) bool { return a.usesMap(r.m) })
 		if i < 0 {
 			r.owner.Store(nil)
 		} else {
@@ -127,17 +133,17 @@ func (obj *Object) own() {
 	}
 }
 
-// leave notes that probes have been unregistered. The last one of an object
-// takes it away.
+// leave records that probes have been unregistered. An object is removed with its
+// last probe.
 func (o *objects) leave(as []*Probe) {
-	for _, obj := range o.left(as) {
+	for _, obj := range o.dropProbes(as) {
 		// With the last records of its probes.
 		obj.giveBack()
 	}
 }
 
-// left forgets probes, and the objects that have no other, which it returns.
-func (o *objects) left(as []*Probe) (objs []*Object) {
+// dropProbes drops probes, and the objects without other probes, which it returns.
+func (o *objects) dropProbes(as []*Probe) (objs []*Object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, a := range as {
@@ -147,7 +153,7 @@ func (o *objects) left(as []*Probe) (objs []*Object) {
 		}
 		if len(obj.probes) > 1 {
 			obj.probes = slices.DeleteFunc(obj.probes, func(b *Probe) bool { return a == b })
-			obj.own()
+			obj.assignRings()
 			continue
 		}
 		obj.probes = nil
@@ -159,14 +165,14 @@ func (o *objects) left(as []*Probe) (objs []*Object) {
 	return objs
 }
 
-// forget makes the maps of an object unknown. Callers hold mu.
+// forget removes the maps of an object from the list. Callers hold mu.
 func (o *objects) forget(obj *Object) {
 	for _, m := range obj.maps {
 		delete(o.maps, m.id)
 	}
 }
 
-// end takes the object of a script away, whose probes are gone.
+// end removes the object of a script, whose probes are gone.
 func (o *objects) end(obj *Object) {
 	o.mu.Lock()
 	o.forget(obj)
@@ -182,8 +188,8 @@ func (obj *Object) giveBack() {
 	obj.loaded.Close()
 }
 
-// Hold keeps the object's maps until Release. It reports false, and holds nothing, if the object has ended.
-func (obj *Object) Hold() bool {
+// LockMaps keeps the object's maps until UnlockMaps. It reports false, and holds nothing, if the object has ended.
+func (obj *Object) LockMaps() bool {
 	obj.use.RLock()
 	if obj.ended {
 		obj.use.RUnlock()
@@ -192,8 +198,8 @@ func (obj *Object) Hold() bool {
 	return true
 }
 
-// Release ends Hold.
-func (obj *Object) Release() { obj.use.RUnlock() }
+// UnlockMaps ends LockMaps.
+func (obj *Object) UnlockMaps() { obj.use.RUnlock() }
 
 // sortedMaps returns the maps by number. Callers hold mu.
 func (o *objects) sortedMaps() []*objectMap {
@@ -205,8 +211,7 @@ func (o *objects) sortedMaps() []*objectMap {
 	return ms
 }
 
-// find returns the map that a client calls name: by number or by name. Callers hold
-// mu.
+// find returns the map for a client's name: by number or by name. Callers hold mu.
 func (o *objects) find(name string) (*objectMap, error) {
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil && o.maps[id] != nil {
 		return o.maps[id], nil
@@ -238,9 +243,9 @@ type MapInfo struct {
 	ID     uint64
 	Name   string
 	Spec   bpf.MapSpec
-	Bytes  int // of the host that it takes
+	Bytes  int // of host memory
 	PerCPU bool
-	Shared bool     // it is in memory that the guest sees
+	Shared bool     // it is in memory shared with the guest
 	Hist   bool     // it has the form of a histogram: a counter of 8 bytes for each bucket
 	Probes []string // names of the attached probes that use it
 }
@@ -262,7 +267,7 @@ func (st *Session) ReadMap(name string, f func(MapInfo, *bpf.Map) error) error {
 	if st.closed.Load() {
 		return ErrClosed
 	}
-	m, info, err := st.objects.open(name)
+	m, info, err := st.objects.lockMap(name)
 	if err != nil {
 		return err
 	}
@@ -292,22 +297,22 @@ func (st *Session) ObjectFiles() (out []ObjectMaps) {
 			d.Maps = append(d.Maps, m.id)
 		}
 		for _, a := range m.obj.probes {
-			d.Probes = append(d.Probes, a.kprobe.Name)
+			d.Probes = append(d.Probes, a.def.Name())
 		}
 		out = append(out, d)
 	}
 	return out
 }
 
-// open finds a map and describes it. Its object stays until obj.use is given back.
-func (o *objects) open(name string) (*objectMap, MapInfo, error) {
+// lockMap finds a map and describes it. Its object stays until obj.use is released.
+func (o *objects) lockMap(name string) (*objectMap, MapInfo, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m, err := o.find(name)
 	if err != nil {
 		return nil, MapInfo{}, err
 	}
-	m.obj.use.RLock() // nothing gives back the maps of an object that is still listed
+	m.obj.use.RLock() // maps of a listed object are never freed
 	return m, m.info(), nil
 }
 
@@ -317,8 +322,8 @@ func (m *objectMap) info() MapInfo {
 		ID: m.id, Name: m.name, Spec: m.m.Spec(), Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), Shared: m.obj.loaded.Shared(m.m), Hist: isHist(m.m), Probes: []string{},
 	}
 	for _, a := range m.obj.probes {
-		if a.prog.Uses(m.m) {
-			i.Probes = append(i.Probes, a.kprobe.Name)
+		if a.usesMap(m.m) {
+			i.Probes = append(i.Probes, a.def.Name())
 		}
 	}
 	return i
@@ -338,10 +343,11 @@ type RingRecord struct {
 	Data []byte // valid as long as the event
 }
 
-// RingRecordOf returns the record of an event of an object's program; ok is false for other events, and for what a hostile guest has made of a record.
+// RingRecordOf returns the record of an event of an object's program; ok is false for
+// other events, and for records that a hostile guest has corrupted.
 func RingRecordOf(ev event.Event) (r RingRecord, ok bool) {
 	a, data := ProbeOf(ev), ev.Payload()
-	if a.prog == nil || len(data) == 0 || int(data[0]) >= len(a.object.rings) {
+	if a.object == nil || len(data) == 0 || int(data[0]) >= len(a.object.rings) {
 		return r, false
 	}
 	ring := a.object.rings[data[0]]

@@ -10,11 +10,11 @@ import (
 )
 
 // injector makes a probed function return without running, in some of the calls. Its
-// handler takes no lock: each hit has a number, and by that and the seed alone it is chosen
-// or not.
+// handler takes no lock: each hit has a number, which together with the seed
+// determines whether it is chosen.
 type injector struct {
-	spec     Override // with all that was left out
-	below    uint64   // a hit is chosen when its random number, of 53 bits, is below
+	spec     Override // with all defaults filled in
+	below    uint64   // a hit is chosen if its random number, of 53 bits, is below
 	seen     atomic.Uint64
 	left     atomic.Int64 // negative: no limit
 	injected atomic.Uint64
@@ -40,12 +40,13 @@ func newInjector(o Override) *injector {
 	return in
 }
 
-// override makes a's function return, at the hits that its injector chooses.
-func (st *Session) override(a *Probe) error {
+// override makes a's function return, at the hits that its injector chooses; k is its
+// kprobe.
+func (at *attacher) override(a *Probe, k *probe.Kprobe) error {
 	if a.spec.Override == nil {
 		return nil
 	}
-	if _, _, entry, err := st.engine.Resolve(a.kprobe); err == nil && !entry {
+	if _, _, entry, err := at.engine.Resolve(k); err == nil && !entry {
 		return &Error{
 			Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "a function can return early only at its entry",
 			Detail: "probe the function itself: p FUNCTION", Column: new(int), Command: defText(a.spec),
@@ -54,7 +55,7 @@ func (st *Session) override(a *Probe) error {
 	if a.injector == nil {
 		a.injector = newInjector(*a.spec.Override)
 	}
-	a.kprobe.Pre = a.injector.hit
+	k.Pre = a.injector.hit
 	return nil
 }
 
@@ -73,8 +74,8 @@ func (in *injector) hit(c *probe.Context) int {
 	return 1
 }
 
-// choose reports whether hit n, from 1, is one, the limit aside. The order is that of
-// lib/fault-inject.c.
+// choose reports whether hit n, from 1, is chosen, regardless of the limit. The order
+// is the same as in lib/fault-inject.c.
 func (in *injector) choose(n uint64) bool {
 	if n <= in.spec.After || (n-in.spec.After)%in.spec.Interval != 0 {
 		return false
@@ -82,7 +83,7 @@ func (in *injector) choose(n uint64) bool {
 	return mix(in.spec.Seed+n*0x9e3779b97f4a7c15)>>11 < in.below
 }
 
-// take takes one of those that the limit leaves.
+// take takes one hit from the limit.
 func (in *injector) take() bool {
 	for {
 		n := in.left.Load()
@@ -103,7 +104,8 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// state returns the override, with the values that were chosen, and how many calls it has made return.
+// state returns the override, with the chosen values, and the number of calls that
+// returned because of it.
 func (in *injector) state() (*Override, uint64) {
 	if in == nil {
 		return nil, 0

@@ -8,49 +8,46 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/program"
 )
 
 // Probe is a probe of a Session.
 type Probe struct {
 	id     uint64
 	spec   Spec
-	in     string // the function that it is about, of those that are inlined at one place; "": that of the code
+	in     string // the function that it is about, if several are inlined at one place; "": the function that the code is in
 	def    *event.Def
 	source *event.Source
-	probe  probe.Probe
-	kprobe *probe.Kprobe // of probe; of a watch only its name
-	watch  *probe.Watch  // instead of probe
-	owner  *Owner        // that it was attached with, if any
-	stay   bool          // it outlives that owner
+	on     placed // replaced, like runs, by a change of the filter: guarded by mu, or changes
+	runs   runs   // never replaced for a program of an object
+	owner  *Owner // the owner that it was attached with, if any
+	stay   bool   // it outlives that owner
 	label  atomic.Pointer[string]
 
 	mu   sync.Mutex // held while the probe is described
-	gone bool       // it is no probe any more: what follows is being given back
-	last *Info      // what it was when it went; nil before
-	past former     // of before its filter was changed; guarded by mu, or changes, as the probe on the guest
+	gone bool       // it was removed: the other fields are being released
+	last *Info      // its final state; nil before it was removed
+	past former     // counts before its filter was changed; guarded like the probe on the guest, by mu or changes
 
-	injector *injector // makes its function return; nil: nothing does
+	injector *injector // makes its function return; nil: no override
 
-	program *program.Definition // the definition as a program; nil for one of an object
-	object  *Object             // that its program is of, or nil
-	prog    *program.Program    // the object's program
-	onHost  string              // why it runs on the host whatever the site; "": it need not
+	recorder atomic.Pointer[recorder] // for a program of an event: makes its records in this boot
+
+	object *Object // the object of its program, or nil
+	onHost string  // why it runs on the host whatever the site; "": it can run in the guest
 }
 
-// ID returns the probe's number. A Session never uses a number again.
+// ID returns the probe's number. A Session never reuses a number.
 func (p *Probe) ID() uint64 { return p.id }
 
 // Name returns GROUP/EVENT.
 func (p *Probe) Name() string { return p.def.Name() }
 
-// Addr returns the address of the probed instruction, 0 while that is not known.
+// Addr returns the address of the probed instruction, 0 while it is not known.
 func (p *Probe) Addr() guest.GVA {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.kprobe.Addr
+	return p.on.addr()
 }
 
 // Def returns the parsed definition. It must not be changed.
@@ -63,7 +60,7 @@ func (p *Probe) Source() *event.Source {
 	return p.source
 }
 
-// Stays reports whether the probe stays after EndOwner.
+// Stays reports whether the probe survives EndOwner.
 func (p *Probe) Stays() bool { return p.stay }
 
 // Owner returns the owner that the probe was attached with, or nil.
@@ -80,32 +77,35 @@ func (p *Probe) Label() string {
 	return ""
 }
 
-// SetLabel sets a text that Info has. It means nothing to the Session.
+// SetLabel sets a text for Info. The Session does not use it.
 func (p *Probe) SetLabel(text string) { p.label.Store(&text) }
 
 // Timed reports whether the probe's events have the durations of calls.
-func (p *Probe) Timed() bool { return p.prog == nil && p.def.Kind == event.KindReturn }
+func (p *Probe) Timed() bool { return p.object == nil && p.def.Kind == event.KindReturn }
 
-// Lost returns how many events of the probe were lost, also after it was detached.
-func (p *Probe) Lost() uint64 {
+// LostEvents returns how many events of the probe were lost, even after it was
+// detached.
+func (p *Probe) LostEvents() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts().Lost
 }
 
-// Owner groups the probes of one Attach, which end together: see EndOwner. Their events have names of their own: two owners may
-// attach the same definition. The zero value is an Owner without probes.
+// Owner groups the probes of one Attach, which end together: see EndOwner. Their
+// events have separate names: two owners may attach the same definition. The zero
+// value is an Owner without probes.
 type Owner struct {
-	only map[*Probe]bool // those, once they are
+	only map[*Probe]bool // the probes, once attached
 
 	mu   sync.Mutex
-	gone []Info // the detached ones, in their final state
+	gone []Info // the detached probes, in their final state
 }
 
-// Probes yields the probes that were attached with the owner, detached ones as well, in no order.
+// Probes yields the probes that were attached with the owner, including detached
+// ones, in no particular order.
 func (o *Owner) Probes() iter.Seq[*Probe] { return maps.Keys(o.only) }
 
-// part notes that a probe was detached.
+// part records that a probe was detached.
 func (o *Owner) part(i Info) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

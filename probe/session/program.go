@@ -17,14 +17,14 @@ import (
 const programGroup = "bpf"
 
 // newPrograms makes the runtime of the guest's programs.
-func (st *Session) newPrograms() *program.Runtime {
-	g, o, hub := st.guest, &st.opt, st.hub
+func (at *attacher) newPrograms() *program.Runtime {
+	g, o, hub := at.guest, &at.opt, at.hub
 	cfg := program.Config{
-		CPUs: g.Target().NumCPU(), Memory: o.MapMemory, Now: hub.Now, Wake: hub.Wake, Engine: st.engine, Kernel: o.Kernel, Tasks: o.Tasks,
+		CPUs: g.Target().NumCPU(), Memory: o.MapMemory, Now: hub.Now, Wake: hub.Wake, Engine: at.engine, Kernel: o.Kernel, Tasks: o.Tasks,
 		Read: func(at guest.GVA, p []byte) error { return g.Target().ReadMemory(0, at, p) },
 		Stop: func(f func() error) error { return g.Target().Stop(func(probe.World) error { return f() }) },
 		Trace: func(prog string, cpu int, msg []byte) {
-			st.log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
+			at.log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
 		},
 	}
 	if r, ok := g.(interface {
@@ -48,65 +48,44 @@ func (st *Session) newPrograms() *program.Runtime {
 	return program.New(cfg)
 }
 
-// attachProgram makes the program of an object the handlers of a, which is not
-// registered yet. Callers hold changes.
-func (st *Session) attachProgram(a *Probe) {
-	if a.watch != nil {
-		a.prog.AttachWatch(a.watch)
-		a.onHost = a.prog.Why
-		return
-	}
-	// Registering it gives the reason where there is no such place.
-	addr, user, entry, _ := st.engine.Resolve(a.kprobe)
-	refuse := st.noStage(user)
-	if r, ok := a.probe.(*probe.Kretprobe); ok {
-		a.prog.AttachReturn(r, addr, user, refuse)
-	} else {
-		a.prog.Attach(a.kprobe, addr, user, entry, refuse)
-	}
-	a.onHost = a.prog.Why
-}
-
-// noStage returns why no program runs in the guest at code of that privilege, or "".
-func (st *Session) noStage(user bool) string {
-	if _, ok := st.guest.(program.Shared); !ok {
+// noStageReason returns why no program runs in the guest at code of that privilege, or "".
+func (at *attacher) noStageReason(user bool) string {
+	if _, ok := at.guest.(program.Shared); !ok {
 		return ""
 	}
-	return st.guest.Target().Capabilities(user).NoStage
+	return at.guest.Target().Capabilities(user).NoStage
 }
 
-// dropPrograms gives back what the programs of probes take; they are not registered,
-// or no more. Callers hold changes.
-func (st *Session) dropPrograms(as []*Probe) {
+// dropPrograms releases the resources of the probes' programs; the probes are not
+// registered, or no longer. Callers hold changes.
+func (at *attacher) dropPrograms(as []*Probe) {
 	var ds []*program.Definition
 	for _, a := range as {
-		if a.program != nil {
-			ds = append(ds, a.program)
-		}
+		ds = a.runs.appendDefinition(ds)
 	}
-	st.programs.Drop(ds...)
-	st.objects.leave(as)
+	at.programs.Drop(ds...)
+	at.objects.leave(as)
 }
 
-// ObjectSpec asks for the programs of an object file.
+// ObjectSpec requests the programs of an object file.
 type ObjectSpec struct {
 	File        []byte            // an object file of clang's bpf target, or a program of the host that contains one
-	Section     string            // only the programs in this section, or in these: names and patterns with commas between; "" means all
+	Section     string            // only the programs in this section, or in these: names and patterns separated by commas; "" means all
 	At          string            // the place of the only program, or NAME=PLACE,... for the names in sections; "" means the sections' names
 	SkipMissing bool              // leave out programs at functions that the guest does not have
 	Set         map[string]string // constants (.rodata) by name
 	OnHost      bool              // run at an exit, even if they could run in the guest
 	Disabled    bool              // register without arming
 	Space       guest.GPA         // as in Spec
-	Strict      bool              // refuse programs with warnings
-	Unsafe      bool              // programs may change what the guest does
+	Strict      bool              // reject programs with warnings
+	Unsafe      bool              // programs may change the guest
 }
 
 // AttachObject loads an object file and attaches its programs: all of them, or none. Where they run is decided at once.
 func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks}
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks, Static: st.staticProbes}
 	if req.SkipMissing {
 		opt.Has = func(function string) bool {
 			_, err := st.guest.Image().Lookup(function)
@@ -121,12 +100,12 @@ func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 		st.log.Info("programs are left out: the guest does not have their functions", "functions", loaded.LeftOut)
 	}
 	obj := &Object{loaded: loaded, spec: &req}
-	specs, err := programSpecs(loaded, Spec{Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true})
+	orders, err := st.recorders.programOrders(loaded, Spec{Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true})
 	if err != nil {
 		loaded.Close()
 		return Attached{}, err
 	}
-	list, err := st.apply(specs, nil, obj)
+	list, err := st.apply(orders, nil, obj)
 	if err == nil {
 		if err := st.engine.Optimize(); err != nil {
 			st.log.Warn("optimize", "err", err)
@@ -134,7 +113,7 @@ func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 		return list, nil
 	}
 	loaded.Close()
-	// The definition is ours: its columns say nothing to the caller.
+	// The definition is ours: its columns mean nothing to the caller.
 	e := *ErrorOf(err)
 	if e.Index != nil && *e.Index < len(loaded.Programs) {
 		e.Text = fmt.Sprintf("section %q: %s", loaded.Programs[*e.Index].Section, e.Text)
@@ -143,57 +122,70 @@ func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 	return Attached{}, &e
 }
 
-// programSpecs are the probes of an object's programs, which are like in all else.
-func programSpecs(o *program.Object, like Spec) ([]Spec, error) {
-	specs := make([]Spec, len(o.Programs))
+// programOrders returns the orders for the probes of an object's programs; all other
+// options are taken from like.
+func (rs *recorders) programOrders(o *program.Object, like Spec) ([]order, error) {
+	orders := make([]order, len(o.Programs))
 	for i, p := range o.Programs {
-		specs[i] = like
-		var err error
-		if specs[i].Def, err = programDef(p); err != nil {
+		cmd, err := rs.programCommand(p)
+		if err != nil {
 			return nil, err
 		}
+		orders[i] = order{cmd, like}
+		orders[i].spec.Def = cmd.String()
 	}
-	return specs, nil
+	return orders, nil
 }
 
-// atUserCode reports whether the place that a program attaches to is code of CPL3.
-// Where there is no such place registering says so.
-func (st *Session) atUserCode(attachTo string) bool {
-	def, err := event.Parse("p:x " + attachTo)
+// atUserCode reports whether the place that a program attaches to is code of CPL3. If
+// the place does not exist, registration reports it.
+func (at *attacher) atUserCode(attachTo string) bool {
+	def, err := event.NewCommand(event.KindProbe, programGroup, "x", attachTo).Define(event.Scope{})
 	if err != nil {
 		return false
 	}
-	img := st.guest.Image()
+	img := at.guest.Image()
 	if def.Place.Symbol == "" {
 		return img.IsUserText(def.Place.Addr)
 	}
-	sym, err := img.Lookup(def.Place.Qualified())
+	sym, err := img.Lookup(def.Place.FullName())
 	return err == nil && sym.User
 }
 
-// programDef writes where a program goes as a definition.
-func programDef(p *program.Program) (string, error) {
-	letter := "p"
+// programCommand returns the definition of a program's place.
+func (rs *recorders) programCommand(p *program.Program) (*event.Command, error) {
+	kind := event.KindProbe
 	switch {
 	case p.Kind == bpf.Watch:
-		letter = "w"
+		kind = event.KindWatch
 	case p.Kind.AtReturn():
-		letter = "r"
+		kind = event.KindReturn
 	}
-	def := fmt.Sprintf("%s:%s/%s %s", letter, programGroup, p.Name, p.AttachTo)
-	if _, err := event.Parse(def); err != nil || p.AttachTo == "" || strings.ContainsAny(p.AttachTo, " \t#") {
-		return "", &Error{
+	place := p.AttachTo
+	if name, ok := strings.CutPrefix(place, bpf.AtTracepoint); ok {
+		kind, place = event.KindTracepoint, name
+		if of, ok := p.Event(); ok {
+			e, _, err := rs.event(of)
+			if err != nil {
+				return nil, &Error{Code: CodeBadObject, Errno: syscall.ENOENT, Text: fmt.Sprintf("section %q: %v", p.Section, err)}
+			}
+			place = e.Tracepoint
+		}
+	}
+	cmd := event.NewCommand(kind, programGroup, p.Name, place)
+	if _, err := cmd.Define(event.Scope{}); err != nil || p.AttachTo == "" || strings.ContainsAny(p.AttachTo, " \t#") {
+		return nil, &Error{
 			Code: CodeBadObject, Errno: syscall.EINVAL, Text: fmt.Sprintf("section %q, function %q: not a place and a name", p.Section, p.Name),
 			Detail: adviceNoPlace,
 		}
 	}
-	return def, nil
+	return cmd, nil
 }
 
-// adviceNoPlace is for a program that says nowhere where it belongs.
+// adviceNoPlace is the advice for a program without a place.
 const adviceNoPlace = "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION, or choose the function with --at"
 
-// objectError turns the refusal of a file into an Error.
+// objectError turns the rejection of a file into an Error.
 func objectError(err error) error {
 	e := &Error{Code: CodeBadObject, Errno: syscall.EINVAL, Text: err.Error(), Err: err}
 	var strict *bpf.StrictError

@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// former is what a probe had counted when its filter was changed, summed up over all
+// former is the counts of a probe before changes of its filter, summed over all
 // changes.
 type former struct {
 	total    probe.Stats
@@ -19,24 +19,25 @@ type former struct {
 	rejected uint64
 }
 
-// refilter gives probes another filter, all of them or no probe; "" and, as in the kernel, "0" remove
-// it. The probe on the guest is replaced by the same with the new filter, while the
-// guest is paused: no hit is without a filter, or without a probe. Callers hold
-// changes.
+// refilter replaces the filter of probes, of all of them or none; "" and, as in the
+// kernel, "0" remove it. The probe on the guest is replaced by an equal one with the
+// new filter, while the guest is paused: no hit is without a filter, or without a
+// probe. Callers hold changes.
 func (st *Session) refilter(as []*Probe, filter string) (err error) {
 	if filter = strings.TrimSpace(filter); filter == "0" {
 		filter = ""
 	}
 	var changed, fresh []*Probe
-	defer func() { st.abandon(fresh) }() // those that are of no use
+	defer func() { st.abandon(fresh) }() // those that are not used
 	for _, a := range as {
-		switch p := st.Present([]*Probe{a}); {
-		case a.prog != nil:
-			return &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: a.def.Name() + " is a program of an object, which has no filter"}
+		if err := a.runs.checkRefilter(a.def); err != nil {
+			return err
+		}
+		switch p := st.DescribePresent([]*Probe{a}); {
 		case len(p) == 0 || p[0].Gone || p[0].Site.Changed:
 			return &Error{Code: CodeUnavailable, Errno: syscall.ENOENT, Text: a.def.Name() + ": the code that it was on is not there any more"}
 		case a.spec.Filter != filter:
-			b, err := st.again(a, filter)
+			b, err := st.remake(a, filter)
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ func (st *Session) refilter(as []*Probe, filter string) (err error) {
 	}
 	defer func() { err = errors.Join(err, resume()) }()
 	for _, a := range changed {
-		a.mu.Lock() // so that it is not seen unregistered
+		a.mu.Lock() // so that it is never seen unregistered
 	}
 	defer func() {
 		for _, a := range changed {
@@ -62,13 +63,13 @@ func (st *Session) refilter(as []*Probe, filter string) (err error) {
 	if err := st.unregister(changed); errors.Is(err, probe.ErrInHandler) {
 		return err
 	}
-	// Anything else is text that could not be put back, which is logged.
-	refused := ofProbe(st.register(fresh), changed)
+	// Any other error is text that could not be restored, which was logged.
+	refused := probeError(st.register(fresh), changed)
 	if refused != nil {
 		st.abandon(fresh)
 		fresh = nil
 		for _, a := range changed {
-			b, err := st.again(a, a.spec.Filter)
+			b, err := st.remake(a, a.spec.Filter)
 			if err != nil {
 				return fmt.Errorf("%w; and the probes are disarmed for good: %w", refused, err)
 			}
@@ -83,26 +84,20 @@ func (st *Session) refilter(as []*Probe, filter string) (err error) {
 	return refused
 }
 
-// again makes the probe on the guest for a once more, with this filter and not registered
-// yet. Its events are events of a.
-func (st *Session) again(a *Probe, filter string) (*Probe, error) {
-	b := &Probe{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a)}
-	b.spec.Filter = filter
-	if a.watch != nil {
-		info, _ := st.engine.WatchInfo(a.watch)
-		b.spec.Disabled = info.Disabled
-	} else {
-		b.spec.Disabled = a.kprobe.Disabled
-	}
+// remake makes the probe on the guest for a again, with this filter and not
+// registered yet. Its events are events of a.
+func (st *Session) remake(a *Probe, filter string) (*Probe, error) {
+	b := &Probe{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a), runs: &definitionProgram{}}
+	b.spec.Filter, b.spec.Disabled = filter, a.on.disabled(st.engine)
 	st.place(b)
-	if err := st.define(b); err != nil {
+	if err := b.runs.attach(&st.attacher, b); err != nil {
 		st.abandon([]*Probe{b})
 		return nil, err
 	}
 	return b, nil
 }
 
-// abandon gives back what again has made.
+// abandon releases probes of remake.
 func (st *Session) abandon(bs []*Probe) {
 	st.dropPrograms(bs)
 	for _, b := range bs {
@@ -110,20 +105,20 @@ func (st *Session) abandon(bs []*Probe) {
 	}
 }
 
-// replace puts the registered probes of fresh in the place of the former ones of as, and keeps their
-// counts.
+// replace replaces the former probes of as by the registered probes of fresh, and
+// keeps their counts.
 func (st *Session) replace(as, fresh []*Probe) {
 	old := make([]*Probe, len(as))
 	for i, a := range as {
 		b := fresh[i]
-		old[i] = &Probe{id: a.id, spec: a.spec, def: a.def, source: a.source, probe: a.probe, kprobe: a.kprobe, watch: a.watch, program: a.program, onHost: a.onHost}
-		a.spec, a.source, a.probe, a.kprobe, a.watch, a.program, a.onHost = b.spec, b.source, b.probe, b.kprobe, b.watch, b.program, b.onHost
+		old[i] = &Probe{id: a.id, spec: a.spec, def: a.def, source: a.source, on: a.on, runs: a.runs, onHost: a.onHost}
+		a.spec, a.source, a.on, a.runs, a.onHost = b.spec, b.source, b.on, b.runs, b.onHost
 	}
 	st.dropPrograms(old)
 	for i, a := range as {
 		o := old[i]
 		st.settleReturns(o)
-		total, cpus := st.engineStats(o)
+		total, cpus := o.on.counts(st.engine)
 		events := o.source.Counts()
 		a.past.total.Add(total)
 		if a.past.cpus == nil {
@@ -133,15 +128,13 @@ func (st *Session) replace(as, fresh []*Probe) {
 			a.past.cpus[k].Add(cpus[k])
 		}
 		a.past.events.Stored, a.past.events.Lost = a.past.events.Stored+events.Stored, a.past.events.Lost+events.Lost
-		if o.program != nil {
-			a.past.rejected += o.program.Rejected()
-		}
+		a.past.rejected += o.runs.countRejected()
 		o.source.Close()
 	}
 	st.Sync()
 }
 
-// hold pauses the guest, and returns what resumes it.
+// hold pauses the guest, and returns the function that resumes it.
 func (st *Session) hold() (resume func() error, err error) {
 	if st.opt.Hold == nil {
 		return nil, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "filters cannot be changed: the guest cannot be held (Options.Hold)"}

@@ -10,9 +10,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// StartScript compiles, loads and begins a script: its BEGIN runs, and its probes are enabled. Then Run or Stop must be called, which end it.
-// Scripts with probes of samples, exits and the guest's life (profile, hardware, software, guest, exit) need a caller that runs their programs: they are refused.
-// See LoadScript. It fails as CompileScript and LoadScript do.
+// StartScript compiles, loads and begins a script: its BEGIN runs, and its probes are
+// enabled. Then Run or Stop must be called, which end it. Scripts with probes of
+// samples, exits and the guest's life (profile, hardware, software, guest, exit) need
+// a caller that runs their programs: they are rejected. See LoadScript. It fails as
+// CompileScript and LoadScript do.
 func (st *Session) StartScript(text string, o ScriptOptions) (*Script, error) {
 	sc, err := st.CompileScript(text, o)
 	if err != nil {
@@ -25,7 +27,7 @@ func (st *Session) StartScript(text string, o ScriptOptions) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.RunAll(sc.Begin, s.failed)
+	s.RunAll(sc.Begin, s.logFailure)
 	st.Poll()
 	if err := s.Begin(); err != nil {
 		_, gone := s.Close()
@@ -34,12 +36,12 @@ func (st *Session) StartScript(text string, o ScriptOptions) (*Script, error) {
 	return s, nil
 }
 
-// failed logs a run that has ended early.
-func (s *Script) failed(name string, err error) {
+// logFailure logs a run that ended early.
+func (s *Script) logFailure(name string, err error) {
 	s.st.log.Warn("a program of a script has ended early", "program", name, "err", err)
 }
 
-// endWait is how long Run and Stop wait for runs that are under way in the guest.
+// endWait is how long Run and Stop wait for runs under way in the guest.
 const endWait = time.Second
 
 // scriptOutput writes the text of a script. It belongs to one goroutine.
@@ -60,17 +62,17 @@ func (s *Script) outputTo(w io.Writer) *scriptOutput {
 	return o
 }
 
-// print prints the records that wait.
+// print prints the waiting records.
 func (o *scriptOutput) print() {
-	for o.s.Waiting() > 0 && o.err == nil {
-		o.s.Each(func(r ScriptRecord, next []byte) {
+	for o.s.PendingRecords() > 0 && o.err == nil {
+		o.s.ForEach(func(r ScriptRecord, next []byte) {
 			if err := o.printer.Record(r.Data, next); err != nil {
 				o.s.st.log.Warn("damaged record of a script", "err", err)
 			}
 		})
 	}
-	if n := o.s.Lost(); n > o.lost {
-		o.printer.Lost(n - o.lost)
+	if n := o.s.LostRecords(); n > o.lost {
+		o.printer.PrintLost(n - o.lost)
 		o.lost = n
 	}
 }
@@ -78,7 +80,7 @@ func (o *scriptOutput) print() {
 // finish ends the script, and prints its last text and its maps.
 func (o *scriptOutput) finish() error {
 	_, gone := o.s.Quiesce(endWait, nil)
-	o.s.RunAll(o.s.compiled.End, o.s.failed)
+	o.s.RunAll(o.s.compiled.End, o.s.logFailure)
 	o.s.st.Poll()
 	o.print()
 	o.printer.PrintMaps()
@@ -86,8 +88,9 @@ func (o *scriptOutput) finish() error {
 	return errors.Join(o.err, gone, err)
 }
 
-// Run writes the script's text to w, and runs its intervals, until ctx ends, the script calls exit, its probes were detached, or w fails. Then it ends the
-// script as Stop does. It returns the status of exit, and the error of w or of the detach.
+// Run writes the script's text to w, and runs its intervals, until ctx ends, the
+// script calls exit, its probes are detached, or w fails. Then it ends the script
+// like Stop. It returns the status of exit, and an error of w or of detaching.
 func (s *Script) Run(ctx context.Context, w io.Writer) (status int64, err error) {
 	o, next := s.outputTo(w), s.FirstTicks()
 	tick := time.NewTimer(time.Hour)
@@ -99,7 +102,7 @@ func (s *Script) Run(ctx context.Context, w io.Writer) (status int64, err error)
 		if exits || o.err != nil || s.compiled.Probes > 0 && !s.attached() {
 			return status, o.finish()
 		}
-		tick.Reset(s.Tick(next, s.failed))
+		tick.Reset(s.Tick(next, s.logFailure))
 		select {
 		case <-s.Ready():
 		case <-tick.C:
@@ -120,12 +123,14 @@ func (s *Script) attached() bool {
 	return false
 }
 
-// Stop ends a script of StartScript instead of Run: it detaches the probes, waits at most a second for programs that run in the guest, runs END, and
-// writes to w the text that the script has printed since its start, and its maps. At most 4 MB of records wait for Stop; w has a line about lost records.
-// The error is that of w, or of the detach.
+// Stop ends a script of StartScript instead of Run: it detaches the probes, waits at
+// most a second for programs that run in the guest, runs END, and writes to w
+// everything the script has printed since its start, and its maps. At most 4 MB of
+// records wait for Stop; if records were lost, w gets a line about it. The error is
+// one of w, or of detaching.
 func (s *Script) Stop(w io.Writer) error { return s.outputTo(w).finish() }
 
-// FirstTicks returns when the script's intervals are due for the first time: see Tick.
+// FirstTicks returns when the script's intervals are first due: see Tick.
 func (s *Script) FirstTicks() []time.Time {
 	next, now := make([]time.Time, len(s.compiled.Intervals)), time.Now()
 	for i, v := range s.compiled.Intervals {
@@ -134,8 +139,10 @@ func (s *Script) FirstTicks() []time.Time {
 	return next
 }
 
-// Tick runs the intervals that are due, as RunAll does, sets in next when they are due again, and returns how long it is until the next one, at most an hour.
-// One that comes too late does not come twice. Intervals that are due together run in the order of the source: there is one now for all.
+// Tick runs the intervals that are due, like RunAll, sets in next when they are due
+// again, and returns the time until the next one, at most an hour. An interval that
+// was missed is not run twice. Intervals that are due together run in the order of
+// the source: all of them use the same time.
 func (s *Script) Tick(next []time.Time, failed func(name string, err error)) time.Duration {
 	wait, now := time.Hour, time.Now()
 	for i, v := range s.compiled.Intervals {

@@ -14,26 +14,29 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/program"
 )
 
-// MaxProbes is the number of probes that a Session can have.
-const MaxProbes = 100_000
+// maxProbes is the most probes of a Session.
+const maxProbes = 100_000
 
-// syncTime bounds the wait for events that are on their way to subscriptions. It
-// is never reached unless the process is starved of processor time.
+// syncTime bounds the wait for events to reach subscriptions. It is never reached
+// unless the process is starved of processor time.
 const syncTime = 2 * time.Second
 
 // Guest is the machine that runs a guest with an engine. A *machine.Machine of package kvm/machine is one. A Session calls the
 // methods from any goroutine.
 //
-// A Guest may have more methods:
+// A Guest may have additional methods:
 //
-//   - AllocShared, FreeShared and SharedAt, as *machine.Machine has them, provide memory that host and guest share. Without them
-//     programs run on the host only.
-//   - ReadText(guest.GVA, []byte) error reads kernel memory for programs that run outside of a hit; otherwise the Target does.
+//   - AllocShared, FreeShared and SharedBase, as in *machine.Machine, provide memory
+//     that host and guest share. Without all three programs run only on the host.
+//   - Call, as in *machine.Machine, makes the guest's kernel call a function of its
+//     own; tracepoints need it.
+//   - ReadText(guest.GVA, []byte) error reads kernel memory for programs that run
+//     outside of a hit; otherwise the Target does.
 //   - StopAll(*probe.Context) stops all vCPUs at the end of a hit, for Spec.Stop.
-//   - OnModules(func()) has a function called when modules of the kernel have come or gone.
+//   - OnModules(func()) makes a function run when modules of the kernel were loaded
+//     or unloaded.
 type Guest interface {
 	// Engine returns the engine on which the Session registers probes.
 	Engine() *probe.Engine
@@ -43,12 +46,13 @@ type Guest interface {
 	Image() guest.View
 }
 
-// stopper is a Guest all of whose vCPUs can be stopped by a hit.
+// stopper is a Guest whose vCPUs can all be stopped by a hit.
 type stopper interface{ StopAll(*probe.Context) }
 
 // Options configure a Session. The zero value is valid. Functions are called from any goroutine.
 type Options struct {
-	// Log gets warnings, and the lines of programs' trace_printk. nil discards them.
+	// Log receives warnings, and the lines of programs' trace_printk. nil discards
+	// them.
 	Log *slog.Logger
 
 	// MapMemory is the number of bytes that maps of programs may take on the host, 0 means program.DefaultMemory.
@@ -65,8 +69,9 @@ type Options struct {
 	// guest. With a *machine.Machine m: c, err := m.Clock(now); return session.Clock(c), err.
 	Clock func(now func() int64) (Clock, error)
 
-	// Kernel and Tasks describe the Linux kernel of the guest to programs: its symbols, types and configuration, and how users
-	// and cgroups of tasks are read. nil for other guests.
+	// Kernel and Tasks describe the Linux kernel of the guest to programs: its
+	// symbols, types and configuration, and how to read users and cgroups of tasks.
+	// nil for other guests.
 	Kernel func() *bpf.Kernel
 	Tasks  func() *linux.Tasks
 
@@ -86,35 +91,27 @@ type Clock struct {
 
 // Session is a set of probes on one engine. New makes one, and Close ends it.
 type Session struct {
-	log    *slog.Logger
-	guest  Guest
-	opt    Options
-	engine *probe.Engine
-	hub    *event.Hub
-	epoch  int64     // on the hub's clock; times of events count from here
-	since  time.Time // the same moment
+	attacher
 
-	// listeners counts the subscriptions to all events, and ofReturns those to events of return
-	// probes alone. Without any, hits make no events: they would not be read.
+	// listeners counts the subscriptions to all events, and ofReturns those to events
+	// of return probes only. Without any, hits make no events, because they would not
+	// be read.
 	listeners, ofReturns atomic.Int64
-	listenMu             sync.Mutex // serialises listen and listenReturns
+	listenMu             sync.Mutex // serializes listen and listenReturns
 
-	programs *program.Runtime
-	objects  objects
-	exits    functionExits
+	exits functionExits
 
 	// loading is held for reading while an object file is loaded and attached, and for
 	// writing by a reset: both take memory of the guest. It is taken before changes.
 	loading sync.RWMutex
 
-	// changes lets one change of the attached probes happen at a time, however
-	// long it takes. It is never taken on the hit path; all other locks are inside it.
+	// changes serializes changes of the attached probes, however long they take. It
+	// is never taken on the hit path; it is taken before all other locks.
 	changes sync.Mutex
 	lastID  uint64
-	events  events
 
 	index
-	closed atomic.Bool // nothing is changed or found any more
+	closed atomic.Bool // nothing can be changed or found any more
 }
 
 // New returns a Session on the engine of g. There may be only one Session on an engine at a time.
@@ -123,12 +120,15 @@ func New(g Guest, o Options) *Session {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	hub := event.NewHub(g.Target().NumCPU(), event.HubOptions{})
-	s := &Session{
+	s := &Session{attacher: attacher{
 		log: o.Log, guest: g, opt: o, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(), events: events{},
-	}
+	}}
 	s.index.init()
-	s.programs = s.newPrograms()
+	s.programs, s.tracepoints = s.newPrograms(), newTracepoints(s)
+	s.recorders.st = s
+	s.semaphores = semaphores{at: &s.attacher, probes: map[placed]event.Place{}}
 	hub.SetFeed(s.programs)
+	s.tracepoints.adopt()
 	if m, ok := g.(interface{ OnModules(func()) }); ok {
 		m.OnModules(s.locateModules)
 	}
@@ -138,27 +138,28 @@ func New(g Guest, o Options) *Session {
 // Now returns the time in nanoseconds since Epoch, on the clock of events.
 func (st *Session) Now() int64 { return st.hub.Now() - st.epoch }
 
-// Epoch returns the time at which the Session was made: times of events count from here.
+// Epoch returns the time at which the Session was made; times of events count from
+// it.
 func (st *Session) Epoch() time.Time { return st.since }
 
 // types returns the types of the guest's program, or nil.
-func (st *Session) types() event.Types {
-	if st.opt.Types == nil {
+func (at *attacher) types() event.Types {
+	if at.opt.Types == nil {
 		return nil
 	}
-	return st.opt.Types()
+	return at.opt.Types()
 }
 
 // source returns the debug information of the guest's program.
-func (st *Session) source() (*debuginfo.Info, error) {
-	if st.opt.Source == nil {
+func (at *attacher) source() (*debuginfo.Info, error) {
+	if at.opt.Source == nil {
 		return nil, debuginfo.ErrNone
 	}
-	return st.opt.Source()
+	return at.opt.Source()
 }
 
-// change takes the lock for a change, unless the Session is closed.
-func (st *Session) change() error {
+// lockChanges takes the lock for a change, unless the Session is closed.
+func (st *Session) lockChanges() error {
 	st.changes.Lock()
 	if st.closed.Load() {
 		st.changes.Unlock()
@@ -167,22 +168,24 @@ func (st *Session) change() error {
 	return nil
 }
 
-// Exclusive calls f while no change is made. f must not call methods that change probes. It returns ErrClosed, or the error of f.
-func (st *Session) Exclusive(f func() error) error {
-	if err := st.change(); err != nil {
+// RunExclusive calls f while no change is made. f must not call methods that change probes. It returns ErrClosed, or the error of f.
+func (st *Session) RunExclusive(f func() error) error {
+	if err := st.lockChanges(); err != nil {
 		return err
 	}
 	defer st.changes.Unlock()
 	return f()
 }
 
-// Close detaches all probes, and ends the subscriptions after the last event. A change that is under way stops early if that is
-// possible. Close may be called again. The error says whose code could not be restored.
+// Close detaches all probes, and ends the subscriptions after the last event. A
+// change in progress stops early if possible. Close may be called again. The error
+// says whose code could not be restored.
 func (st *Session) Close() error {
 	st.closed.Store(true)
 	st.changes.Lock()
-	defer st.changes.Unlock()
 	_, err := st.remove(st.snapshot())
+	st.changes.Unlock()
+	st.tracepoints.end() // afterwards the guest's memory may be freed
 	st.hub.Close()
 	return err
 }
@@ -199,10 +202,10 @@ func (st *Session) Sync() {
 	}
 }
 
-// Armed reports whether probes are armed at all: see SetArmed.
+// Armed reports whether probes are armed: see SetArmed.
 func (st *Session) Armed() bool { return st.engine.Armed() }
 
-// SetArmed arms all enabled probes, or disarms all probes without forgetting any.
+// SetArmed arms all enabled probes, or disarms all probes but keeps them.
 func (st *Session) SetArmed(on bool) error {
 	st.changes.Lock()
 	defer st.changes.Unlock()
@@ -212,14 +215,16 @@ func (st *Session) SetArmed(on bool) error {
 	return st.engine.DisarmAll()
 }
 
-// Reset resets the guest: reset makes the guest's memory what it was at the start of a boot, or in a snapshot, and leaves the guest
-// paused. pause is called before that, to pause the guest. Probes stay attached, and programs keep their counts. No program or script is
-// attached during the reset. The error is ErrClosed, that of pause or reset, or says what programs lack in the new memory.
+// Reset resets the guest: reset restores the guest's memory to the start of a boot,
+// or to a snapshot, and leaves the guest paused. pause is called before that, to
+// pause the guest. Probes stay attached, and programs keep their counts. No program
+// or script is attached during the reset. The error is ErrClosed, an error of pause
+// or reset, or says what programs lack in the new memory.
 func (st *Session) Reset(pause, reset func() error) error {
-	// A program that is attached in between would take memory that programs had before.
+	// A program attached in between would take memory that programs had before.
 	st.loading.Lock()
 	defer st.loading.Unlock()
-	if err := st.change(); err != nil {
+	if err := st.lockChanges(); err != nil {
 		return err
 	}
 	defer st.changes.Unlock()
@@ -235,5 +240,7 @@ func (st *Session) Reset(pause, reset func() error) error {
 		return fmt.Errorf("reset: %w", err)
 	}
 	st.locateAgain(func(l *event.Layout) bool { return l.Fixed })
-	return nil
+	st.recorders.forget()
+	st.tracepoints.forget()
+	return st.semaphores.renew()
 }

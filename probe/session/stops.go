@@ -6,40 +6,32 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// stops has the hits of a that pass its filter stop the vCPU. Callers hold changes.
-func (st *Session) stops(a *Probe, hit func(*probe.Context) bool) error {
-	g, ok := st.guest.(stopper)
+// setStops returns the function that stops the vCPU at a hit of a, as requested.
+// Callers hold changes.
+func (at *attacher) setStops(a *Probe) (stop func(*probe.Context), err error) {
+	g, ok := at.guest.(stopper)
 	switch {
 	case !ok:
-		return &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the vCPUs of this guest cannot be stopped one by one"}
+		return nil, &Error{Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "the vCPUs of this guest cannot be stopped one by one"}
 	case a.spec.Stop != StopVCPU && a.spec.Stop != StopAll:
-		return badValue("stop %q: not %s or %s", a.spec.Stop, StopVCPU, StopAll)
+		return nil, badValue("stop %q: not %s or %s", a.spec.Stop, StopVCPU, StopAll)
 	case a.spec.Mirror != "":
-		return badValue("stop: the vCPU of a jprobe with a mirror goes on in that; attach a probe at the same place that stops")
+		return nil, badValue("stop: the vCPU of a jprobe with a mirror goes on in that; attach a probe at the same place that stops")
 	}
 	all := a.spec.Stop == StopAll
-	stop := func(c *probe.Context) {
+	return func(c *probe.Context) {
 		c.StopBy(a)
 		if all {
 			g.StopAll(c)
 		}
-	}
-	passed := func(c *probe.Context) {
+	}, nil
+}
+
+// ifPassed runs do for the hits that pass a filter.
+func ifPassed(hit func(*probe.Context) bool, do func(*probe.Context)) func(*probe.Context) {
+	return func(c *probe.Context) {
 		if hit(c) {
-			stop(c)
+			do(c)
 		}
 	}
-	switch p := a.probe.(type) {
-	case *probe.Kretprobe:
-		p.Return = passed
-	case *probe.Jprobe:
-		p.Entry = func(c *probe.Context, _ probe.Args) { stop(c) } // the filter has run
-	default:
-		if a.watch != nil {
-			a.watch.Handler = passed
-			break
-		}
-		a.kprobe.Pre = func(c *probe.Context) int { stop(c); return 0 }
-	}
-	return nil
 }

@@ -7,20 +7,22 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/sdt"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/script"
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// ScriptTarget returns what scripts know of the guest.
+// ScriptTarget returns the guest's description for scripts.
 func (st *Session) ScriptTarget() script.Target { return scriptTarget{st} }
 
-// scriptTarget is what a script knows of the guest.
+// scriptTarget is the guest's description for scripts.
 type scriptTarget struct{ st *Session }
 
-// Match implements script.Target: it leaves out what cannot be probed.
+// Match implements script.Target: it leaves out functions that cannot be probed.
 func (t scriptTarget) Match(pattern string, user, returns bool) (names []string, left map[string]int) {
 	if guest.CheckGlob(pattern) != nil {
 		return nil, nil
@@ -42,8 +44,8 @@ func (t scriptTarget) Match(pattern string, user, returns bool) (names []string,
 	return names, left
 }
 
-// Lookup implements script.Target. Of several symbols of a name it is one: registering a
-// probe there is refused.
+// Lookup implements script.Target. If several symbols have the name it returns one of
+// them: registering a probe there is rejected.
 func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
 	sym, err := t.st.guest.Image().Lookup(name)
 	var ambiguous *guest.AmbiguousSymbolError
@@ -51,6 +53,48 @@ func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
 		why = err.Error()
 	}
 	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound), why
+}
+
+// Tracepoints implements script.Target.
+func (t scriptTarget) Tracepoints() []string {
+	if img, ok := tracingOf(t.st.guest); ok {
+		return img.Tracepoints()
+	}
+	return nil
+}
+
+// Events implements script.Target.
+func (t scriptTarget) Events() (names []string) {
+	img, ok := tracingOf(t.st.guest)
+	if !ok {
+		return nil
+	}
+	all, err := img.Events()
+	if err != nil {
+		t.st.log.Warn("the events of the guest's kernel", "err", err)
+	}
+	for i := range all {
+		names = append(names, all[i].String())
+	}
+	return names
+}
+
+// Event implements script.Target.
+func (t scriptTarget) Event(name string) ([]script.EventField, error) {
+	return t.st.recorders.fields(name)
+}
+
+// StaticProbes implements script.Target.
+func (t scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
+	return t.st.staticProbes(path)
+}
+
+// staticProbes returns the statically defined probes of a file of the guest's, and the path that their places have.
+func (at *attacher) staticProbes(path string) ([]sdt.Probe, string, error) {
+	if view, ok := at.guest.Image().(*linux.View); ok {
+		return linux.Programs{View: view}.StaticProbes(path)
+	}
+	return nil, path, errors.New("only programs of a Linux guest have statically defined probes")
 }
 
 // Exits implements script.Target.
@@ -65,12 +109,14 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 	return guest.ShownName(sym.Name), addr - uint64(sym.Addr), ok
 }
 
-// Shown implements script.Names.
-func (scriptTarget) Shown(addr uint64) uint64 { return linux.FileByte(guest.GVA(addr)) }
+// ShownAddr implements script.Names.
+func (scriptTarget) ShownAddr(addr uint64) uint64 { return linux.FileByte(guest.GVA(addr)) }
 
-// Functions returns the functions that a pattern matches (guest.Glob), or with user only functions of user code, by address, and how
-// definitions name each: by its address if several have the name. Functions that cannot be probed, with returns at their returns,
-// are left out; left, if not nil, is called with the reason.
+// Functions returns the functions that a pattern matches (guest.Glob), or with user
+// only functions of user code, by address, and each one's name for definitions: its
+// address if several have the name. Functions that cannot be probed (with returns,
+// whose returns cannot be probed) are left out; left, if not nil, is called with the
+// reason.
 func (st *Session) Functions(pattern string, user, returns bool, left func(error)) iter.Seq2[guest.Symbol, string] {
 	return func(yield func(guest.Symbol, string) bool) {
 		img := st.guest.Image()
@@ -95,8 +141,11 @@ func (st *Session) Functions(pattern string, user, returns bool, left func(error
 	}
 }
 
-// Func implements script.Target: by the image's types, or else by debug information.
+// Func implements script.Target: by the image's types, or by debug information.
 func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
+	if tracepoint, ok := strings.CutPrefix(name, bpf.AtTracepoint); ok {
+		name = bpf.TracepointFunction(tracepoint)
+	}
 	img, known := t.st.guest.Image(), t.st.types()
 	if known == nil {
 		if source, err := t.st.source(); err == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -58,18 +59,6 @@ func (v Variables) Variable(addr guest.GVA, name string, path []string) (event.F
 	return f, x.Type, nil
 }
 
-// Registers are the language's registers by their numbers in debug information (System V ABI
-// for AMD64, figure 3.36).
-var Registers = [...]event.Reg{
-	event.RegAX, event.RegDX, event.RegCX, event.RegBX, event.RegSI, event.RegDI, event.RegBP, event.RegSP,
-	event.RegR8, event.RegR9, event.RegR10, event.RegR11, event.RegR12, event.RegR13, event.RegR14, event.RegR15,
-}
-
-// frameBases are those that frame information has, by guest.FrameRegister.
-var frameBases = [...]event.Reg{
-	guest.FrameRSP: event.RegSP, guest.FrameRBP: event.RegBP, guest.FrameR10: event.RegR10, guest.FrameR13: event.RegR13, guest.FrameRDI: event.RegDI, guest.FrameRDX: event.RegDX,
-}
-
 // Fetch returns where code at addr has a variable; by is the program's Slide. The error says why that is not known.
 func Fetch(img guest.View, addr guest.GVA, by uint64, x debuginfo.Variable) (event.Fetch, error) {
 	if errors.Is(x.Why, debuginfo.ErrElsewhere) {
@@ -85,15 +74,16 @@ func Fetch(img guest.View, addr guest.GVA, by uint64, x debuginfo.Variable) (eve
 	at, offset := event.Fetch(event.Immediate{}), x.Where.Offsets[0]
 	switch x.Where.Base {
 	case debuginfo.BaseRegister:
-		at = event.Register{Reg: Registers[x.Where.Reg]}
+		at = event.Register{Reg: event.RegOf(x86.DwarfRegs[x.Where.Reg])}
 	case debuginfo.BaseProgram:
 		offset += int64(by)
 	case debuginfo.BaseCFA:
 		rule, ok := img.FrameRule(addr)
-		if !ok || rule.Outer || rule.Trap || int(rule.Base) >= len(frameBases) {
+		base, named := rule.Base.GeneralReg()
+		if !ok || rule.Outer || rule.Trap || !named {
 			return nil, errors.New("in the function's frame, and where that is at this place is not known")
 		}
-		at = event.Register{Reg: frameBases[rule.Base]}
+		at = event.Register{Reg: event.RegOf(base)}
 		if rule.Indirect {
 			at = event.Deref{Offset: int64(rule.Inner), Of: at}
 		}
@@ -127,7 +117,7 @@ func Fetch(img guest.View, addr guest.GVA, by uint64, x debuginfo.Variable) (eve
 func CodePlace(img guest.View, addr guest.GVA) event.Place {
 	if s, ok := img.Find(addr); ok {
 		p := event.Place{Module: event.ModuleOf(img, addr), Symbol: s.Name, Offset: uint64(addr - s.Addr)}
-		if _, err := img.Lookup(p.Qualified()); err == nil { // the name is that of one function
+		if _, err := img.Lookup(p.FullName()); err == nil { // the name is that of one function
 			return p
 		}
 	}
@@ -137,7 +127,7 @@ func CodePlace(img guest.View, addr guest.GVA) event.Place {
 // FunctionPlace returns a function as definitions write it: by its address if several have the name.
 func FunctionPlace(img guest.View, sym guest.Symbol) event.Place {
 	p := event.Place{Module: event.ModuleOf(img, sym.Addr), Symbol: sym.Name}
-	if _, err := img.Lookup(p.Qualified()); err != nil {
+	if _, err := img.Lookup(p.FullName()); err != nil {
 		return event.Place{Addr: sym.Addr}
 	}
 	return p
@@ -148,7 +138,7 @@ func Places(info *debuginfo.Info, at event.SourcePlace) ([]debuginfo.Place, erro
 	if at.Inline == "" {
 		return info.Places(at.File, at.Line)
 	}
-	addrs, err := info.Inlined(at.Inline)
+	addrs, err := info.InlinedCopies(at.Inline)
 	if err == nil && len(addrs) == 0 {
 		err = fmt.Errorf("no copy of a function %s is in others", at.Inline)
 	}

@@ -15,13 +15,21 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs -o size=1g tmp /tmp
 ip link set lo up
 while read -r m; do insmod "/lib/modules/$m.ko" || echo "GP-NOTE insmod $m failed"; done </etc/modules
+# available: how many MiB of memory programs can have. /lowest is the least of the step so far.
+available() { echo $(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1024)); }
+available >/lowest
 # A sign of life on the second serial port: a machine that hangs is told from
 # one that works for long without a word (run.sh).
 # It stays open for what run.sh sends there.
 (
 	exec 3<>/dev/ttyS1
 	stty -F /dev/ttyS1 raw -echo
-	while :; do echo . >&3; sleep 2; done
+	while :; do
+		echo . >&3
+		mem=$(available)
+		[ "$mem" -ge "$(cat /lowest)" ] || echo "$mem" >/lowest
+		sleep 2
+	done
 ) 2>/dev/null &
 echo "GP-BOOTED uptime=$(cut -d' ' -f1 /proc/uptime) cpus=$(nproc) kernel=$(uname -r)"
 if [ -c /dev/kvm ]; then rc=0; else echo "GP-NOTE no /dev/kvm"; rc=1; fi
@@ -35,6 +43,8 @@ while read -r name limit cmd; do
 	case $r in
 	124|137) echo "GP-NOTE $name was cut off at its limit of $limit seconds; GUESTPROBE_NESTED_SCALE=N gives it N times that" ;;
 	esac
+	echo "GP-MEM $name at least $(cat /lowest) MiB of memory were free"
+	available >/lowest
 	echo "GP-DONE $name rc=$r from=$start to=$(cut -d' ' -f1 /proc/uptime)"
 done </t/plan
 echo "GP-END rc=$rc"

@@ -47,19 +47,19 @@ func objdump(t *testing.T, content []byte, f func(addr uint64, code []byte, text
 	return true
 }
 
-// differs compares the text of an instruction with objdump's. Known is false where we have none.
-func differs(addr uint64, code []byte, text string) (got string, known, differs bool) {
+// compareText compares the text of an instruction with objdump's. Known is false where we have none.
+func compareText(addr uint64, code []byte, text string) (got string, known, differs bool) {
 	i, err := x86.Decode(code)
 	if err != nil || int(i.Len) != len(code) || strings.Contains(text, "bad)") {
 		return "", false, false
 	}
-	if got = Of(&i, addr, nil); got == "" {
+	if got = Format(&i, addr, nil); got == "" {
 		return "", false, false
 	}
-	return got, true, same(&i, got) != same(&i, text)
+	return got, true, normalize(&i, got) != normalize(&i, text)
 }
 
-// same is a text without what objdump and we write differently on purpose:
+// normalize is a text without what objdump and we write differently on purpose:
 //
 //   - targets: objdump has no 0x, pads, and has symbols;
 //   - prefixes without an effect: x86asm does not tell of all, and they stand in another order; "fs", "gs" and "lock" with
@@ -68,7 +68,7 @@ func differs(addr uint64, code []byte, text string) (got string, known, differs 
 //   - addresses relative to EIP, which objdump does not cut to 32 bits;
 //   - immediate operands of comparisons and of pclmulqdq that have names, and a suffix that says how long a vector is;
 //   - 64-bit registers of which an instruction writes or reads the low half only.
-func same(i *x86.Inst, text string) string {
+func normalize(i *x86.Inst, text string) string {
 	text, _, _ = strings.Cut(text, " <")
 	f := strings.Fields(text)
 	f = slices.DeleteFunc(f, func(s string) bool {
@@ -106,7 +106,7 @@ func TestObjdumpBuiltin(t *testing.T) {
 	all, unknown := 0, 0
 	if !objdump(t, builtin.ELF(), func(addr uint64, code []byte, text string) {
 		all++
-		got, known, bad := differs(addr, code, text)
+		got, known, bad := compareText(addr, code, text)
 		if !known {
 			unknown++
 			t.Logf("% x: not known, objdump says %q", code, text)
@@ -158,7 +158,7 @@ func TestObjdumpCorpus(t *testing.T) {
 		if addr%slot != 0 {
 			return
 		}
-		got, known, bad := differs(addr, code, text)
+		got, known, bad := compareText(addr, code, text)
 		switch {
 		case !known:
 			unknown++

@@ -18,10 +18,10 @@ var stand = x86asm.Mem{Base: x86asm.RAX, Disp: 0x5a5a5a5a5a5a5a}
 
 const standText = "0x5a5a5a5a5a5a5a(%rax)"
 
-// Of returns the text of the instruction i at address at, or "" when it is not known. x86asm knows the names; lengths,
+// Format returns the text of the instruction i at address at, or "" when it is not known. x86asm knows the names; lengths,
 // operands in memory and targets are our decoder's, for x86asm's are wrong in places. What objdump prints as the number of
 // a target is the name of a symbol here, where one starts there. syms may be nil.
-func Of(i *x86.Inst, at uint64, syms Symbols) string {
+func Format(i *x86.Inst, at uint64, syms Symbols) string {
 	if i.IsEndbr() {
 		return map[uint8]string{0xfa: "endbr64", 0xfb: "endbr32"}[i.ModRM]
 	}

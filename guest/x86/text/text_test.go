@@ -86,7 +86,7 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: %v", c.code, err)
 			continue
 		}
-		if got := Of(&i, 0xffffffff80200000, syms); got != c.want {
+		if got := Format(&i, 0xffffffff80200000, syms); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.code, got, c.want)
 		}
 	}

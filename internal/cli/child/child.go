@@ -12,32 +12,32 @@ import (
 	"time"
 )
 
-// Daemon is a guestprobed that we have started. Its methods may be called from any
+// Daemon is a guestprobed that this process has started. Its methods can be called from any
 // goroutine.
 type Daemon struct {
 	PID    int
 	proc   *os.Process
 	exited chan struct{}
-	err    error // of its end; valid when exited is closed
+	err    error // result of its exit; valid when exited is closed
 }
 
-// Options say how it runs.
+// Options configure Start.
 type Options struct {
 	Program string // path of guestprobed
 	Args    []string
-	Env     []string  // nil: ours
-	Dir     string    // "": ours
-	Output  io.Writer // for what it writes to its standard streams
+	Env     []string  // nil: this process's environment
+	Dir     string    // "": this process's directory
+	Output  io.Writer // gets the daemon's standard output and standard error
 }
 
-// ErrNotReady is wrapped by Start's error about a daemon that has ended before it
-// served.
+// ErrNotReady is wrapped by Start's error if the daemon exited before it was
+// ready.
 var ErrNotReady = errors.New("guestprobed did not start")
 
-// Start starts guestprobed and waits until it serves, or has ended, or ctx is over.
-// Ctrl-C, which goes to the whole foreground group, is for us: it does not end the
-// daemon, but it does not outlive us. When ctx is over first, the daemon is
-// returned beside the error, for whoever wants to know what it is doing.
+// Start starts guestprobed and waits until it is ready or has exited, or ctx ends.
+// The daemon has its own process group, so Ctrl-C does not reach it, but it gets
+// SIGTERM when this process dies. If ctx ends first, Start returns the daemon together
+// with the error, so that the caller can see what it is doing.
 func Start(ctx context.Context, o Options) (*Daemon, error) {
 	ready, tell, err := os.Pipe()
 	if err != nil {
@@ -57,7 +57,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		d.err = cmd.Wait()
 		close(d.exited)
 	}()
-	// Its end closes the pipe as well.
+	// The daemon's exit closes the pipe too.
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
 	defer stop()
 	line, err := io.ReadAll(ready)
@@ -70,16 +70,16 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNotReady, d.Wait())
 }
 
-// Exited returns a channel that is closed when the daemon has ended.
+// Exited returns a channel that is closed when the daemon has exited.
 func (d *Daemon) Exited() <-chan struct{} { return d.exited }
 
-// Wait returns when the daemon has ended, with nil for exit status 0.
+// Wait waits until the daemon has exited. It returns nil for exit status 0.
 func (d *Daemon) Wait() error {
 	<-d.exited
 	return d.err
 }
 
-// Signal sends a signal; to a daemon that has ended it does nothing.
+// Signal sends a signal. It does nothing if the daemon has exited.
 func (d *Daemon) Signal(s os.Signal) error {
 	if err := d.proc.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -87,11 +87,11 @@ func (d *Daemon) Signal(s os.Signal) error {
 	return nil
 }
 
-// ErrBusy is returned by End when the daemon has not ended in time.
+// ErrBusy is returned by End if the daemon did not exit in time.
 var ErrBusy = errors.New("guestprobed does not end")
 
-// End sends a signal and waits for the end, whose error it returns, until ctx is
-// over.
+// End sends a signal, waits until the daemon has exited or ctx ends, and returns
+// Wait's error or ErrBusy.
 func (d *Daemon) End(ctx context.Context, s os.Signal) error {
 	if err := d.Signal(s); err != nil {
 		return err
@@ -100,11 +100,11 @@ func (d *Daemon) End(ctx context.Context, s os.Signal) error {
 	case <-d.exited:
 		return d.err
 	case <-ctx.Done():
-		return fmt.Errorf("%w behind %v: %w", ErrBusy, s, context.Cause(ctx))
+		return fmt.Errorf("%w after %v: %w", ErrBusy, s, context.Cause(ctx))
 	}
 }
 
-// Kill ends the daemon as it is, and waits.
+// Kill kills the daemon and waits for its exit.
 func (d *Daemon) Kill() {
 	_ = d.proc.Kill()
 	<-d.exited

@@ -14,7 +14,7 @@ var files embed.FS
 // Tool is a script with arguments.
 type Tool struct {
 	Name     string    `json:"name"`
-	Usage    string    `json:"usage"`   // the arguments as a help text has them
+	Usage    string    `json:"usage"`   // the arguments as shown in help texts
 	Summary  string    `json:"summary"` // one sentence
 	Help     string    `json:"help"`    // lines
 	Params   []Param   `json:"params"`
@@ -24,17 +24,17 @@ type Tool struct {
 // Param is an argument of a tool.
 type Param struct {
 	Name    string   `json:"name"`
-	Default []string `json:"default,omitempty"` // what it is where it is not given: the first that the guest has; nil: it must be given
+	Default []string `json:"default,omitempty"` // the first of these that the guest has; nil: the argument is required
 }
 
-// Variant is the script of a tool for some guests.
+// Variant is a tool's script for some guests.
 type Variant struct {
-	Needs  string `json:"needs,omitempty"` // the guest has a function that this pattern matches; "": it serves all
+	Needs  string `json:"needs,omitempty"` // a pattern for a function that the guest must have; "": for all guests
 	Script string `json:"script"`
 }
 
-// All returns the tools by name.
-func All() []Tool {
+// List returns the tools, sorted by name.
+func List() []Tool {
 	var out []Tool
 	entries, err := files.ReadDir(".")
 	if err != nil {
@@ -55,9 +55,9 @@ func All() []Tool {
 	return out
 }
 
-// Find returns a tool by its name.
+// Find returns the tool with that name.
 func Find(name string) (Tool, bool) {
-	all := All()
+	all := List()
 	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
 	if i < 0 {
 		return Tool{}, false
@@ -65,8 +65,8 @@ func Find(name string) (Tool, bool) {
 	return all[i], true
 }
 
-// parse reads the comment that a script begins with: a sentence, lines as "usage: A [B=1]" and
-// "needs: FUNCTION", and behind an empty line the help.
+// parse parses the comment at the beginning of a script: a sentence, lines such as "usage: A [B=1]" and
+// "needs: FUNCTION", and after an empty line the help.
 func parse(file, text string) Tool {
 	name, _, _ := strings.Cut(path.Base(file), ".")
 	t := Tool{Name: name}
@@ -105,8 +105,8 @@ func parse(file, text string) Tool {
 	return t
 }
 
-// Script returns the script for a guest, and its arguments; has says whether the guest has a
-// function that a pattern matches. Errors say what is missing.
+// Script returns the script for a guest, and its arguments. has reports whether the guest has a
+// function that matches a pattern. Script returns an error if an argument or a function is missing.
 func (t Tool) Script(args []string, has func(pattern string) bool) (script string, params []string, err error) {
 	if len(args) > len(t.Params) {
 		return "", nil, fmt.Errorf("%s: unexpected argument %q", t.Name, args[len(t.Params)])

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocument: every tool says what it does, and docs/tools.md has each with that, and with
-// a run of it, which the sessions of documents do.
+// TestDocument: every tool has a summary, and docs/tools.md has the summary and an example of each tool, which the
+// documents' tests run.
 func TestDocument(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/tools.md")
 	if err != nil {
@@ -16,7 +16,7 @@ func TestDocument(t *testing.T) {
 	}
 	parts := strings.Split(string(b), "\n## ")[1:]
 	var names []string
-	for _, tool := range All() {
+	for _, tool := range List() {
 		names = append(names, tool.Name)
 		if !strings.HasSuffix(tool.Summary, ".") || tool.Help == "" || len(tool.Variants) == 0 {
 			t.Errorf("%+v", tool)
@@ -37,7 +37,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestScript: which script and which arguments a guest gets.
+// TestScript checks which script and arguments are chosen for a guest.
 func TestScript(t *testing.T) {
 	linux := func(p string) bool { return p == "__x64_sys_*" || p == "update_rq_clock" }
 	other := func(string) bool { return false }

@@ -14,9 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// eachThread calls f with each thread of this process, and the vCPU that it runs, or -1. One that ends meanwhile is
-// left out.
-func eachThread(f func(tid, vcpu int) error) error {
+// forEachThread calls f with each thread of this process, and the vCPU that it
+// runs, or -1. Threads that end during the call are skipped.
+func forEachThread(f func(tid, vcpu int) error) error {
 	comms, err := filepath.Glob("/proc/self/task/*/comm")
 	if err != nil {
 		return err
@@ -43,9 +43,10 @@ func eachThread(f func(tid, vcpu int) error) error {
 	return nil
 }
 
-// apart gives the thread of vCPU 0 the first processor that this process may use, and all others the rest. Free takes
-// that back. A thread that is made meanwhile is where its maker is.
-func apart() (free func() error, err error) {
+// separateThreads gives the thread of vCPU 0 the first processor that this
+// process may use, and all others the rest. free undoes that. A thread that is
+// created in between stays on its creator's processors.
+func separateThreads() (free func() error, err error) {
 	var all, first, rest unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return nil, fmt.Errorf("processors: %w", err)
@@ -61,7 +62,7 @@ func apart() (free func() error, err error) {
 		}
 	}
 	found := false
-	if err := eachThread(func(tid, vcpu int) error {
+	if err := forEachThread(func(tid, vcpu int) error {
 		if vcpu == 0 { // that of another guest rests
 			found = true
 			return unix.SchedSetaffinity(tid, &first)
@@ -74,20 +75,20 @@ func apart() (free func() error, err error) {
 		return nil, errors.New("the thread of vCPU 0 was not found")
 	}
 	return func() error {
-		return eachThread(func(tid, _ int) error { return unix.SchedSetaffinity(tid, &all) })
+		return forEachThread(func(tid, _ int) error { return unix.SchedSetaffinity(tid, &all) })
 	}, nil
 }
 
 // times is how much processor time threads of this process have had (proc(5), schedstat).
 type times struct {
 	first  time.Duration // that of vCPU 0
-	vcpus  time.Duration // those of all vCPUs
-	others time.Duration // all but those
+	vcpus  time.Duration // all vCPUs together
+	others time.Duration // all other threads
 }
 
-// threadTimes is what they have had until now.
+// threadTimes returns the processor time of the threads so far.
 func threadTimes() (t times, err error) {
-	err = eachThread(func(tid, vcpu int) error {
+	err = forEachThread(func(tid, vcpu int) error {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", tid))
 		if err != nil {
 			return err

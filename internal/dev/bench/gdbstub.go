@@ -21,9 +21,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// loop calls the function behind it for ever, without interrupts: nothing else runs between two hits, so that what is
-// timed is the debugger's part. The bytes are the same instructions in real mode, where QEMU's guest needs no boot
-// loader, and in 64-bit mode, but for the width of the call's displacement.
+// loop calls the function that follows it forever, without interrupts. Nothing
+// else runs between two hits, so the time is the debugger's. The bytes are the
+// same instructions in real mode, where QEMU's guest needs no boot loader, and
+// in 64-bit mode, except for the width of the call's displacement.
 func loop(call ...byte) (code []byte, function uint64) {
 	code = append([]byte{0xfa}, call...)                                 // cli; call function
 	code = append(code, 0xeb, byte(-len(call)-2), 0x90)                  // jmp to the call; nop
@@ -49,17 +50,18 @@ func loopGuest() ([]byte, uint64) {
 	return f.Bytes(), at + function
 }
 
-// roundTrips is what any stub takes for the three packets of a breakpoint before it has done anything: a process that
-// sends back what it gets over a unix socket, as fast as the kernel lets a program in C.
+// roundTrips measures the least time of any stub for the three packets of a
+// breakpoint: a process echoes the packets over a unix socket, as fast as the
+// kernel permits for a program in C.
 func roundTrips(ctx context.Context, runs, hits int) Peer {
 	p := Peer{Name: "sockets", What: "three round trips over a unix socket to another process (cat) that does nothing: of each stub's time"}
-	if err := echoes(ctx, &p, runs, hits); err != nil {
+	if err := measureEchoes(ctx, &p, runs, hits); err != nil {
 		p.Unavailable = err.Error()
 	}
 	return p
 }
 
-func echoes(ctx context.Context, p *Peer, runs, hits int) error {
+func measureEchoes(ctx context.Context, p *Peer, runs, hits int) error {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -84,20 +86,20 @@ func echoes(ctx context.Context, p *Peer, runs, hits int) error {
 	return c.time(p, runs, hits, []exchange{{"g", "g"}, {"s", "s"}, {"c", "c"}})
 }
 
-// ownStub is gdbPeer for the protocol as guestprobed speaks it, with the same loop. The daemon is the program at a path, or
+// measureStub is gdbPeer for the protocol as guestprobed speaks it, with the same loop. The daemon is the program at a path, or
 // where that is "" in this process, where packets need no change of process.
-func ownStub(ctx context.Context, program string, runs, hits int) Peer {
+func measureStub(ctx context.Context, program string, runs, hits int) Peer {
 	p := Peer{Name: "gdb", What: "breakpoint through guestprobed's gdb socket: stop, read registers, step, continue"}
 	if program == "" {
 		p.What += " (in one process)"
 	}
-	if err := ownStubOf(ctx, &p, program, runs, hits); err != nil {
+	if err := measureStubOf(ctx, &p, program, runs, hits); err != nil {
 		p.Unavailable = err.Error()
 	}
 	return p
 }
 
-func ownStubOf(ctx context.Context, p *Peer, program string, runs, hits int) error {
+func measureStubOf(ctx context.Context, p *Peer, program string, runs, hits int) error {
 	dir, err := os.MkdirTemp("", "guestprobe-bench")
 	if err != nil {
 		return err
@@ -137,8 +139,8 @@ func ownStubOf(ctx context.Context, p *Peer, program string, runs, hits int) err
 	return c.breakpoints(p, function, runs, hits)
 }
 
-// gdbPeer times what a debugger script does at a breakpoint under QEMU (TCG):
-// stop, read the registers, step off, go on. The client is our own and does
+// gdbPeer times the work of a debugger script at a breakpoint under QEMU (TCG):
+// stop, read the registers, step off, continue. The client is our own and does
 // nothing else, so the figure is the least that a scripted gdb can cost.
 func gdbPeer(ctx context.Context, runs, hits int) Peer {
 	p := Peer{Name: "qemu-gdbstub", What: "breakpoint through QEMU's gdb stub (TCG): stop, read registers, step, continue"}
@@ -163,7 +165,8 @@ func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
 	if err := os.WriteFile(disk, sector, 0o644); err != nil {
 		return err
 	}
-	// The listener is ours and QEMU connects to it: no waiting for a server.
+	// The listener is ours and QEMU connects to it, so we need not wait for a
+	// server.
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
@@ -190,12 +193,12 @@ func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
 	return c.breakpoints(p, function, runs, hits)
 }
 
-// breakpoints times what both stubs do at a breakpoint.
+// breakpoints times the work of both stubs at a breakpoint.
 func (c *rsp) breakpoints(p *Peer, addr uint64, runs, hits int) error {
 	if _, err := c.call(fmt.Sprintf("Z0,%x,1", addr), "OK"); err != nil {
 		return err
 	}
-	if _, err := c.call("c", "T05"); err != nil { // the first hit, behind the boot
+	if _, err := c.call("c", "T05"); err != nil { // the first hit, after the boot
 		return err
 	}
 	return c.time(p, runs, hits, []exchange{{"g", ""}, {"s", "T05"}, {"c", "T05"}})

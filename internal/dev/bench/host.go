@@ -14,8 +14,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// thisHost describes the machine and what its KVM delivers.
-func thisHost(rep host.Report, now time.Time) Host {
+// describeHost describes the machine and how its KVM delivers traps.
+func describeHost(rep host.Report, now time.Time) Host {
 	h := Host{
 		CPU: "unknown", Cores: runtime.NumCPU(), Date: now.UTC().Format(time.DateOnly), Version: "unknown",
 		KVM: fmt.Sprintf("int3 at CPL0: %s, at CPL3: %s", rep.Traps.CPL0.Int3, rep.Traps.CPL3.Int3),

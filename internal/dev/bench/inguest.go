@@ -30,13 +30,13 @@ type InGuest struct {
 	What        string  `json:"what"`
 	Unavailable string  `json:"unavailable,omitempty"`
 	CallNs      *Spread `json:"callNs,omitempty"` // one call, probe included
-	OverNs      float64 `json:"overNs,omitempty"` // of which the probe: median less that of the unprobed call
+	OverNs      float64 `json:"overNs,omitempty"` // the probe's part of it: median less the unprobed call's
 	Floor       string  `json:"floor,omitempty"`  // the hand-written detour that does the same
 	FloorRatio  float64 `json:"floorRatio,omitempty"`
 	Hits        uint64  `json:"hits,omitempty"`
 	Exits       uint64  `json:"exits"`            // of all hits together
 	Stored      uint64  `json:"stored,omitempty"` // records that reached the file
-	Lost        uint64  `json:"lost,omitempty"`   // and those that found no room
+	Lost        uint64  `json:"lost,omitempty"`   // and events without room
 }
 
 // Names of rows of InGuest.
@@ -55,16 +55,16 @@ const (
 	rowLatency     = "latency"
 )
 
-// inGuestCalls is how many calls one measurement makes, fewInGuestCalls how many
-// one makes that only checks that it works.
+// inGuestCalls is how many calls one measurement makes, and fewInGuestCalls how
+// many if it only checks that everything works.
 const (
 	inGuestCalls    = 1_000_000
 	fewInGuestCalls = 50_000
 )
 
-// inGuestRows measures programs in detours beside detours written by hand, all of
-// them in turn, so that they see the same weather.
-func (g *benchGuest) inGuestRows(ctx context.Context, runs int, calls uint64) ([]InGuest, error) {
+// guestRows measures programs in detours together with detours written by hand.
+// All of them take turns, so that they see the same conditions.
+func (g *benchGuest) guestRows(ctx context.Context, runs int, calls uint64) ([]InGuest, error) {
 	rows := []InGuest{
 		{Name: rowPlain, What: "no probe"},
 		{Name: rowFloorCount, What: "hand-written detour: lock inc"},
@@ -118,7 +118,7 @@ func (g *benchGuest) inGuestRows(ctx context.Context, runs int, calls uint64) ([
 	return rows, nil
 }
 
-// subjects are what inGuestRows measures.
+// subjects are the programs and detours that guestRows measures.
 type subjects struct {
 	g    *benchGuest
 	rt   *program.Runtime
@@ -281,7 +281,7 @@ func (s *subjects) measure(ctx context.Context, r *InGuest, calls uint64) (float
 	return ns, nil
 }
 
-// programs are those of a row.
+// programs returns the programs of a row.
 func (s *subjects) programs(name string) (ps []*program.Program) {
 	if o := s.scripts[name]; o != nil {
 		return o.Programs
@@ -294,8 +294,8 @@ func (s *subjects) programs(name string) (ps []*program.Program) {
 	return ps
 }
 
-// attach makes the probes of a row, and reports why one cannot run in the guest. The first
-// is the one whose hits count.
+// attach creates the probes of a row, and returns why one cannot run in the
+// guest. The hits of the first count.
 func (s *subjects) attach(name string) (first *probe.Kprobe, all []probe.Probe, err error) {
 	for _, p := range s.programs(name) {
 		k := &probe.Kprobe{Name: p.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}

@@ -10,11 +10,11 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// booted returns the guest that is measured, until the test ends.
-func booted(t *testing.T) (context.Context, *benchGuest) {
+// bootBench returns the guest that is measured, until the test ends.
+func bootBench(t *testing.T) (context.Context, *benchGuest) {
 	t.Helper()
 	kvmtest.Require(t)
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	g, _, _, err := bootGuest(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -30,8 +30,8 @@ func booted(t *testing.T) (context.Context, *benchGuest) {
 // TestInGuestRows measures everything that takes no exit, once: each row has
 // as many hits as calls, and no exit.
 func TestInGuestRows(t *testing.T) {
-	ctx, g := booted(t)
-	rows, err := g.inGuestRows(ctx, kvmtest.Full(2, 9), kvmtest.Full[uint64](fewInGuestCalls, inGuestCalls))
+	ctx, g := bootBench(t)
+	rows, err := g.guestRows(ctx, kvmtest.ChooseSize(2, 9), kvmtest.ChooseSize[uint64](fewInGuestCalls, inGuestCalls))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestInGuestRows(t *testing.T) {
 
 // TestAttachCost: a script of 20 lines is at all of its places, and at most in the guest.
 func TestAttachCost(t *testing.T) {
-	_, g := booted(t)
+	_, g := bootBench(t)
 	a, err := g.attachCost(3)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestAttachCost(t *testing.T) {
 // TestScriptCode: scripts are compiled to hardly more machine code than the same in C, with
 // no locked instructions that this has not, which is what their cost comes from.
 func TestScriptCode(t *testing.T) {
-	_, g := booted(t)
+	_, g := bootBench(t)
 	s, err := g.newSubjects()
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Layout of the program that nativeLoop makes: one segment, code right behind
-// the headers, the copied function at its own page.
+// Layout of the program that nativeLoop makes: one segment, code right after the
+// headers, the copied function at its own page.
 const (
 	nativeBase = 0x400000
 	nativeCode = 0x78   // ELF header and one program header
@@ -17,15 +17,15 @@ const (
 )
 
 // nativeLoop writes a static Linux program that calls a copy of fn n times with
-// two small arguments and exits. fn is position-independent leaf code, taken
-// from the guest's image: peer and guest execute the same bytes.
+// two small arguments and exits. fn is position-independent leaf code from the
+// guest's image: peer and guest execute the same bytes.
 func nativeLoop(dir, name string, fn []byte, n uint32) (path string, err error) {
 	a := x86.NewAsm(nativeBase + nativeCode)
 	a.Mov(4, x86.RBX, x86.Imm(n))
-	loop := a.Here()
+	loop := a.LabelHere()
 	a.Mov(4, x86.RDI, x86.Imm(1))
 	a.Mov(4, x86.RSI, x86.Imm(2))
-	a.Call(a.Outside(nativeBase + nativeFunc))
+	a.Call(a.LabelAt(nativeBase + nativeFunc))
 	a.Dec(4, x86.RBX)
 	a.Jcc(x86.CondNE, loop)
 	a.Mov(4, x86.RAX, x86.Imm(60)) // exit

@@ -21,7 +21,7 @@ const (
 	settleTime = 30 * time.Millisecond
 )
 
-// Optimizer is what jumps cost a guest that is busy on all its vCPUs.
+// Optimizer is the cost of jumps for a guest that is busy on all its vCPUs.
 type Optimizer struct {
 	Unavailable string  `json:"unavailable,omitempty"`
 	CPUs        int     `json:"cpus"`
@@ -32,7 +32,7 @@ type Optimizer struct {
 	LongestNs   float64 `json:"longestNs"`         // of all stops the longest
 }
 
-// optimizerCost measures what optimizing costs.
+// optimizerCost measures the cost of optimizing.
 func optimizerCost(ctx context.Context, runs int) (o Optimizer, err error) {
 	o = Optimizer{CPUs: optimizerCPUs, Sites: optimizerSites}
 	img, err := guest.ParseELF(builtin.ELF())
@@ -52,7 +52,7 @@ func optimizerCost(ctx context.Context, runs int) (o Optimizer, err error) {
 	for _, s := range img.Symbols() {
 		sites = appendSites(sites, e, img, s)
 	}
-	if sites, err = onlyJumps(e, sites); err != nil {
+	if sites, err = keepJumps(e, sites); err != nil {
 		return o, err
 	}
 	var one, batch []float64
@@ -96,8 +96,9 @@ func appendSites(to []*probe.Kprobe, e *probe.Engine, img *guest.Image, s guest.
 	return to
 }
 
-// onlyJumps returns those of ps that get a jump, as many as the batch is to have.
-func onlyJumps(e *probe.Engine, ps []*probe.Kprobe) (out []*probe.Kprobe, err error) {
+// keepJumps returns the probes of ps that get a jump, as many as the batch
+// needs.
+func keepJumps(e *probe.Engine, ps []*probe.Kprobe) (out []*probe.Kprobe, err error) {
 	if err := e.Register(probe.Probes(ps)...); err != nil {
 		return nil, err
 	}

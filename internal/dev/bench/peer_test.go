@@ -43,7 +43,7 @@ func TestUprobePeer(t *testing.T) {
 // TestGDBPeer: likewise for the debugger's way, QEMU's and ours.
 func TestGDBPeer(t *testing.T) {
 	kvmtest.Require(t)
-	for _, p := range []Peer{roundTrips(t.Context(), 2, 50), gdbPeer(t.Context(), 2, 50), ownStub(t.Context(), "", 2, 50)} {
+	for _, p := range []Peer{roundTrips(t.Context(), 2, 50), gdbPeer(t.Context(), 2, 50), measureStub(t.Context(), "", 2, 50)} {
 		if p.Unavailable != "" {
 			if p.NsPerHit != nil || p.Hits != 0 || p.Name != "qemu-gdbstub" {
 				t.Errorf("%s: unavailable (%s), and yet figures: %+v", p.Name, p.Unavailable, p)

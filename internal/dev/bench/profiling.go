@@ -12,17 +12,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Profiling is how much slower a guest is whose vCPUs are sampled, by the calls of a function that one of them does in a
-// second of its thread's processor time, and what else the daemon and its client use then.
+// Profiling is by how much sampling slows down a guest, measured by the calls of
+// a function that a vCPU makes in a second of its thread's processor time, and
+// the processor time of the daemon and its client.
 type Profiling struct {
 	Unavailable string        `json:"unavailable,omitempty"`
 	VCPUs       int           `json:"vcpus"`
-	Plain       *Spread       `json:"plain,omitempty"` // calls a second of vCPU 0 of a guest that nobody looks at
+	Plain       *Spread       `json:"plain,omitempty"` // calls a second of vCPU 0 of a guest that is not profiled
 	Rates       []ProfilingAt `json:"rates"`
-	SampleUs    *Spread       `json:"sampleUs,omitempty"` // microseconds of a vCPU's time that a sample takes, at the highest rate
+	SampleUs    *Spread       `json:"sampleUs,omitempty"` // a vCPU's time for a sample in microseconds, at the highest rate
 }
 
-// ProfilingAt is one rate of sampling; 0: nobody looks, which says what differences are the machine's own.
+// ProfilingAt is one rate of sampling. The rate 0 samples nothing, and shows the
+// machine's own variation.
 type ProfilingAt struct {
 	Hz      int     `json:"hz"`
 	Slower  *Spread `json:"slower"` // percent, of medians of windows, each against the one before it without samples
@@ -31,21 +33,26 @@ type ProfilingAt struct {
 	Lost    uint64  `json:"lost"`
 }
 
-// profilingRates are those that are measured: none, the usual one, and one with ten times the cost.
+// profilingRates are the measured rates: none, the usual one, and one with ten
+// times the cost.
 var profilingRates = []int{0, 99, 990}
 
-// profilingWindow is how long calls are counted for one figure, and profilingWindows how many each run has of each
-// rate: what else a machine does comes and goes, and the median of many short windows has less of it than that of a few
-// long ones. A profile's beginning, which is no sample's cost, has a part of a window before.
+// profilingWindow is how long calls are counted for one figure, and
+// profilingWindows how many windows of each rate a run has. A machine's other
+// load varies, and it affects the median of many short windows less than the
+// median of a few long ones. The beginning of a profile is not a sample's cost,
+// so it falls into a time before the window.
 const (
 	profilingWindow  = 240 * time.Millisecond
 	profilingWindows = 12
 )
 
-// profiling measures what guestprobe profile costs the guest, through the daemon's socket. vCPU 0 has a processor
-// that nothing else uses, and what it does there is counted: what it loses is what samples take, and not what comes of a
-// contest for processors that a host with more of them does not have. Windows with and without samples take turns, so that they see the same weather.
-func profiling(ctx context.Context, runs, windows int) (out Profiling, err error) {
+// measureProfiling measures the cost of guestprobe profile for the guest,
+// through the daemon's socket. vCPU 0 has a processor of its own, and its work
+// there is counted. So it measures the cost of samples, and not the contention
+// for processors, which a host with more processors does not have. Windows with
+// and without samples alternate, so that both see the same conditions.
+func measureProfiling(ctx context.Context, runs, windows int) (out Profiling, err error) {
 	out.VCPUs = 2
 	c, end, err := startGuest(ctx, out.VCPUs, "bench")
 	if err != nil {
@@ -55,7 +62,7 @@ func profiling(ctx context.Context, runs, windows int) (out Profiling, err error
 	if err := callForEver(ctx, c); err != nil {
 		return out, err
 	}
-	free, err := apart()
+	free, err := separateThreads()
 	if err != nil {
 		return out, err
 	}
@@ -140,7 +147,7 @@ func endProfile(ctx context.Context, c *remote.Client, s *remote.Stream) (end ap
 	}
 }
 
-// String says what was measured.
+// String describes the measurements.
 func (p *Profiling) String() string {
 	if p.Plain == nil {
 		return fmt.Sprintf("What profiles cost was not measured: %s.", p.Unavailable)

@@ -14,15 +14,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// kind is one row of the table: which instruction to probe, and with what.
+// kind is one row of the table: the probed instruction, and the probes.
 type kind struct {
 	name, what string
-	plan       string // of the site, as Engine.Check names it; atEntry; "" = not built yet
+	plan       string // of the site, in Engine.Check's terms; atEntry; "" = not built yet
 	post       bool   // with a post handler
-	probes     string // at a function's entry: the letters of what is there; o for a jump
+	probes     string // at a function's entry: the letters of the probes there; o for a jump
 }
 
-// atEntry is the plan of kinds that are for functions, not for instructions.
+// atEntry is the plan of kinds that probe functions, not instructions.
 const atEntry = "entry"
 
 // kinds are the letters of the kprobes documentation, and e, which the kernel
@@ -129,7 +129,7 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 	return nil
 }
 
-// optimize gives the probes of a kind their jump, if they are to have one.
+// optimize optimizes the probes of a kind that need a jump.
 func (g *benchGuest) optimize(k kind, ps []*probe.Kprobe) error {
 	if !strings.Contains(k.probes, "o") {
 		return nil
@@ -143,8 +143,8 @@ func (g *benchGuest) optimize(k kind, ps []*probe.Kprobe) error {
 	return nil
 }
 
-// probes makes the probes of a kind on fn, disabled: as what is registered, and
-// as the kprobes that stand for them.
+// probes makes the probes of a kind on fn, disabled: once as the registered
+// probes, and once as the kprobes that they consist of.
 func (g *benchGuest) probes(fn guest.Symbol, k kind) (all []probe.Probe, ps []*probe.Kprobe, err error) {
 	where := probe.Kprobe{Name: "bench", Addr: fn.Addr, Disabled: true}
 	letters := k.probes
@@ -238,17 +238,17 @@ func startups(ctx context.Context, runs int) (Startup, error) {
 	return Startup{KVMNs: &ks, GuestNs: &us}, nil
 }
 
-// Options say what to run.
+// Options select the measurements.
 type Options struct {
 	Runs     int              // of each measurement, at least 5
 	Calls    int              // probed calls per measurement; 0: DefaultCalls
-	Peers    bool             // also what a user would use instead
+	Peers    bool             // also the alternatives
 	Daemon   string           // path of guestprobed, for a debugger's packets; "": in this process
-	Progress func(string)     // called with what is being measured; nil is fine
+	Progress func(string)     // called with the name of each measurement; may be nil
 	Clock    func() time.Time // nil: time.Now
 }
 
-// MinRuns is the least number of runs a median is taken of.
+// MinRuns is the least number of runs for a median.
 const MinRuns = 5
 
 // Run makes one run. It takes some minutes, with few calls some ten seconds.
@@ -272,7 +272,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := &Result{Schema: 1, Runs: o.Runs, Host: thisHost(rep, o.Clock())}
+	res := &Result{Schema: 1, Runs: o.Runs, Host: describeHost(rep, o.Clock())}
 	o.Progress("start-up")
 	if res.Startup, err = startups(ctx, o.Runs); err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		looks, windows, inGuest = 1, 1, fewInGuestCalls
 	}
 	o.Progress("in the guest")
-	if res.InGuest, err = g.inGuestRows(ctx, o.Runs, inGuest); err != nil {
+	if res.InGuest, err = g.guestRows(ctx, o.Runs, inGuest); err != nil {
 		return nil, err
 	}
 	o.Progress("a script at many places")
@@ -312,14 +312,14 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		res.Snapshots.Unavailable = err.Error()
 	}
 	o.Progress("profiles")
-	if res.Profiling, err = profiling(ctx, looks, windows); err != nil {
+	if res.Profiling, err = measureProfiling(ctx, looks, windows); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
 		res.Profiling.Unavailable = err.Error()
 	}
 	o.Progress("top")
-	if res.Watching, err = watching(ctx, looks); err != nil {
+	if res.Watching, err = measureWatching(ctx, looks); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -333,7 +333,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		o.Progress("peer: uprobe")
 		res.Peers = append(res.Peers, uprobePeer(ctx, g.m.Image().Code(fn.Addr, int(fn.Size)), o.Runs, 50000))
 		o.Progress("peer: qemu gdb stub")
-		res.Peers = append(res.Peers, roundTrips(ctx, o.Runs, 500), gdbPeer(ctx, o.Runs, 500), ownStub(ctx, o.Daemon, o.Runs, 500))
+		res.Peers = append(res.Peers, roundTrips(ctx, o.Runs, 500), gdbPeer(ctx, o.Runs, 500), measureStub(ctx, o.Daemon, o.Runs, 500))
 	}
 	return res, nil
 }

@@ -12,8 +12,8 @@ import (
 // per hit as the plan says, every call hit, none missed, unbuilt kinds named.
 func TestRun(t *testing.T) {
 	kvmtest.Require(t)
-	calls := kvmtest.Full(60, 300)
-	res, err := Run(patience.Of(t), Options{Runs: MinRuns, Calls: calls})
+	calls := kvmtest.ChooseSize(60, 300)
+	res, err := Run(patience.Context(t), Options{Runs: MinRuns, Calls: calls})
 	if err != nil {
 		t.Fatal(err)
 	}

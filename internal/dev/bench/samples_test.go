@@ -14,7 +14,7 @@ import (
 // without end: in its text, or in the engine's code, whose every address must stand for
 // one of the leaf.
 func TestSamples(t *testing.T) {
-	ctx, g := booted(t)
+	ctx, g := bootBench(t)
 	s, err := g.newSubjects()
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestSamples(t *testing.T) {
 			}
 		}
 		var text, engine, other int
-		enough := kvmtest.Full(25, 100)
+		enough := kvmtest.ChooseSize(25, 100)
 		calling, stop := context.WithCancel(ctx)
 		tick := &probe.Kprobe{Addr: timer.Addr, Pre: func(c *probe.Context) int {
 			var rip [8]byte

@@ -4,11 +4,12 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/sdt"
 	"github.com/guestprobe/guestprobe/probe/program"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// scripts are measured beside what they are to be held against.
+// scripts are measured together with a baseline.
 var scripts = []struct{ name, beside, text string }{
 	{"script_count", rowFloorCount, "kprobe:user_hot { @ = count(); }"},
 	{"script_by_arg", rowByArg, "kprobe:user_hot { @[arg0] = count(); }"},
@@ -17,8 +18,8 @@ var scripts = []struct{ name, beside, text string }{
 	{"script_latency", rowLatency, "kprobe:user_hot { @start[tid] = nsecs; } kretprobe:user_hot /has_key(@start, tid)/ { @ = hist(nsecs - @start[tid]); delete(@start, tid); }"},
 }
 
-// scriptTarget is the guest whose user code scripts have probes in. It has what these
-// scripts ask for.
+// scriptTarget is the guest whose user code the scripts probe. It implements
+// only what these scripts need.
 type scriptTarget struct {
 	script.Target
 	img guest.View
@@ -35,11 +36,14 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 }
 
 func (scriptTarget) Func(string) (*btf.FuncProto, string) { return nil, "" }
-func (scriptTarget) Types() script.Types                  { return nil }
-func (scriptTarget) User(string) bool                     { return true }
+func (scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
+	return nil, path, sdt.ErrNoProbes
+}
+func (scriptTarget) Types() script.Types { return nil }
+func (scriptTarget) User(string) bool    { return true }
 
-// Lacks reports nothing: the built-in guest tells its tasks.
-func (scriptTarget) Lacks(script.TaskPart) (why, cure string) { return "", "" }
+// MissingReason reports nothing: the built-in guest has all task information.
+func (scriptTarget) MissingReason(script.TaskPart) (why, cure string) { return "", "" }
 
 // compile compiles and loads the scripts.
 func (s *subjects) compile() error {

@@ -13,7 +13,7 @@ type Table struct {
 	Notes   []string // below it
 }
 
-// Header says in a line what was measured, and where.
+// Header describes in a line where the results were measured, and how.
 func (r *Result) Header() string {
 	return fmt.Sprintf("Machine: %s, %d cores, Linux %s. KVM: %s. %s, commit %s. Medians of %d runs (lowest to highest).",
 		r.Host.CPU, r.Host.Cores, r.Host.Kernel, r.Host.KVM, r.Host.Date, r.Host.Version, r.Runs)
@@ -21,7 +21,7 @@ func (r *Result) Header() string {
 
 // Tables are all parts of a result.
 func (r *Result) Tables() []Table {
-	tables := []Table{r.probes(), r.inGuest(), r.peers()}
+	tables := []Table{r.probes(), r.guestTable(), r.peers()}
 	if strings.Contains(fmt.Sprint(tables), doubt) {
 		last := &tables[len(tables)-1]
 		last.Notes = append(last.Notes, "`"+doubt+"`: no cost can be that: the machine's noise was larger than what was measured. Measure again when it is quiet.")
@@ -89,8 +89,8 @@ func (r *Result) probes() Table {
 	return t
 }
 
-// inGuest has the hits without an exit, and what making jumps costs.
-func (r *Result) inGuest() Table {
+// guestTable has the hits without an exit, and the cost of making jumps.
+func (r *Result) guestTable() Table {
 	t := Table{Heading: []string{"in the guest, CPL3", "a call, ns", "of it the probe, ns", "beside", "ratio to it", "hits", "exits", "records stored, lost"}}
 	for _, x := range r.InGuest {
 		if x.CallNs == nil {
@@ -113,7 +113,7 @@ func (r *Result) inGuest() Table {
 	return t
 }
 
-// String says what attaching a script costs.
+// String describes the cost of attaching a script.
 func (a *Attach) String() string {
 	if a.Ns == nil {
 		return fmt.Sprintf("What attaching a script costs was not measured: %s.", a.Unavailable)
@@ -122,7 +122,7 @@ func (a *Attach) String() string {
 		a.Lines, a.Sites, a.InGuest, figure("%.0f", a.Ns.Median/1e6), a.Ns.Min/1e6, a.Ns.Max/1e6)
 }
 
-// String says what optimizing costs.
+// String describes the cost of optimizing.
 func (o *Optimizer) String() string {
 	if o.OneNs == nil {
 		return fmt.Sprintf("What optimizing costs was not measured: %s.", o.Unavailable)
@@ -134,7 +134,7 @@ func (o *Optimizer) String() string {
 		o.CPUs, us(o.OneNs), o.Sites, o.Stops, us(o.BatchNs), o.LongestNs/1e3)
 }
 
-// peers has what a user would use instead, and what starting a guest takes.
+// peers has the alternatives, and the cost of starting a guest.
 func (r *Result) peers() Table {
 	t := Table{Heading: []string{"instead", "what", "ns per hit", "ratio to k at CPL3"}}
 	k := r.median("k", 3)
@@ -160,7 +160,7 @@ func (r *Result) peers() Table {
 	return t
 }
 
-// median returns the median of a row, or 0 where there is none.
+// median returns the median of a row, or 0 if it has none.
 func (r *Result) median(name string, cpl int) float64 {
 	for _, row := range r.Rows {
 		if row.Name == name && row.CPL == cpl && row.NsPerHit != nil {

@@ -19,7 +19,7 @@ type Watching struct {
 	Unavailable string       `json:"unavailable,omitempty"`
 	VCPUs       int          `json:"vcpus"`
 	Probes      []string     `json:"probes"`
-	Plain       *Spread      `json:"plain,omitempty"` // rounds a second of processor time of a guest that nobody watches
+	Plain       *Spread      `json:"plain,omitempty"` // rounds per second of processor time of a guest that is not watched
 	Every       []WatchingAt `json:"every"`
 }
 
@@ -38,9 +38,9 @@ var (
 	watchingWindow = 1200 * time.Millisecond
 )
 
-// watching measures what guestprobe top costs the guest, through the daemon's socket. Windows with and without a
-// watcher take turns.
-func watching(ctx context.Context, runs int) (out Watching, err error) {
+// measureWatching measures the cost of guestprobe top for the guest, through the
+// daemon's socket. Windows with and without a watcher alternate.
+func measureWatching(ctx context.Context, runs int) (out Watching, err error) {
 	out.VCPUs, out.Probes = 2, watchedProbes
 	c, end, err := startGuest(ctx, out.VCPUs, "busy quiet")
 	if err != nil {
@@ -121,7 +121,7 @@ func (w *WatchingAt) window(ctx context.Context, c *remote.Client) (with usage, 
 	return with, errors.Join(err, s.Close())
 }
 
-// take counts what a record has.
+// take adds the counts of a record.
 func (w *WatchingAt) take(r api.Record, started chan<- uint64) error {
 	switch r.Type {
 	case api.RecordStart:
@@ -145,7 +145,7 @@ func (w *WatchingAt) take(r api.Record, started chan<- uint64) error {
 	return nil
 }
 
-// String says what was measured.
+// String describes the measurements.
 func (w *Watching) String() string {
 	if w.Plain == nil {
 		return fmt.Sprintf("What top costs was not measured: %s.", w.Unavailable)

@@ -6,20 +6,20 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// known uses an index of which something is known: it is masked, compared, shifted
-// or counted, so that what is accessed with it is certainly in bounds, certainly is
-// not, or may be the one or the other, by a byte.
-func (g *gen) known() {
-	p := one(g, asm.R7, asm.R8, asm.R9)
+// useKnownIndex uses an index with a known property: it is masked, compared,
+// shifted or counted. So an access with it is certainly in bounds, certainly out
+// of bounds, or either by a byte.
+func (g *gen) useKnownIndex() {
+	p := pick(g, asm.R7, asm.R8, asm.R9)
 	if g.n(4) == 0 {
-		g.lookedUp(p)
+		g.lookUp(p)
 		return
 	}
-	g.index(g.somewhere(p), p)
+	g.index(g.pointSomewhere(p), p)
 }
 
-// somewhere makes r point to some memory, and returns its size.
-func (g *gen) somewhere(r asm.Register) int {
+// pointSomewhere makes r point to some memory, and returns its size.
+func (g *gen) pointSomewhere(r asm.Register) int {
 	switch g.n(8) {
 	case 0:
 		g.add(asm.Mov.Reg(r, asm.R6))
@@ -38,9 +38,9 @@ func (g *gen) somewhere(r asm.Register) int {
 	return 24
 }
 
-// lookedUp makes r point to an element of a map, of which the number is known or
-// not, and uses it with an index.
-func (g *gen) lookedUp(r asm.Register) {
+// lookUp makes r point to an element of a map, whose number may be known, and
+// uses it with an index.
+func (g *gen) lookUp(r asm.Register) {
 	m, size := arrayMap, 24
 	switch g.n(4) {
 	case 0:
@@ -54,7 +54,7 @@ func (g *gen) lookedUp(r asm.Register) {
 		g.add(asm.LoadMem(asm.R2, asm.R6, int16(8*g.n(20)), asm.Byte), asm.And.Imm(asm.R2, 3), asm.StoreMem(asm.R10, -4, asm.R2, asm.Word))
 	}
 	g.add(asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -4), asm.LoadMapPtr(asm.R1, m), call(bpf.HelperMapLookup), asm.Mov.Reg(r, asm.R0))
-	check := jumpIf(one(g, asm.JEq, asm.JNE), true, one(g, asm.R0, r))
+	check := jumpIf(pick(g, asm.JEq, asm.JNE), true, pick(g, asm.R0, r))
 	if check.OpCode.JumpOp() == asm.JNE {
 		g.skip(check, 1)
 		g.jumpTo(asm.Ja.Label(""), -1)
@@ -68,22 +68,22 @@ func (g *gen) lookedUp(r asm.Register) {
 
 // index makes an index for the size bytes that r points to, and uses it.
 func (g *gen) index(size int, r asm.Register) {
-	i, p := one(g, asm.R2, asm.R3, asm.R4), one(g, asm.R5, asm.R1, r)
-	width := one(g, genSizes...)
+	i, p := pick(g, asm.R2, asm.R3, asm.R4), pick(g, asm.R5, asm.R1, r)
+	width := pick(g, genSizes...)
 	edge := size - width.Sizeof() + g.n(3) - 1 // the last that is in bounds, or one less or more
 	switch g.n(8) {
 	case 0, 1:
 		g.load(i)
-		g.add(asm.And.Imm(i, int32(one(g, 1, 3, 7, 15, 31, edge))))
+		g.add(asm.And.Imm(i, int32(pick(g, 1, 3, 7, 15, 31, edge))))
 		g.use(width, r, i, p)
 	case 2, 3: // compared
 		g.load(i)
-		out := g.unless(i, edge)
+		out := g.jumpUnless(i, edge)
 		g.use(width, r, i, p)
 		g.jumps[out].to = len(g.out)
 	case 4:
 		g.load(i)
-		g.add(asm.RSh.Imm(i, int32(one(g, 60, 59, 61, 63))))
+		g.add(asm.RSh.Imm(i, int32(pick(g, 60, 59, 61, 63))))
 		if g.n(2) == 0 {
 			g.add(asm.LSh.Imm(i, int32(g.n(3))))
 		}
@@ -101,9 +101,9 @@ func (g *gen) index(size int, r asm.Register) {
 	}
 }
 
-// load makes r a number that is not known.
+// load loads an unknown number into r.
 func (g *gen) load(r asm.Register) {
-	size := one(g, asm.Byte, asm.Half, asm.Word, asm.DWord)
+	size := pick(g, asm.Byte, asm.Half, asm.Word, asm.DWord)
 	if g.n(3) == 0 && size != asm.DWord {
 		g.add(asm.LoadMemSX(r, asm.R6, int16(8*g.n(20)), size))
 		return
@@ -114,9 +114,9 @@ func (g *gen) load(r asm.Register) {
 	}
 }
 
-// unless jumps away unless r is at most most, or with sign less, and returns the
+// jumpUnless jumps away unless r is at most most, or with sign less, and returns the
 // number of the jump.
-func (g *gen) unless(r asm.Register, most int) int {
+func (g *gen) jumpUnless(r asm.Register, most int) int {
 	long := g.n(3) > 0
 	switch g.n(5) {
 	case 0:
@@ -133,7 +133,7 @@ func (g *gen) unless(r asm.Register, most int) int {
 		g.skip(withConst(jumpIf(asm.JLE, long, r), most), 1)
 		g.jumpTo(asm.Ja.Label(""), -1)
 	case 4:
-		bound := one(g, asm.R0, asm.R1)
+		bound := pick(g, asm.R0, asm.R1)
 		g.add(asm.Mov.Imm(bound, int32(most)))
 		j := jumpIf(asm.JLT, long, bound)
 		j.OpCode, j.Src = j.OpCode.SetSource(asm.RegSource), r
@@ -151,8 +151,8 @@ func withConst(i asm.Instruction, v int) asm.Instruction {
 	return i
 }
 
-// use accesses what is i bytes behind r, in one of the ways in which that is
-// written, by way of register p.
+// use accesses memory i bytes after r, through register p, in one of the forms
+// in which such an access is written.
 func (g *gen) use(width asm.Size, r, i, p asm.Register) {
 	off := int16(0)
 	if g.n(4) == 0 {
@@ -177,16 +177,16 @@ func (g *gen) use(width asm.Size, r, i, p asm.Register) {
 	}
 }
 
-// countedLoop counts i up or down, to an edge or to one that a register has, and
-// accesses what is i bytes behind r each time.
+// countedLoop counts i up or down, to edge or to the value of a register, and
+// accesses memory i bytes after r each time.
 func (g *gen) countedLoop(edge int, width asm.Size, r, i, p asm.Register) {
-	step := int32(one(g, 1, 1, 2, 4, 8))
+	step := int32(pick(g, 1, 1, 2, 4, 8))
 	down := g.n(4) == 0
 	first, last := int32(0), int32(edge)
 	if down {
 		first, last = last, 0
 	}
-	limit := one(g, asm.R9, asm.R8)
+	limit := pick(g, asm.R9, asm.R8)
 	byReg := g.n(3) == 0 && limit != r
 	if byReg {
 		g.load(limit)
@@ -209,11 +209,11 @@ func (g *gen) countedLoop(edge int, width asm.Size, r, i, p asm.Register) {
 		g.add(asm.LoadMem(asm.R0, p, 0, width), asm.Add.Imm(asm.R0, 3), asm.StoreMem(p, 0, asm.R0, width))
 	}
 	if g.n(4) == 0 {
-		g.add(g.with(alu(one(g, genALU...), true, asm.R0)))
+		g.add(g.addOperand(alu(pick(g, genALU...), true, asm.R0)))
 	}
-	op := one(g, asm.JLT, asm.JLE, asm.JNE, asm.JSLT, asm.JSLE)
+	op := pick(g, asm.JLT, asm.JLE, asm.JNE, asm.JSLT, asm.JSLE)
 	if down {
-		step, op = -step, one(g, asm.JGT, asm.JGE, asm.JNE, asm.JSGT, asm.JSGE)
+		step, op = -step, pick(g, asm.JGT, asm.JGE, asm.JNE, asm.JSGT, asm.JSGE)
 	}
 	g.add(asm.Add.Imm(i, step))
 	back := withConst(jumpIf(op, g.n(4) > 0, i), int(last))
@@ -227,17 +227,17 @@ func (g *gen) countedLoop(edge int, width asm.Size, r, i, p asm.Register) {
 // pointerLoop moves a pointer on from r, to the end of the size bytes there or to a
 // byte with a certain value.
 func (g *gen) pointerLoop(size int, width asm.Size, r, end asm.Register) {
-	step := int32(one(g, 1, 2, 4, 8, width.Sizeof(), width.Sizeof()))
+	step := int32(pick(g, 1, 2, 4, 8, width.Sizeof(), width.Sizeof()))
 	toEnd := g.n(2) == 0
 	if toEnd {
-		g.add(asm.Mov.Reg(end, r), asm.Add.Imm(end, int32(size+one(g, 0, 0, 0, 1, -1, int(step)))))
+		g.add(asm.Mov.Reg(end, r), asm.Add.Imm(end, int32(size+pick(g, 0, 0, 0, 1, -1, int(step)))))
 	}
 	head := len(g.out)
 	g.accessOf(width, r, 0)
 	g.add(asm.Add.Imm(r, step))
 	j := withConst(jumpIf(asm.JNE, true, asm.R0), 0)
 	if toEnd {
-		j = jumpIf(one(g, asm.JNE, asm.JLT, asm.JSLT), true, r)
+		j = jumpIf(pick(g, asm.JNE, asm.JLT, asm.JSLT), true, r)
 		j.OpCode, j.Src = j.OpCode.SetSource(asm.RegSource), end
 	} else {
 		g.add(asm.LoadMem(asm.R0, r, int16(-step), asm.Byte))

@@ -9,9 +9,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// Program makes a program out of any bytes: the same bytes make the same program.
-// It uses the maps of Maps by number; nearly all pass the checker. Of the small
-// ones most run without the checks that compiled programs otherwise make.
+// Program makes a program from any bytes: the same bytes make the same program.
+// It uses the maps of Maps by number. Nearly all programs pass the checker. Most
+// small ones run without the checks that compiled programs otherwise make.
 func Program(src []byte, small bool) asm.Instructions {
 	g := &gen{src: src}
 	if small {
@@ -22,7 +22,7 @@ func Program(src []byte, small bool) asm.Instructions {
 	return g.link()
 }
 
-// gen makes programs that pass the checker out of any bytes.
+// gen makes programs that pass the checker from any bytes.
 type gen struct {
 	src   []byte
 	out   asm.Instructions
@@ -69,8 +69,8 @@ func (g *gen) byte() byte {
 
 func (g *gen) n(n int) int { return int(g.byte()) % n }
 
-// one is one of several things.
-func one[T any](g *gen, of ...T) T { return of[g.n(len(of))] }
+// pick is one of several things.
+func pick[T any](g *gen, of ...T) T { return of[g.n(len(of))] }
 
 var genImms = []int32{0, 1, -1, 2, 7, 8, 31, 32, 63, 64, 255, 256, -128, math.MaxInt32, math.MinInt32, 0x1234567, 512, -512}
 
@@ -78,7 +78,7 @@ func (g *gen) imm() int32 {
 	if g.n(4) == 0 {
 		return int32(uint32(g.byte())<<24 | uint32(g.byte())<<8 | uint32(g.byte()))
 	}
-	return one(g, genImms...)
+	return pick(g, genImms...)
 }
 
 func (g *gen) reg() asm.Register { return asm.Register(g.n(10)) }
@@ -103,8 +103,9 @@ func jumpIf(op asm.JumpOp, long bool, dst asm.Register) asm.Instruction {
 	return asm.Instruction{OpCode: asm.OpCode(class).SetJumpOp(op), Dst: dst}
 }
 
-// with gives an operation or a jump its other operand: a register or a number.
-func (g *gen) with(i asm.Instruction) asm.Instruction {
+// addOperand adds the other operand of an operation or a jump: a register or a
+// number.
+func (g *gen) addOperand(i asm.Instruction) asm.Instruction {
 	if g.n(2) == 0 {
 		i.OpCode, i.Src = i.OpCode.SetSource(asm.RegSource), g.reg()
 	} else {
@@ -132,7 +133,7 @@ func store(r asm.Register, off int16, size asm.Size, v int32) asm.Instruction {
 	return asm.Instruction{OpCode: asm.StoreImmOp(size), Dst: r, Offset: off, Constant: int64(v)}
 }
 
-// link gives jumps and calls their labels.
+// link sets the labels of jumps and calls.
 func (g *gen) link() asm.Instructions {
 	name := func(i int) string { return fmt.Sprint(i) }
 	for _, j := range g.jumps {
@@ -142,7 +143,8 @@ func (g *gen) link() asm.Instructions {
 	return g.out
 }
 
-// address is one of those that programs see: docs/programs.md has their fields.
+// address returns an address as programs see it: docs/programs.md describes the
+// fields.
 func address(segment, element, offset int) int64 {
 	return int64(segment)<<48 | int64(element)<<24 | int64(offset)
 }
@@ -186,9 +188,9 @@ func (g *gen) body(n int, calls bool) {
 	g.exit(jumps)
 }
 
-// exit ends a function, whose jumps are those from the given one on.
+// exit ends a function. Its jumps are the ones from the given index on.
 func (g *gen) exit(jumps int) {
-	for i := range g.jumps[jumps:] { // to where there is nothing: to the exit
+	for i := range g.jumps[jumps:] { // jumps without a target go to the exit
 		j := &g.jumps[jumps+i]
 		j.to = min(j.to, len(g.out))
 	}
@@ -204,11 +206,11 @@ var genSizes = []asm.Size{asm.Byte, asm.Half, asm.Word, asm.DWord}
 func (g *gen) step(start int, calls bool) {
 	switch g.n(19) {
 	case 0, 1, 2:
-		g.add(g.with(alu(one(g, genALU...), g.n(2) == 0, g.reg())))
+		g.add(g.addOperand(alu(pick(g, genALU...), g.n(2) == 0, g.reg())))
 	case 3:
-		g.otherALU()
+		g.unaryALU()
 	case 4, 5:
-		j := g.with(jumpIf(one(g, genJumps...), g.n(2) == 0, g.reg()))
+		j := g.addOperand(jumpIf(pick(g, genJumps...), g.n(2) == 0, g.reg()))
 		if g.n(4) == 0 && len(g.out)-start > 3 {
 			g.jumpTo(j, len(g.out)-g.n(min(len(g.out)-start, 100)))
 			return
@@ -235,26 +237,26 @@ func (g *gen) step(start int, calls bool) {
 	case 14:
 		g.pointer()
 	case 15:
-		g.otherCall()
+		g.randomCall()
 	default:
-		g.known()
+		g.useKnownIndex()
 	}
 }
 
-// otherALU is an operation on one register.
-func (g *gen) otherALU() {
-	size := one(g, asm.Half, asm.Word, asm.DWord)
+// unaryALU is an operation on one register.
+func (g *gen) unaryALU() {
+	size := pick(g, asm.Half, asm.Word, asm.DWord)
 	switch g.n(6) {
 	case 0:
 		g.add(alu(asm.Neg, g.n(2) == 0, g.reg()))
 	case 1:
 		g.add(asm.LoadImm(g.reg(), int64(g.imm())<<32|int64(uint32(g.imm())), asm.DWord))
 	case 2:
-		g.add(asm.HostTo(one(g, asm.LE, asm.BE), g.reg(), size))
+		g.add(asm.HostTo(pick(g, asm.LE, asm.BE), g.reg(), size))
 	case 3:
 		g.add(asm.BSwap(g.reg(), size))
 	default:
-		long, op := g.n(2) == 0, one(g, asm.MovSX8, asm.MovSX16, asm.MovSX32)
+		long, op := g.n(2) == 0, pick(g, asm.MovSX8, asm.MovSX16, asm.MovSX32)
 		if op == asm.MovSX32 {
 			long = true
 		}
@@ -265,7 +267,7 @@ func (g *gen) otherALU() {
 }
 
 // access loads, stores or operates at [r + off].
-func (g *gen) access(r asm.Register, off int16) { g.accessOf(one(g, genSizes...), r, off) }
+func (g *gen) access(r asm.Register, off int16) { g.accessOf(pick(g, genSizes...), r, off) }
 
 func (g *gen) accessOf(size asm.Size, r asm.Register, off int16) {
 	switch g.n(6) {
@@ -281,7 +283,7 @@ func (g *gen) accessOf(size asm.Size, r asm.Register, off int16) {
 	case 4:
 		g.add(asm.StoreMem(r, off, g.reg(), size))
 	case 5:
-		g.add(one(g, genAtomics...).Mem(r, g.reg(), one(g, asm.Word, asm.DWord), off&^7))
+		g.add(pick(g, genAtomics...).Mem(r, g.reg(), pick(g, asm.Word, asm.DWord), off&^7))
 	}
 }
 
@@ -301,7 +303,7 @@ func (g *gen) pointer() {
 	case 1:
 		g.add(asm.Mov.Reg(r, asm.R6), asm.Add.Imm(r, int32(g.n(80))))
 	case 2:
-		g.add(asm.LoadMapValue(r, one(g, arrayMap, constantsMap), uint32(g.n(16))))
+		g.add(asm.LoadMapValue(r, pick(g, arrayMap, constantsMap), uint32(g.n(16))))
 	case 3:
 		g.add(asm.LoadImm(r, address(g.n(16), g.n(5), g.n(30)), asm.DWord))
 	}
@@ -309,7 +311,7 @@ func (g *gen) pointer() {
 }
 
 func (g *gen) mapCall() {
-	m := one(g, arrayMap, perCPUMap, hashMap, longMap, perCPUHashMap, hashMap, constantsMap)
+	m := pick(g, arrayMap, perCPUMap, hashMap, longMap, perCPUHashMap, hashMap, constantsMap)
 	key := int32(g.n(6))
 	g.add(store(asm.R10, -16, asm.DWord, key), store(asm.R10, -8, asm.DWord, 0),
 		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -16), asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -96), asm.Mov.Imm(asm.R4, int32(g.n(4))),
@@ -317,7 +319,7 @@ func (g *gen) mapCall() {
 	if !g.tame && g.n(12) == 0 {
 		g.add(asm.Mov.Reg(asm.R2, g.reg())) // a key that may be anywhere
 	}
-	h := one(g, bpf.HelperMapLookup, bpf.HelperMapUpdate, bpf.HelperMapUpdate, bpf.HelperMapDelete)
+	h := pick(g, bpf.HelperMapLookup, bpf.HelperMapUpdate, bpf.HelperMapUpdate, bpf.HelperMapDelete)
 	if h == bpf.HelperMapLookup && (m == perCPUMap || m == perCPUHashMap || !g.tame) && g.n(3) == 0 {
 		h = bpf.HelperLookupPerCPU
 		g.add(asm.Mov.Imm(asm.R3, int32(g.n(4))))
@@ -358,19 +360,19 @@ func (g *gen) ringCall() {
 		g.access(asm.R7, int16(g.n(20))-1)
 		g.add(asm.Mov.Reg(asm.R1, asm.R7))
 		if g.n(4) > 0 {
-			g.add(call(one(g, bpf.HelperRingSubmit, bpf.HelperRingDiscard)))
+			g.add(call(pick(g, bpf.HelperRingSubmit, bpf.HelperRingDiscard)))
 		}
 	}
 }
 
-func (g *gen) otherCall() {
+func (g *gen) randomCall() {
 	switch g.n(4) {
 	case 0:
 		g.add(call(bpf.HelperGetCPU))
 	case 1: // reads the program's own memory
 		g.add(asm.Mov.Reg(asm.R1, asm.R10), asm.Add.Imm(asm.R1, int32(-40-g.n(100))), asm.Mov.Imm(asm.R2, int32(g.n(40))),
 			asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, int32(-200-g.n(50))),
-			call(one(g, bpf.HelperReadKernel, bpf.HelperReadKernelStr, bpf.HelperProbeReadStr)))
+			call(pick(g, bpf.HelperReadKernel, bpf.HelperReadKernelStr, bpf.HelperProbeReadStr)))
 	case 2:
 		if g.tame {
 			return

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// smallProgram makes a program of about n steps that mostly goes forward, and
-// nearly always knows where it reads and writes.
+// smallProgram makes a program of about n steps that mostly runs forward, and
+// nearly always knows the addresses that it reads and writes.
 func (g *gen) smallProgram(n int) {
 	g.tame = true
 	g.start()
@@ -24,7 +24,7 @@ func (g *gen) smallProgram(n int) {
 		starts = append(starts, len(g.out))
 		if k := g.n(12); k == 3 || k == 4 {
 			hops = append(hops, hop{len(g.jumps), len(starts) - 1, g.n(9)})
-			g.jumpTo(g.with(jumpIf(one(g, genJumps...), g.n(2) == 0, g.reg())), -1)
+			g.jumpTo(g.addOperand(jumpIf(pick(g, genJumps...), g.n(2) == 0, g.reg())), -1)
 		} else {
 			g.smallStep(k)
 		}
@@ -44,16 +44,16 @@ func (g *gen) smallProgram(n int) {
 func (g *gen) smallStep(kind int) {
 	switch kind {
 	case 0, 1:
-		g.add(g.with(alu(one(g, genALU...), g.n(2) == 0, g.ordinary())))
+		g.add(g.addOperand(alu(pick(g, genALU...), g.n(2) == 0, g.ordinaryReg())))
 	case 2:
-		g.add(asm.Neg.Imm(g.ordinary(), 0))
+		g.add(asm.Neg.Imm(g.ordinaryReg(), 0))
 	case 5, 6:
 		g.access(asm.R10, int16(-8-8*g.n(7)))
 		if last := &g.out[len(g.out)-1]; last.OpCode.Class() == asm.LdXClass && last.Dst == asm.R6 || last.OpCode.AtomicOp() != asm.InvalidAtomic {
 			*last = asm.Mov.Reg(asm.R8, asm.R10)
 		}
 	case 7:
-		g.add(asm.LoadMem(g.ordinary(), asm.R6, int16(g.n(bpf.RegsSize-8)), one(g, genSizes...)))
+		g.add(asm.LoadMem(g.ordinaryReg(), asm.R6, int16(g.n(bpf.RegsSize-8)), pick(g, genSizes...)))
 	case 8, 9:
 		g.smallLookup()
 	case 10:
@@ -77,7 +77,7 @@ func (g *gen) smallOther() {
 		g.add(asm.LoadMapValue(asm.R9, arrayMap, uint32(8*g.n(2))))
 		g.access(asm.R9, int16(8*g.n(2)))
 	case 4:
-		g.add(asm.LoadImm(g.ordinary(), int64(g.imm())<<20, asm.DWord))
+		g.add(asm.LoadImm(g.ordinaryReg(), int64(g.imm())<<20, asm.DWord))
 	case 5:
 		at := int16(-8 - 8*g.n(7))
 		p, off := asm.R6, int16(8*g.n(8))
@@ -86,16 +86,16 @@ func (g *gen) smallOther() {
 		}
 		g.add(asm.StoreMem(asm.R10, at, p, asm.DWord))
 		if g.n(2) == 0 {
-			g.add(store(asm.R10, -8-8*int16(g.n(7)), one(g, genSizes...), g.imm()))
+			g.add(store(asm.R10, -8-8*int16(g.n(7)), pick(g, genSizes...), g.imm()))
 		}
-		g.add(asm.LoadMem(asm.R5, asm.R10, at, asm.DWord), asm.LoadMem(g.ordinary(), asm.R5, off, asm.DWord))
+		g.add(asm.LoadMem(asm.R5, asm.R10, at, asm.DWord), asm.LoadMem(g.ordinaryReg(), asm.R5, off, asm.DWord))
 	default:
-		g.known()
+		g.useKnownIndex()
 	}
 }
 
-// ordinary is a register other than R6, which keeps the context's address.
-func (g *gen) ordinary() asm.Register {
+// ordinaryReg is a register other than R6, which keeps the context's address.
+func (g *gen) ordinaryReg() asm.Register {
 	if r := g.reg(); r != asm.R6 {
 		return r
 	}
@@ -104,17 +104,17 @@ func (g *gen) ordinary() asm.Register {
 
 // smallLookup uses an element of an array, whose number is known or not.
 func (g *gen) smallLookup() {
-	m := one(g, arrayMap, perCPUMap)
+	m := pick(g, arrayMap, perCPUMap)
 	if g.n(3) > 0 {
 		g.add(store(asm.R10, -4, asm.Word, int32(g.n(4))))
 	} else {
-		r := g.ordinary()
+		r := g.ordinaryReg()
 		g.add(asm.And.Imm(r, 3), asm.StoreMem(asm.R10, -4, r, asm.Word))
 	}
 	g.add(asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -4), asm.LoadMapPtr(asm.R1, m), call(bpf.HelperMapLookup))
 	p, base := asm.R0, int16(0)
 	if g.n(3) == 0 {
-		p = one(g, asm.R7, asm.R8, asm.R9)
+		p = pick(g, asm.R7, asm.R8, asm.R9)
 		g.add(asm.Mov.Reg(p, asm.R0))
 	}
 	g.null(p, 1+g.n(3))
@@ -128,8 +128,8 @@ func (g *gen) smallLookup() {
 		p = asm.R9
 	}
 	if g.n(3) == 0 { // a count
-		size := one(g, asm.Word, asm.DWord)
-		g.add(asm.LoadMem(asm.R1, p, base, size), g.with(alu(asm.Add, g.n(2) == 0, asm.R1)), asm.StoreMem(p, base, asm.R1, size))
+		size := pick(g, asm.Word, asm.DWord)
+		g.add(asm.LoadMem(asm.R1, p, base, size), g.addOperand(alu(asm.Add, g.n(2) == 0, asm.R1)), asm.StoreMem(p, base, asm.R1, size))
 		if g.n(3) > 0 {
 			g.add(asm.Mov.Imm(asm.R1, g.imm()))
 		}
@@ -160,6 +160,6 @@ func (g *gen) smallRing() {
 		g.add(asm.StoreMem(asm.R7, int16(size-1), g.reg(), asm.Byte),
 			asm.LoadMem(asm.R8, asm.R6, 13*8, asm.DWord), // pt_regs.si
 			asm.StoreMem(asm.R0, 0, asm.R8, asm.Byte),
-			asm.Mov.Reg(asm.R1, asm.R7), call(one(g, bpf.HelperRingSubmit, bpf.HelperRingDiscard)))
+			asm.Mov.Reg(asm.R1, asm.R7), call(pick(g, bpf.HelperRingSubmit, bpf.HelperRingDiscard)))
 	}
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // Twin runs programs in the interpreter and compiled, each with maps of its own,
-// and finds every difference. It is what the tests of the compiler are made of.
+// and finds every difference. The tests of the compiler are built on it.
 type Twin struct {
 	Runner bpf.Runner
 	// Budget of the programs; 0 stands for one that a few reads do not use up.
 	Budget int64
-	// Tally is what came of the programs so far.
+	// Tally counts the outcomes of the programs so far.
 	Tally
 
 	host, own pool
@@ -36,8 +36,8 @@ const (
 	twinCPU  = 1 // the vCPU that programs run on
 )
 
-// fresh makes new maps.
-func (w *Twin) fresh() error {
+// renewMaps makes new maps.
+func (w *Twin) renewMaps() error {
 	w.Runner.Reset()
 	w.host, w.own = pool{Memory: bpf.Heap{}}, pool{Memory: w.Runner}
 	return errors.Join(w.host.fill(), w.own.fill())
@@ -57,7 +57,7 @@ func (p *pool) Alloc(size int) (bpf.Area, error) {
 	return a, err
 }
 
-// fill makes the maps.
+// fill creates the maps.
 func (p *pool) fill() error {
 	for _, s := range Maps() {
 		m, err := bpf.NewMap(s, twinCPUs, p)
@@ -69,9 +69,9 @@ func (p *pool) fill() error {
 	return nil
 }
 
-// Compare runs a program with the maps of Maps in both back ends, and
-// returns the first difference in result, fault, stack, context or any byte of
-// the maps. It is compiled with what is proven of it, and with nothing proven.
+// Compare runs a program with the maps of Maps in both back ends, and returns
+// the first difference in result, fault, stack, context or any byte of the maps.
+// The program is compiled both with the proven facts about it and without any.
 func (w *Twin) Compare(prog asm.Instructions, kind bpf.Kind, runs int) error {
 	for _, full := range []bool{false, true} {
 		if err := w.compare(prog, kind, runs, full); err != nil {
@@ -82,7 +82,7 @@ func (w *Twin) Compare(prog asm.Instructions, kind bpf.Kind, runs int) error {
 }
 
 func (w *Twin) compare(prog asm.Instructions, kind bpf.Kind, runs int, full bool) (err error) {
-	if err := w.fresh(); err != nil {
+	if err := w.renewMaps(); err != nil {
 		return err
 	}
 	if w.Ended == nil {
@@ -145,9 +145,9 @@ func (w *Twin) compare(prog asm.Instructions, kind bpf.Kind, runs int, full bool
 			return fmt.Errorf("run %d: contexts differ", run)
 		case !code.Info.OwnStack && !bytes.Equal(hostStack, stack):
 			return fmt.Errorf("run %d: stacks differ", run)
-		case done != stats.Runs || failed != stats.Failed() || missed != 0 || bpf.BlockAnswers(code.Block) != answers:
+		case done != stats.Runs || failed != stats.Failures() || missed != 0 || bpf.BlockAnswers(code.Block) != answers:
 			return fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, answers %d; want %d, %d, 0, %d",
-				run, done, failed, missed, bpf.BlockAnswers(code.Block), stats.Runs, stats.Failed(), answers)
+				run, done, failed, missed, bpf.BlockAnswers(code.Block), stats.Runs, stats.Failures(), answers)
 		}
 		for i, a := range w.host.areas {
 			if !bytes.Equal(a.Bytes, w.own.areas[i].Bytes) {
@@ -158,8 +158,8 @@ func (w *Twin) compare(prog asm.Instructions, kind bpf.Kind, runs int, full bool
 	return nil
 }
 
-// faultOf returns the fault that ended a run, a zero one for none, or nil when
-// the error is something else.
+// faultOf returns the fault that ended a run, a zero one without an error, or
+// nil when the error is not a fault.
 func faultOf(err error) *bpf.Fault {
 	f := new(bpf.Fault)
 	if err != nil && !errors.As(err, &f) {

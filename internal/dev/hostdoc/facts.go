@@ -1,15 +1,15 @@
 package hostdoc
 
-// fact is one behaviour of hosts that doctor does not measure, with the test
-// that asserts it on each of them.
+// fact is a behavior of hosts that doctor does not measure, and the test that
+// asserts it on each host.
 type fact struct {
 	what  string
 	hosts [3]string // in the order of the columns
-	test  string    // in package kvm, unless it says so
+	test  string    // in package kvm if not qualified
 }
 
-// same is a fact that holds on all hosts.
-func same(s string) [3]string { return [3]string{s, s, s} }
+// commonFact is a fact that holds on all hosts.
+func commonFact(s string) [3]string { return [3]string{s, s, s} }
 
 var facts = []fact{
 	{"int3 that is nobody's, back to the guest after its exit: where RIP must be when #BP is injected",
@@ -17,18 +17,18 @@ var facts = []fact{
 		"TestBreakpointToGuest"},
 	{"the same, when registers changed in between, or KVM_RUN ended at once by a kick",
 		[3]string{"still delivered", "still delivered", "not applicable"}, "TestBreakpointToGuest"},
-	{"other exceptions injected at CPL0 and CPL3, with and without error code, CR2", same("frame, code and CR2 as on a processor"), "TestInjectException"},
+	{"other exceptions injected at CPL0 and CPL3, with and without error code, CR2", commonFact("frame, code and CR2 as on a processor"), "TestInjectException"},
 	{"RIP when `out` ended KVM_RUN, CPL0",
 		[3]string{"behind the `out`", "at the `out`; the next KVM_RUN steps over it if RIP is unchanged", "as on VMX"}, "TestPortIORIP"},
 	{"RIP when `out` ended KVM_RUN, CPL3 with IOPL 3",
 		[3]string{"behind the `out`", "at the `out`", "at the `out`"}, "TestPortIORIP"},
-	{"KVM_INTERRUPT without in-kernel irqchip, interrupt window, CPL0 and CPL3", same("works"), "TestInterruptWindow"},
-	{"no window while IF is clear, CPL0 and CPL3; IF stays clear across exits", same("works"), "TestInterruptWindowClosed"},
-	{"read-only memory slot: reads and fetches", same("from memory"), "TestReadOnlyMemory, TestReadOnlyMemoryRuns"},
+	{"KVM_INTERRUPT without in-kernel irqchip, interrupt window, CPL0 and CPL3", commonFact("works"), "TestInterruptWindow"},
+	{"no window while IF is clear, CPL0 and CPL3; IF stays clear across exits", commonFact("works"), "TestInterruptWindowClosed"},
+	{"read-only memory slot: reads and fetches", commonFact("from memory"), "TestReadOnlyMemory, TestReadOnlyMemoryRuns"},
 	{"read-only memory slot: writes, plain, locked and as page-table updates of string instructions",
-		same("KVM_EXIT_MMIO, memory unchanged"), "TestReadOnlyMemory, TestReadOnlyMemoryWrites"},
-	{"code in a read-only slot that the host rewrites between two exits", same("the guest runs the new bytes"), "TestReadOnlyMemoryRuns"},
-	{"registers changed while single-stepping", same("stepping goes on (KVM has to be told again)"), "TestSingleStep"},
+		commonFact("KVM_EXIT_MMIO, memory unchanged"), "TestReadOnlyMemory, TestReadOnlyMemoryWrites"},
+	{"code in a read-only slot that the host rewrites between two exits", commonFact("the guest runs the new bytes"), "TestReadOnlyMemoryRuns"},
+	{"registers changed while single-stepping", commonFact("stepping goes on (KVM has to be told again)"), "TestSingleStep"},
 	{"steps, first touch of a page", [3]string{"once per instruction", "one more exit at the same RIP behind each EPT violation", "once per instruction"}, "TestTraps"},
 	{"NT in the frame of an exception, CPL0 and CPL3", [3]string{"CPL0: kept; CPL3: dropped, user code runs without NT", "kept", "kept"}, "TestExceptionFlags"},
 	{"int3 at CPL3 with an RSP that is not canonical, as after such an `iretq`", [3]string{"#UD", "#BP", "#BP"}, "TestBreakpointOnNoStack"},

@@ -8,11 +8,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Render returns docs/hosts.md for records in the order of Load.
+// Render returns docs/hosts.md. The records must be in the order of Load.
 func Render(all []Record) string {
 	d := &document{hosts: all}
 	d.line(intro)
-	d.runs()
+	d.writeRuns()
 	d.traps()
 	d.features()
 	d.facts()
@@ -21,7 +21,7 @@ func Render(all []Record) string {
 	return d.b.String()
 }
 
-// document is the text so far.
+// document collects the text of the page.
 type document struct {
 	hosts []Record
 	b     strings.Builder
@@ -29,7 +29,7 @@ type document struct {
 
 func (d *document) line(format string, args ...any) { fmt.Fprintf(&d.b, format+"\n", args...) }
 
-// table writes the head of a table with one column for each host.
+// table writes the head of a table with a column for each host.
 func (d *document) table(first string) {
 	cells := []string{first}
 	for _, h := range d.hosts {
@@ -46,8 +46,8 @@ func (d *document) row(cells ...string) {
 	d.line("|")
 }
 
-// each writes a row of what f says of each host.
-func (d *document) each(what string, f func(Record) string) {
+// writeRow writes a row with the text that f returns for each host.
+func (d *document) writeRow(what string, f func(Record) string) {
 	cells := []string{what}
 	for _, h := range d.hosts {
 		cells = append(cells, f(h))
@@ -55,26 +55,26 @@ func (d *document) each(what string, f func(Record) string) {
 	d.row(cells...)
 }
 
-// runs says what was recorded, where and when.
-func (d *document) runs() {
+// writeRuns writes where and when the records were made.
+func (d *document) writeRuns() {
 	d.line("## The hosts\n")
 	d.table("")
-	d.each("recorded", func(r Record) string { return r.Date })
-	d.each("kernel", func(r Record) string { return "Linux " + r.Kernel })
-	d.each("module", func(r Record) string { return r.Module })
-	d.each("runs on", func(r Record) string {
+	d.writeRow("recorded", func(r Record) string { return r.Date })
+	d.writeRow("kernel", func(r Record) string { return "Linux " + r.Kernel })
+	d.writeRow("module", func(r Record) string { return r.Module })
+	d.writeRow("runs on", func(r Record) string {
 		if r.Emulator == "" {
 			return "the development machine"
 		}
 		return r.Emulator
 	})
-	d.each("CPU vendor shown to guests", func(r Record) string { return r.Doctor.KVM.Vendor })
-	d.each("KVM API", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.API) })
-	d.each("vCPUs of a VM, at most", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.MaxVCPUs) })
+	d.writeRow("CPU vendor shown to guests", func(r Record) string { return r.Doctor.KVM.Vendor })
+	d.writeRow("KVM API", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.API) })
+	d.writeRow("vCPUs of a VM, at most", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.MaxVCPUs) })
 	d.line("")
 }
 
-// deliveries explain the words of doctor that occur.
+// deliveries explains doctor's terms.
 var deliveries = map[host.Delivery]string{
 	host.DeliveryDebugExit: "`KVM_EXIT_DEBUG`, exception 3, RIP at the int3",
 	host.DeliveryEmulation: "`KVM_EXIT_INTERNAL_ERROR`, suberror 1, RIP at the int3, first instruction byte `cc`",
@@ -86,7 +86,7 @@ var deliveries = map[host.Delivery]string{
 	host.DeliveryBroken:    "something else",
 }
 
-// traps are the tables of what calibration found.
+// traps writes the tables of calibration results.
 func (d *document) traps() {
 	d.line("## What arrives, as calibration found it\n")
 	d.table("")
@@ -104,13 +104,13 @@ func (d *document) traps() {
 			{"execute breakpoint", func(t host.TrapReport) host.Delivery { return t.HWBreak }},
 			{"write watchpoint", func(t host.TrapReport) host.Delivery { return t.Watch }},
 		} {
-			d.each(t.name+", "+l.name, func(r Record) string {
+			d.writeRow(t.name+", "+l.name, func(r Record) string {
 				got := t.get(r.Doctor.Traps.CPL(l.cpl))
 				seen[got] = true
 				return "`" + string(got) + "`"
 			})
 		}
-		d.each("#BP back to the guest, "+l.name, func(r Record) string {
+		d.writeRow("#BP back to the guest, "+l.name, func(r Record) string {
 			switch r.Doctor.Traps.CPL(l.cpl).Inject {
 			case host.InjectAt:
 				return "injected with RIP at the int3"
@@ -120,8 +120,8 @@ func (d *document) traps() {
 			return "it has it already"
 		})
 	}
-	d.each("registers in `kvm_run`", func(r Record) string { return yes(r.Doctor.KVM.SyncRegs) })
-	d.each("read-only memory", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })
+	d.writeRow("registers in `kvm_run`", func(r Record) string { return yesOrNo(r.Doctor.KVM.SyncRegs) })
+	d.writeRow("read-only memory", func(r Record) string { return yesOrNo(r.Doctor.KVM.Readonly) })
 	d.line("")
 	for _, w := range []host.Delivery{host.DeliveryDebugExit, host.DeliveryEmulation, host.DeliveryVector, host.DeliveryWorks,
 		host.DeliveryNone, host.DeliveryLoops, host.DeliveryHangs, host.DeliveryBroken} {
@@ -132,23 +132,24 @@ func (d *document) traps() {
 	d.line("")
 }
 
-func yes(b bool) string {
+func yesOrNo(b bool) string {
 	if b {
 		return "yes"
 	}
 	return "no"
 }
 
-// features says what follows, by asking the code that refuses.
+// features writes what works on each host. It calls the code that rejects
+// probes.
 func (d *document) features() {
 	d.line(featuresIntro)
 	d.table("")
 	for _, user := range []bool{false, true} {
-		d.each("kprobes, kretprobes and jprobes on "+code(user)+" code", func(r Record) string {
+		d.writeRow("kprobes, kretprobes and jprobes on "+code(user)+" code", func(r Record) string {
 			switch {
-			case r.Doctor.CannotBreak(user, false) == "":
+			case r.Doctor.NoBreakReason(user, false) == "":
 				return "any guest"
-			case r.Doctor.CannotBreak(user, true) == "":
+			case r.Doctor.NoBreakReason(user, true) == "":
 				return "guests with the vector 3 stub"
 			}
 			return "no"
@@ -159,11 +160,11 @@ func (d *document) features() {
 		access probe.Access
 	}{{"write", probe.AccessWrite}, {"read and write", probe.AccessReadWrite}, {"execute", probe.AccessExec}} {
 		for _, user := range []bool{false, true} {
-			d.each(fmt.Sprintf("%s watch, %s", w.name, code(user)), func(r Record) string {
+			d.writeRow(fmt.Sprintf("%s watch, %s", w.name, code(user)), func(r Record) string {
 				switch {
-				case r.Doctor.CannotWatch(w.access, user, false) == "":
+				case r.Doctor.NoWatchReason(w.access, user, false) == "":
 					return "yes"
-				case r.Doctor.CannotWatch(w.access, user, true) == "":
+				case r.Doctor.NoWatchReason(w.access, user, true) == "":
 					return "only with `emulate`"
 				}
 				return "no"
@@ -171,16 +172,16 @@ func (d *document) features() {
 		}
 	}
 	for _, user := range []bool{false, true} {
-		d.each("stepping in place in "+code(user)+" code where it cannot be told where the instruction leads", func(r Record) string {
+		d.writeRow("stepping in place in "+code(user)+" code where it cannot be told where the instruction leads", func(r Record) string {
 			cpl := uint8(0)
 			if user {
 				cpl = 3
 			}
-			return yes(r.Doctor.Traps.CPL(cpl).Step == host.DeliveryWorks)
+			return yesOrNo(r.Doctor.Traps.CPL(cpl).Step == host.DeliveryWorks)
 		})
 	}
-	d.each("slots and detours protected from the guest's own page tables", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })
-	d.each("ioctls for each exit", func(r Record) string {
+	d.writeRow("slots and detours protected from the guest's own page tables", func(r Record) string { return yesOrNo(r.Doctor.KVM.Readonly) })
+	d.writeRow("ioctls for each exit", func(r Record) string {
 		if r.Doctor.KVM.SyncRegs {
 			return "1"
 		}
@@ -190,8 +191,8 @@ func (d *document) features() {
 	d.line("The stub is `out %%al,$0xf3; iretq` at vector 3 of the guest's IDT; the built-in guest has it. What is refused says why, for example:\n")
 	said := map[string]bool{}
 	for _, r := range d.hosts {
-		for _, why := range []string{r.Doctor.CannotBreak(false, false), r.Doctor.CannotBreak(true, false),
-			r.Doctor.CannotWatch(probe.AccessWrite, false, false), r.Doctor.CannotWatch(probe.AccessExec, false, false)} {
+		for _, why := range []string{r.Doctor.NoBreakReason(false, false), r.Doctor.NoBreakReason(true, false),
+			r.Doctor.NoWatchReason(probe.AccessWrite, false, false), r.Doctor.NoWatchReason(probe.AccessExec, false, false)} {
 			if why != "" && !said[why] {
 				said[why] = true
 				d.line("* %s", why)
@@ -208,7 +209,7 @@ func code(user bool) string {
 	return "kernel"
 }
 
-// facts are what tests assert on each host.
+// facts writes the facts that tests assert on each host.
 func (d *document) facts() {
 	d.line(factsIntro)
 	cells := []string{""}

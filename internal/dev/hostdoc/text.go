@@ -1,7 +1,7 @@
 package hostdoc
 
-// The parts of the document that are not computed. %% is a percent sign: they
-// are formats.
+// The parts of the document that are not computed. They are format strings, so %% is a
+// percent sign.
 
 const intro = `# What a KVM host delivers
 
@@ -14,7 +14,7 @@ trap at both privilege levels, and what the host cannot serve is refused with th
 
 const featuresIntro = `## What follows
 
-Asked of the same code that accepts and refuses probes (` + "`HostReport.CannotBreak` and `CannotWatch` in kvm/machine" + `).
+Asked of the same code that accepts and refuses probes (` + "`HostReport.NoBreakReason` and `NoWatchReason` in kvm/machine" + `).
 `
 
 const factsIntro = `## What else was found out, and is asserted

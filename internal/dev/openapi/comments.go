@@ -117,8 +117,9 @@ func paragraph(g *ast.CommentGroup) string {
 // name is a word of a comment that may be a name of Go's, with the byte before it.
 var name = regexp.MustCompile(`(^|[^\w/])([A-Z]\w*)(?:\.([A-Z]\w*))?\b`)
 
-// wire translates a comment at a type, or at one of its fields, or elsewhere where typ is nil, into words of the wire: fields by their names in JSON,
-// constants by their values.
+// wire translates a comment on a type, on one of its fields, or elsewhere if typ
+// is nil, to the terms of the API: fields by their JSON names, constants by
+// their values.
 func (c *comments) wire(typ reflect.Type, text string) string {
 	return name.ReplaceAllStringFunc(text, func(s string) string {
 		m := name.FindStringSubmatch(s)
@@ -156,19 +157,20 @@ func (c *comments) field(typ, field string) string {
 	return jsonName(f)
 }
 
-// ofType describes a type. The first word of its comment is its name.
-func (c *comments) ofType(t reflect.Type) string {
+// describeType describes a type. The first word of its comment is its name.
+func (c *comments) describeType(t reflect.Type) string {
 	first, rest, _ := strings.Cut(c.types[t.Name()], " ")
 	return strings.TrimSpace(first + " " + c.wire(t, rest))
 }
 
-// ofField describes a field of the struct t that owner has, which is t or embedded in it.
-func (c *comments) ofField(t, owner reflect.Type, f reflect.StructField) string {
+// describeField describes a field of the struct t in owner, which is t or embeds
+// it.
+func (c *comments) describeField(t, owner reflect.Type, f reflect.StructField) string {
 	return c.wire(t, c.fields[owner.Name()][f.Name])
 }
 
-// ofConstants has a line for each constant of a type that is in use: its value, and the comment.
-func (c *comments) ofConstants(names []string) string {
+// describeConstants has a line for each constant of a type that is in use: its value, and the comment.
+func (c *comments) describeConstants(names []string) string {
 	var b strings.Builder
 	for _, n := range names {
 		fmt.Fprintf(&b, "- %s", constant.StringVal(c.consts[n]))

@@ -50,7 +50,7 @@ func Generate(dir string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// generator makes the document.
+// generator generates the document.
 type generator struct {
 	*comments
 	asked             map[string]reflect.Type // structs that requests have
@@ -101,7 +101,7 @@ func (g *generator) document() *yaml.Node {
 // inPath is a parameter of a path.
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
-// paths makes the paths, in the order of the routes.
+// paths generates the paths, in the order of the routes.
 func (g *generator) paths() []pair {
 	var order []string
 	methods := map[string][]pair{}
@@ -190,7 +190,8 @@ func (g *generator) body(b *daemon.Body) string {
 	return name
 }
 
-// answer is what an operation answers: what it refers to is added to the components.
+// answer describes an operation's answer, and adds the schemas that it refers to
+// to the components.
 func (g *generator) answer(a daemon.Answer) *yaml.Node {
 	if a.Of == nil {
 		return block(pair{"description", a.Description})
@@ -201,7 +202,7 @@ func (g *generator) answer(a daemon.Answer) *yaml.Node {
 		name = t.Name()
 	}
 	if description == "" {
-		description, _, _ = strings.Cut(g.ofType(t), ". ")
+		description, _, _ = strings.Cut(g.describeType(t), ". ")
 		description = strings.TrimSuffix(description, ".")
 	}
 	var content []pair
@@ -244,7 +245,7 @@ func jsonContent(schema []pair, examples []pair) *yaml.Node {
 // binary is the schema of a file.
 func binary() *yaml.Node { return flow(pair{"type", "string"}, pair{"format", "binary"}) }
 
-// example is a value as JSON has it: YAML, on one line.
+// example returns a value in JSON, which is YAML on one line.
 func example(v any) *yaml.Node {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -40,14 +40,14 @@ func list[T any](flow bool, values []T) *yaml.Node {
 	for _, v := range values {
 		x, ok := any(v).(*yaml.Node)
 		if !ok {
-			x = scalar(v)
+			x = scalarNode(v)
 		}
 		n.Content = append(n.Content, x)
 	}
 	return n
 }
 
-// node is the node of a value; empty texts and nil have none.
+// node returns the node of a value; empty texts and nil have none.
 func node(v any) *yaml.Node {
 	switch v := v.(type) {
 	case nil:
@@ -59,11 +59,11 @@ func node(v any) *yaml.Node {
 			return nil
 		}
 	}
-	return scalar(v)
+	return scalarNode(v)
 }
 
-// scalar is the node of a value that may be empty.
-func scalar(v any) *yaml.Node {
+// scalarNode is the node of a value that may be empty.
+func scalarNode(v any) *yaml.Node {
 	n := &yaml.Node{}
 	if err := n.Encode(v); err != nil {
 		panic(fmt.Sprintf("BUG: %v has no YAML: %v", v, err))

@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Types that are no structs of ours.
+// Types that are not structs of ours.
 var (
 	hexType  = reflect.TypeFor[api.Hex]()
 	timeType = reflect.TypeFor[time.Time]()
@@ -42,7 +42,8 @@ func collect(to map[string]reflect.Type, t reflect.Type) {
 	}
 }
 
-// schemas makes the schemas of all known structs. Structs of requests are closed, because the daemon refuses unknown fields.
+// schemas generates the schemas of all known structs. Structs of requests are
+// closed, because the daemon rejects unknown fields.
 func (g *generator) schemas() []pair {
 	out := []pair{
 		{"Hex", block(pair{"type", "string"}, pair{"description", g.types["Hex"]}, pair{"pattern", "^0x[0-9a-f]{16}$"})},
@@ -64,15 +65,16 @@ func (g *generator) object(t reflect.Type) *yaml.Node {
 		if name == "" {
 			continue
 		}
-		// A struct that is part of a request is one of several forms of it, as ProbeSpec in CreateProbes.
+		// A struct that is part of a request is one of several forms of it, like ProbeSpec
+		// in CreateProbes.
 		if tag := f.Tag.Get("json"); !strings.Contains(tag, ",omit") && !(asked && len(f.Index) > 1) {
 			required = append(required, name)
 		}
 		properties = append(properties, pair{name, g.property(t, f, asked)})
 	}
-	description := g.ofType(t)
+	description := g.describeType(t)
 	if t.Name() == "Record" {
-		description += "\n\nTypes, and their data:\n" + g.ofConstants(g.recordNames())
+		description += "\n\nTypes, and their data:\n" + g.describeConstants(g.recordNames())
 	}
 	var closed any
 	if asked {
@@ -105,7 +107,7 @@ func (g *generator) property(t reflect.Type, f reflect.StructField, asked bool) 
 	if asked && f.Type.Kind() == reflect.Bool && strings.Contains(f.Tag.Get("json"), ",omit") {
 		is = append(is, pair{"default", false})
 	}
-	return flow(append(is, pair{"description", g.ofField(t, owner, f)})...)
+	return flow(append(is, pair{"description", g.describeField(t, owner, f)})...)
 }
 
 // bounds are the keys of schemas that a tag may set.
@@ -202,5 +204,5 @@ func (g *generator) codes() *yaml.Node {
 		all = append(all, text(n))
 	}
 	return block(pair{"type", "string"}, pair{"description", "A stable, machine-readable reason. These are the daemon's own codes, with their statuses.\n" +
-		"The engine's codes (not_boundary, blacklisted and so on, see package probe) come besides them.\n\n" + g.ofConstants(names)}, pair{"enum", list(false, all)})
+		"The engine's codes (not_boundary, blacklisted and so on, see package probe) come besides them.\n\n" + g.describeConstants(names)}, pair{"enum", list(false, all)})
 }

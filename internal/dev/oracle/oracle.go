@@ -17,25 +17,26 @@ type Regs = unix.PtraceRegs
 
 // Segment is memory of a program.
 type Segment struct {
-	Addr uint64 // a multiple of 4096, at most MaxAddr
+	Addr uint64 // a multiple of 4096, at most maxAddr
 	Data []byte // the rest of the last page is zero
-	Size uint64 // bytes; 0 stands for those of Data
+	Size uint64 // bytes; 0 means the size of Data
 	Prot int    // unix.PROT_*
 }
 
-// MaxAddr is the highest address that a segment may end at: what is above is the
-// oracle's own, or the kernel's.
-const MaxAddr = stubAddr
+// maxAddr is the highest address that a segment may end at: memory above belongs
+// to the oracle or the kernel.
+const maxAddr = stubAddr
 
-// Program is what is run.
+// Program is the program to run.
 type Program struct {
 	Segments []Segment
 	Regs     Regs   // RIP says where it begins; selectors are filled in
-	End      uint64 // the run is over when RIP comes here
+	End      uint64 // the run is over when RIP reaches it
 	MaxSteps int    // 0 means defaultMaxSteps
 	// Exception is called for each exception of the program, with RIP at the
-	// instruction, or behind it where the processor saves that (int3). It changes
-	// the state to how the program goes on; an error ends the run. nil ends it.
+	// instruction, or after it where the processor saves that address (int3). It
+	// changes the state to where the program continues; an error ends the run. nil
+	// ends it.
 	Exception func(*Machine, Exception) error
 }
 
@@ -52,26 +53,26 @@ type Exception struct {
 // Vectors of exceptions that programs raise (SDM Vol. 3, table 6-1), and the one
 // that stands for syscall and the like, which are never executed.
 const (
-	VectorDE      = 0
+	vectorDE      = 0
 	VectorDB      = 1
-	VectorBP      = 3
+	vectorBP      = 3
 	VectorUD      = 6
-	VectorSS      = 12
-	VectorGP      = 13
+	vectorSS      = 12
+	vectorGP      = 13
 	VectorPF      = 14
-	VectorMF      = 16
-	VectorAC      = 17
-	VectorXM      = 19
+	vectorMF      = 16
+	vectorAC      = 17
+	vectorXM      = 19
 	VectorSyscall = 0x80
 )
 
-// Result says what a run did.
+// Result is the result of a run.
 type Result struct {
 	Regs  Regs
 	Steps int
-	// Counts is how often each instruction was begun, by address. A repeated string
-	// instruction that is not done counts once, however often it is resumed; one that
-	// faults counts, and once more when it is begun again.
+	// Counts is how often each instruction was begun, by address. A repeated
+	// string instruction that is not done counts once, however often it is
+	// resumed. One that faults counts, and again when it is restarted.
 	Counts map[uint64]uint64
 }
 
@@ -130,7 +131,8 @@ func New() (_ *Oracle, err error) {
 	return o, err
 }
 
-// clear unmaps all that the kernel has given the child: stack, vdso, vvar.
+// clear unmaps everything that the kernel has mapped for the child: stack, vdso,
+// vvar.
 func (o *Oracle) clear() error {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", o.pid))
 	if err != nil {
@@ -201,7 +203,7 @@ func (o *Oracle) call(nr, a, b uint64, more ...uint64) (uint64, error) {
 		return 0, err
 	}
 	// A child that was stopped before a system call of the program's stops once
-	// more where that would have ended, with nothing done.
+	// more where the call would have ended, without an effect.
 	for stops := 0; regs.Rip == stubAddr+stubCode; stops++ {
 		if stops == maxStops {
 			return 0, fmt.Errorf("the child does not execute system call %d", nr)
@@ -226,7 +228,7 @@ func (o *Oracle) call(nr, a, b uint64, more ...uint64) (uint64, error) {
 	return regs.Rax, nil
 }
 
-// load puts the memory of a program in the place of the last one's.
+// load replaces the memory of the last program by a new one's.
 func (o *Oracle) load(p *Program) error {
 	for _, s := range o.mapped {
 		if _, err := o.call(unix.SYS_MUNMAP, s.Addr, s.Size); err != nil {

@@ -91,9 +91,9 @@ func TestExceptions(t *testing.T) {
 	o := newOracle(t)
 	// mov $1<<63,%rax; xchg %rax,%rsp; nop; xchg %rax,%rsp; nop
 	// Some hosts do not return to user code while its RSP is not canonical: #GP comes before the next instruction, whatever that is.
-	stack, refused := uint8(VectorSS), program(t, "48 b8 00 00 00 00 00 00 00 80 48 94 90 48 94 90")
+	stack, refused := uint8(vectorSS), program(t, "48 b8 00 00 00 00 00 00 00 80 48 94 90 48 94 90")
 	refused.Exception = func(m *Machine, x Exception) error {
-		stack = VectorGP
+		stack = vectorGP
 		m.Regs.Rsp = m.Regs.Rax // as it was
 		m.Regs.Rip = text + 15
 		return nil
@@ -107,17 +107,17 @@ func TestExceptions(t *testing.T) {
 		rip        uint64 // offset
 		resume     uint64 // offset
 	}{
-		{"#DE", "31 c9 f7 f1 90", Exception{Vector: VectorDE}, 2, 4},
+		{"#DE", "31 c9 f7 f1 90", Exception{Vector: vectorDE}, 2, 4},
 		{"#UD", "0f 0b 90", Exception{Vector: VectorUD}, 0, 2},
-		{"#BP", "cc 90", Exception{Vector: VectorBP}, 1, 1},
+		{"#BP", "cc 90", Exception{Vector: vectorBP}, 1, 1},
 		{"#PF", "48 8b 04 25 00 20 00 00 90", Exception{Vector: VectorPF, Addr: 0x2000}, 0, 8},
 		{"#PF, a write to text", "48 8d 05 f9 ff ff ff 88 00 90", Exception{Vector: VectorPF, Addr: text}, 7, 9},
-		{"#GP", "48 b8 00 00 00 00 00 00 00 80 8b 00 90", Exception{Vector: VectorGP}, 10, 12},
-		{"#GP, an instruction", "f4 90", Exception{Vector: VectorGP}, 0, 1},
+		{"#GP", "48 b8 00 00 00 00 00 00 00 80 8b 00 90", Exception{Vector: vectorGP}, 10, 12},
+		{"#GP, an instruction", "f4 90", Exception{Vector: vectorGP}, 0, 1},
 		{"#SS", "48 b8 00 00 00 00 00 00 00 80 48 94 58 90", Exception{Vector: stack}, 12, 13},
 		{"syscall", "0f 05 90", Exception{Vector: VectorSyscall}, 0, 2},
 		// pushf; orl $0x40000,(%rsp); popf; mov 1(%rdi),%eax
-		{"#AC", "9c 81 0c 24 00 00 04 00 9d 8b 47 01 90", Exception{Vector: VectorAC}, 9, 12},
+		{"#AC", "9c 81 0c 24 00 00 04 00 9d 8b 47 01 90", Exception{Vector: vectorAC}, 9, 12},
 	} {
 		p := program(t, tt.code)
 		seen := 0

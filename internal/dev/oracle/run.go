@@ -40,8 +40,8 @@ const (
 	flagRF = 1 << 16
 )
 
-// Run runs a program to its end. When it ends otherwise the error wraps ErrSteps,
-// errException, or what Exception returned; the result is then how far it came.
+// Run runs a program to its end. Otherwise the error wraps ErrSteps,
+// errException, or the error of Exception; the result is then the state so far.
 func (o *Oracle) Run(p *Program) (*Result, error) {
 	if err := o.load(p); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (o *Oracle) Run(p *Program) (*Result, error) {
 		}
 		resumed = 0
 		stepped := m.Regs.Eflags & flagTF // the program's own; the processor's is ours
-		popped := o.popped(m, in)
+		popped := o.poppedFlag(m, in)
 		x, raised, err := o.step(m, in, stepped)
 		if err != nil {
 			return nil, err
@@ -147,16 +147,16 @@ func (o *Oracle) step(m *Machine, in inst, own uint64) (x Exception, raised bool
 	}
 	switch sig := ws.StopSignal(); sig {
 	case unix.SIGTRAP | 0x80:
-		// A system call that was not made. RIP is behind it, RAX the kernel's.
+		// A system call that was not made. RIP is after it, RAX the kernel's.
 		m.Regs.Rip, m.Regs.Rax = at, m.Regs.Orig_rax
 		_, err := o.call(unix.SYS_GETPID, 0, 0) // leaves that state
 		return Exception{Vector: VectorSyscall}, true, err
 	case unix.SIGTRAP:
 		if in.int3 {
-			return Exception{Vector: VectorBP}, true, nil
+			return Exception{Vector: vectorBP}, true, nil
 		}
 		if in.pushes {
-			return x, false, o.pushed(m, own)
+			return x, false, o.setPushedFlag(m, own)
 		}
 		return x, false, nil
 	case unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
@@ -172,8 +172,8 @@ func (o *Oracle) step(m *Machine, in inst, own uint64) (x Exception, raised bool
 	}
 }
 
-// pushed puts the program's trap flag into flags that it has just pushed.
-func (o *Oracle) pushed(m *Machine, own uint64) error {
+// setPushedFlag puts the program's trap flag into flags that it has just pushed.
+func (o *Oracle) setPushedFlag(m *Machine, own uint64) error {
 	var b [2]byte
 	if err := m.Read(m.Regs.Rsp, b[:]); err != nil {
 		return err
@@ -182,8 +182,8 @@ func (o *Oracle) pushed(m *Machine, own uint64) error {
 	return m.Write(m.Regs.Rsp, b[:])
 }
 
-// popped returns the trap flag in flags that the program is about to pop.
-func (o *Oracle) popped(m *Machine, in inst) uint64 {
+// poppedFlag returns the trap flag in flags that the program is about to pop.
+func (o *Oracle) poppedFlag(m *Machine, in inst) uint64 {
 	if !in.pops {
 		return 0
 	}
@@ -192,7 +192,7 @@ func (o *Oracle) popped(m *Machine, in inst) uint64 {
 	return uint64(b[1]) << 8 & flagTF
 }
 
-// inst is what has to be known of an instruction before it is executed.
+// inst has the facts about an instruction that are needed before it is executed.
 type inst struct {
 	int3    bool
 	pushes  bool // flags
@@ -200,7 +200,7 @@ type inst struct {
 	repeats bool
 }
 
-// fetch looks at the instruction at addr. What cannot be read will fault.
+// fetch decodes the instruction at addr. If it cannot be read, it will fault.
 func (o *Oracle) fetch(addr uint64) (in inst) {
 	var b [15]byte
 	n, _ := o.mem.ReadAt(b[:], int64(addr))
@@ -221,26 +221,26 @@ func (o *Oracle) fetch(addr uint64) (in inst) {
 	return in
 }
 
-// exception is what a signal stands for (Linux, arch/x86/kernel/traps.c and
-// mm/fault.c).
+// exception returns the exception that a signal represents (Linux,
+// arch/x86/kernel/traps.c and mm/fault.c).
 func (i *signalInfo) exception(sig unix.Signal) (Exception, error) {
 	const segvKernel, trapPF = 0x80, 14
 	switch sig {
 	case unix.SIGFPE:
 		if i.code == fpeIntDiv {
-			return Exception{Vector: VectorDE}, nil
+			return Exception{Vector: vectorDE}, nil
 		}
-		return Exception{Vector: VectorXM}, nil
+		return Exception{Vector: vectorXM}, nil
 	case unix.SIGILL:
 		return Exception{Vector: VectorUD}, nil
 	case unix.SIGBUS:
 		if i.code == busAlign {
-			return Exception{Vector: VectorAC}, nil
+			return Exception{Vector: vectorAC}, nil
 		}
-		return Exception{Vector: VectorSS}, nil
+		return Exception{Vector: vectorSS}, nil
 	case unix.SIGSEGV:
 		if i.code == segvKernel {
-			return Exception{Vector: VectorGP}, nil
+			return Exception{Vector: vectorGP}, nil
 		}
 		return Exception{Vector: VectorPF, Addr: i.addr}, nil
 	}

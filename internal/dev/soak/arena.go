@@ -28,7 +28,7 @@ const (
 	killed             // SIGKILL: they are cut off
 )
 
-// arena is what the clients of one phase share.
+// arena is the state that the clients of one phase share.
 type arena struct {
 	opt    *Options
 	sites  *sites
@@ -36,7 +36,7 @@ type arena struct {
 	daemon *process
 	cpus   int
 
-	// stop is closed when no client is to begin anything new.
+	// stop is closed when clients must not begin anything new.
 	stop chan struct{}
 
 	leaving atomic.Int32
@@ -95,8 +95,8 @@ func (a *arena) try(f func(ctx context.Context) error) error {
 	return err
 }
 
-// refusals are the reasons for which a place may be refused; everything else
-// in an answer to a client that makes no mistakes is a bug.
+// refusals are the errors with which a place may be rejected; any other error
+// for a client that makes no mistakes is a bug.
 var refusals = []api.Code{
 	"blacklisted", "unsupported_insn", "masks_exceptions", "trap_insn", "no_post", "emulation_prefix", "displacement_range", "host_cannot", "undecodable",
 }
@@ -120,8 +120,8 @@ type worker struct {
 	over  bool     // the daemon has gone, as it was to
 }
 
-// newWorker returns the client of this name. Its sequence of operations comes
-// from the seed, the phase and the name alone.
+// newWorker returns the client of this name. Its sequence of operations depends
+// only on the seed, the phase and the name.
 func (a *arena) newWorker(id string, n int) *worker {
 	h := uint64(14695981039346656037) // FNV-1a, over the phase's name
 	for _, b := range []byte(a.phase.Name) {
@@ -130,8 +130,8 @@ func (a *arena) newWorker(id string, n int) *worker {
 	return &worker{arena: a, id: id, rand: rand.New(rand.NewPCG(a.opt.Seed, h+uint64(n))), c: remote.New(a.daemon.socket)}
 }
 
-// operation is something that a client does, with dice of its own: how many
-// numbers one draws must not change what comes next.
+// operation is an action of a client, with a random source of its own: how many
+// numbers it draws must not affect later operations.
 type operation struct {
 	name   string
 	weight int
@@ -174,9 +174,9 @@ func (w *worker) fail(format string, args ...any) {
 	w.phase.fail("client %s, operation %d (%s): %s", w.id, w.op, w.doing, fmt.Sprintf(format, args...))
 }
 
-// ok judges the answer to a request: true means that it was done. A refusal
-// for one of the codes is counted; what a daemon that is being ended answers is
-// put up with; everything else is a failure.
+// ok judges the answer to a request, and returns true if it succeeded. An error
+// with one of the codes is counted. Errors of a daemon that is being ended are
+// ignored. Everything else is a failure.
 func (w *worker) ok(err error, codes ...api.Code) bool {
 	if err == nil {
 		return true
@@ -185,7 +185,7 @@ func (w *worker) ok(err error, codes ...api.Code) bool {
 	if errors.As(err, &wire) {
 		ended := w.is(guestEnds) && wire.Code == api.CodeGuestState
 		if ended || slices.Contains(codes, wire.Code) {
-			w.refused(string(wire.Code))
+			w.countRefusal(string(wire.Code))
 			return false
 		}
 	}
@@ -201,7 +201,7 @@ func (w *worker) ok(err error, codes ...api.Code) bool {
 	return false
 }
 
-func (w *worker) refused(code string) { w.phase.count(func(t *Tally) { t.Refusals[code]++ }) }
+func (w *worker) countRefusal(code string) { w.phase.count(func(t *Tally) { t.Refusals[code]++ }) }
 
 // name returns a new name for a probe of the group.
 func (w *worker) name(group string) string {
@@ -209,8 +209,8 @@ func (w *worker) name(group string) string {
 	return fmt.Sprintf("%s/%s_%d", group, w.id, w.seq)
 }
 
-// attached notes probes that were attached.
-func (a *arena) attached(ps []api.Probe) {
+// noteAttached notes probes that were attached.
+func (a *arena) noteAttached(ps []api.Probe) {
 	a.mu.Lock()
 	for _, p := range ps {
 		a.placed[guest.GVA(p.Addr)] = true
@@ -225,7 +225,7 @@ func (a *arena) attached(ps []api.Probe) {
 
 // account checks the sums of a probe that was detached, and counts its hits.
 func (a *arena) account(p api.Probe, report func(string, ...any)) {
-	if why := unbalanced(p); why != "" {
+	if why := unbalancedSum(p); why != "" {
 		report("the sums of %s (%s) do not close: %s", p.Name, p.Def, why)
 	}
 	a.phase.count(func(t *Tally) {
@@ -234,9 +234,9 @@ func (a *arena) account(p api.Probe, report func(string, ...any)) {
 	})
 }
 
-// unbalanced says which sum in the final counts of a probe does not close, or
+// unbalancedSum says which sum in the final counts of a probe does not close, or
 // "".
-func unbalanced(p api.Probe) string {
+func unbalancedSum(p api.Probe) string {
 	s := p.Stats
 	sum := func(c api.Counts) string {
 		if c.Hits != c.Handled+c.Filtered+c.Missed {

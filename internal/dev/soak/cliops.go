@@ -21,7 +21,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// commandOps are what a client does by running the command line.
+// commandOps are a client's operations that run the command line.
 var commandOps = []operation{
 	{"cli.attach", 16, (*worker).cliAttach},
 	{"cli.detach", 10, (*worker).cliDetach},
@@ -50,7 +50,7 @@ func (w *worker) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// finishedProcess is what is left of a child process.
+// finishedProcess is the result of a child process.
 type finishedProcess struct {
 	status   int // -1: ended by a signal
 	out, err string
@@ -94,7 +94,7 @@ func (w *worker) done(args []string, p finishedProcess, codes ...api.Code) bool 
 		code := api.Code(m[1] + m[2])
 		switch {
 		case slices.Contains(codes, code), w.is(guestEnds) && code == api.CodeGuestState:
-			w.refused(string(code))
+			w.countRefusal(string(code))
 			return false
 		case ending && code == api.CodeClosing:
 			w.over = true
@@ -109,7 +109,7 @@ func (w *worker) done(args []string, p finishedProcess, codes ...api.Code) bool 
 	return false
 }
 
-// tailOf is the end of what a process said.
+// tailOf returns the end of a process's output.
 func tailOf(s string) string { return strings.TrimSpace(s[max(0, len(s)-1500):]) }
 
 // flags writes a spec as flags and a definition.
@@ -154,7 +154,7 @@ func (w *worker) cliAttach(r *rand.Rand) {
 		w.fail("attached %s, inside an instruction", s.Def)
 	}
 	ps := w.probes(args, p)
-	w.attached(ps)
+	w.noteAttached(ps)
 	for _, p := range ps {
 		w.own = append(w.own, p.Name)
 	}
@@ -222,9 +222,8 @@ func (w *worker) cliTrace(r *rand.Rand) {
 	w.done(args, p, codes...)
 }
 
-// cliTraceEnd ends a trace by a signal in the middle of its records: by
-// SIGINT, which it must take for a wish, or by SIGKILL, after which its probe
-// must go all the same.
+// cliTraceEnd ends a trace by a signal in the middle of its records. SIGINT must
+// end it in order. After SIGKILL its probe must still be detached.
 func (w *worker) cliTraceEnd(r *rand.Rand, sig syscall.Signal) {
 	n, d := r.IntN(30), time.Duration(r.IntN(200))*time.Millisecond
 	args, codes := w.traceSpec(r)
@@ -259,7 +258,7 @@ func (w *worker) cliTraceEnd(r *rand.Rand, sig syscall.Signal) {
 		case <-w.stop:
 		}
 		limit.Stop()
-		_ = cmd.Process.Signal(sig) // it may have ended: refused, or its daemon has gone
+		_ = cmd.Process.Signal(sig) // it may have ended: rejected, or its daemon has gone
 		<-read
 		err = cmd.Wait()
 		if ctx.Err() != nil {
@@ -277,7 +276,7 @@ func (w *worker) cliTraceEnd(r *rand.Rand, sig syscall.Signal) {
 			}
 		}
 		p.err = errOut.String()
-		// Interrupted before its stream was open: nothing was traced.
+		// Interrupted before its stream was open, so nothing was traced.
 		early := sig == syscall.SIGINT && p.status == statusFailed && strings.Contains(p.err, "interrupt signal received")
 		if p.status != statusOK && !early {
 			w.done(args, p, codes...)

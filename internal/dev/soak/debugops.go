@@ -15,7 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// examine looks at the guest while it runs, as a debugger does: its text is the image's, whatever others have attached.
+// examine looks at the guest while it runs, as a debugger does: its text must be
+// the image's, whatever other clients have attached.
 func (w *worker) examine(r *rand.Rand) {
 	f := &w.sites.funcs[r.IntN(len(w.sites.funcs))]
 	what, cpu := r.IntN(4), itoa(r.IntN(w.cpus))
@@ -43,8 +44,8 @@ func (w *worker) examine(r *rand.Rand) {
 	}
 }
 
-// save takes a snapshot, whose text must be the image's. A guest that others have paused inside a handler cannot be
-// saved.
+// save takes a snapshot, whose text must be the image's. A guest that another
+// client has paused inside a handler cannot be saved.
 func (w *worker) save(*rand.Rand) {
 	var file bytes.Buffer
 	if !w.ok(w.try(func(ctx context.Context) error { return w.c.Save(ctx, &file) }), api.CodeGuestState, api.CodeInsideProbe) {
@@ -77,8 +78,9 @@ func (w *worker) save(*rand.Rand) {
 	w.phase.count(func(t *Tally) { t.Saved++ })
 }
 
-// stopAndStep attaches a probe whose hits stop the vCPU, steps what it has stopped, and lets all go on. Others may have let the vCPU
-// go on before, or have paused the guest.
+// stopAndStep attaches a probe whose hits stop the vCPU, steps the stopped
+// vCPUs, and resumes all. Other clients may have resumed the vCPU before, or
+// have paused the guest.
 func (w *worker) stopAndStep(r *rand.Rand) {
 	s, inner := w.spec(r, "soaks")
 	n, d, limit := 1+r.IntN(20), time.Duration(r.IntN(100))*time.Millisecond, 60_000
@@ -94,7 +96,7 @@ func (w *worker) stopAndStep(r *rand.Rand) {
 	}), append([]api.Code{api.CodeBadDefinition}, refusals...)...) {
 		return
 	}
-	w.attached(ps)
+	w.noteAttached(ps)
 	stopped := -1
 	for end := time.Now().Add(d); stopped < 0 && time.Now().Before(end) && !w.stopped(); w.rest(time.Millisecond) {
 		if err := w.try(func(ctx context.Context) error {
@@ -116,7 +118,7 @@ func (w *worker) stopAndStep(r *rand.Rand) {
 	w.goOn()
 }
 
-// goOn lets all vCPUs go on that are stopped.
+// goOn resumes all stopped vCPUs.
 func (w *worker) goOn() {
 	for cpu := range w.cpus {
 		w.ok(w.try(func(ctx context.Context) error {

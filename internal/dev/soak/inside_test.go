@@ -134,7 +134,7 @@ func TestUnbalanced(t *testing.T) {
 	} {
 		p := good()
 		tc.spoil(&p)
-		if got := unbalanced(p); got == "" != (tc.want == "") || !strings.HasPrefix(got, tc.want) {
+		if got := unbalancedSum(p); got == "" != (tc.want == "") || !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -267,10 +267,10 @@ func TestComplaints(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
-	if ok, err := p.logged("guest text restored"); !ok || err != nil {
+	if ok, err := p.hasLogLine("guest text restored"); !ok || err != nil {
 		t.Errorf("logged: %v, %v", ok, err)
 	}
-	if ok, err := p.logged("guest text"); ok || err != nil {
+	if ok, err := p.hasLogLine("guest text"); ok || err != nil {
 		t.Errorf("a part of a message is one: %v, %v", ok, err)
 	}
 }

@@ -14,14 +14,14 @@ import (
 // maxOwn bounds how many probes one client keeps.
 const maxOwn = 24
 
-// connectionOps are what a client does over connections of this process.
+// connectionOps are a client's operations over connections of this process.
 var connectionOps = []operation{
 	{"attach", 20, (*worker).attachOne},
 	{"batch", 8, (*worker).attachBatch},
 	{"detach", 16, (*worker).detachOne},
 	{"enable", 8, func(w *worker, r *rand.Rand) { w.setEnabled(r, true) }},
 	{"disable", 8, func(w *worker, r *rand.Rand) { w.setEnabled(r, false) }},
-	{"shared", 10, (*worker).shared},
+	{"shared", 10, (*worker).changeShared},
 	{"look", 6, (*worker).look},
 	{"stream", 10, (*worker).streamDetach},
 	{"stream.cut", 8, (*worker).streamCut},
@@ -38,7 +38,7 @@ var connectionOps = []operation{
 	{"stop", 4, (*worker).stopAndStep},
 }
 
-// spec draws a probe of the group. Inner means that it must be refused.
+// spec generates a probe of the group. With inner it must be rejected.
 func (w *worker) spec(r *rand.Rand, group string) (s api.ProbeSpec, inner bool) {
 	at := w.sites.pick(r)
 	def, returns := define(r, w.name(group), at)
@@ -50,7 +50,7 @@ func (w *worker) spec(r *rand.Rand, group string) (s api.ProbeSpec, inner bool) 
 	return s, at.inner
 }
 
-// group draws who may change a probe: its client only, or every client.
+// group decides who may change a probe: only its client, or every client.
 func group(r *rand.Rand) string {
 	if r.IntN(4) == 0 {
 		return "soakx"
@@ -90,7 +90,7 @@ func (w *worker) attach(r *rand.Rand, n int) {
 	})
 	if !w.ok(err, codes...) {
 		if !w.over {
-			w.nothingLeft(specs)
+			w.checkNothingLeft(specs)
 		}
 		return
 	}
@@ -100,7 +100,7 @@ func (w *worker) attach(r *rand.Rand, n int) {
 	if len(ps) != n {
 		w.fail("%d probes of %d are attached", len(ps), n)
 	}
-	w.attached(ps)
+	w.noteAttached(ps)
 	for _, p := range ps {
 		if strings.HasPrefix(p.Name, "soak/") {
 			w.own = append(w.own, p.Name)
@@ -108,15 +108,15 @@ func (w *worker) attach(r *rand.Rand, n int) {
 	}
 }
 
-// probeName returns the name that a definition gives.
+// probeName returns the name in a definition.
 func probeName(s api.ProbeSpec) string {
 	head, _, _ := strings.Cut(s.Def, " ")
 	_, name, _ := strings.Cut(head, ":")
 	return name
 }
 
-// nothingLeft checks that a refused batch has left no probe.
-func (w *worker) nothingLeft(specs []api.ProbeSpec) {
+// checkNothingLeft checks that a rejected batch has left no probe.
+func (w *worker) checkNothingLeft(specs []api.ProbeSpec) {
 	for _, s := range specs {
 		err := w.try(func(ctx context.Context) error {
 			_, err := w.c.Probe(ctx, probeName(s))
@@ -180,9 +180,9 @@ func (w *worker) setEnabled(r *rand.Rand, on bool) {
 	}
 }
 
-// shared changes a probe that any client may change: it may be gone before we
-// come to it.
-func (w *worker) shared(r *rand.Rand) {
+// changeShared changes a probe that any client may change: another client may
+// have removed it.
+func (w *worker) changeShared(r *rand.Rand) {
 	n, what := r.Uint32(), r.IntN(3)
 	var ps []api.Probe
 	err := w.try(func(ctx context.Context) (err error) {
@@ -211,7 +211,7 @@ func (w *worker) shared(r *rand.Rand) {
 	w.ok(err, api.CodeProbeNotFound)
 }
 
-// look asks for what changes nothing.
+// look makes requests that change nothing.
 func (w *worker) look(r *rand.Rand) {
 	what := r.IntN(6)
 	err := w.try(func(ctx context.Context) (err error) {
@@ -235,7 +235,7 @@ func (w *worker) look(r *rand.Rand) {
 }
 
 // disarm turns the global knob off and, after a moment, on. Another client may
-// do the same meanwhile.
+// do so at the same time.
 func (w *worker) disarm(r *rand.Rand) {
 	hold := time.Duration(r.IntN(20)) * time.Millisecond
 	if !w.ok(w.try(func(ctx context.Context) error { return w.c.SetArmed(ctx, false) })) {

@@ -19,7 +19,7 @@ const (
 const (
 	DefaultDuration = 3 * time.Minute
 	DefaultClients  = 6
-	DefaultPatience = time.Minute
+	defaultPatience = time.Minute
 )
 
 // DefaultVCPUs are the sizes of the guest that a soak goes through.
@@ -27,30 +27,30 @@ var DefaultVCPUs = []int{2, 4, 8}
 
 // Options say how a soak runs.
 type Options struct {
-	// Duration is how long clients are at work, over all sizes of the guest;
-	// MinDuration to MaxDuration, 0 for DefaultDuration. Checks, starts and
-	// stops come on top of it.
+	// Duration is how long clients are at work, over all sizes of the guest:
+	// MinDuration to MaxDuration, 0 for DefaultDuration. It does not include
+	// checks, starts and stops.
 	Duration time.Duration
 
 	// VCPUs are the sizes of the guest, each 1 to guest.MaxVCPUs; nil for
 	// DefaultVCPUs. Each has an equal share of Duration.
 	VCPUs []int
 
-	// Seed decides every client's sequence of operations: two soaks with the
-	// same seed, sizes and number of clients begin the same operations with
-	// the same operands in the same order. How far a client comes, and how
-	// clients meet, is up to the machine.
+	// Seed decides every client's sequence of operations: two soaks with the same
+	// seed, sizes and number of clients begin the same operations with the same
+	// operands in the same order. How far a client comes, and how clients
+	// interleave, depends on the machine.
 	Seed uint64
 
 	// Clients is how many are at work at a time, 1 to MaxClients, 0 for
-	// DefaultClients; every third of them is a sequence of processes of the
-	// command line, the others use connections of this process. A reader that
-	// does not read and a witness that does come on top.
+	// DefaultClients. Every third of them is a sequence of processes of the
+	// command line; the others use connections of this process. There are also a
+	// reader that does not read, and a witness that does.
 	Clients int
 
 	// Patience bounds every wait: for an answer, for a daemon's start and end, and
-	// for what comes about by itself. It is never reached when all is well, if the
-	// machine is not busy with much else; 0 for DefaultPatience.
+	// for events that happen by themselves. A run without errors never reaches it,
+	// unless the machine is very busy; 0 for defaultPatience.
 	Patience time.Duration
 
 	// Daemon and CLI are the paths of guestprobed and guestprobe.
@@ -60,11 +60,11 @@ type Options struct {
 	// room for a socket's name.
 	Dir string
 
-	// Progress takes a line for people now and then. It may be nil.
+	// Progress receives a line for people from time to time. It may be nil.
 	Progress func(line string)
 }
 
-// check fills in defaults and refuses what cannot be.
+// check fills in defaults and rejects invalid values.
 func (o *Options) check() error {
 	if o.Duration == 0 {
 		o.Duration = DefaultDuration
@@ -76,7 +76,7 @@ func (o *Options) check() error {
 		o.Clients = DefaultClients
 	}
 	if o.Patience == 0 {
-		o.Patience = DefaultPatience
+		o.Patience = defaultPatience
 	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}

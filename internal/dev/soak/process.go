@@ -20,7 +20,7 @@ type process struct {
 	*child.Daemon
 	socket string
 	log    string // file of its log, JSON lines
-	stderr string // file of what it wrote besides
+	stderr string // file with its other output
 
 	patience time.Duration // for its start and its end
 }
@@ -37,7 +37,7 @@ func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdlin
 	defer cancel()
 	p.Daemon, err = child.Start(ctx, child.Options{
 		Program: o.Daemon,
-		// The reader that does not read is to hold its stream for a whole phase.
+		// The reader that does not read must hold its stream for a whole phase.
 		Args: []string{"--socket", p.socket, "--vcpus", fmt.Sprint(vcpus), "--cmdline", cmdline, "--log-format", "json", "--log-file", p.log,
 			"--stall-timeout", (o.Duration + o.Patience).String()},
 		// A goroutine dump, if there has to be one, of all goroutines.
@@ -47,20 +47,21 @@ func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdlin
 	case err == nil:
 		return p, nil
 	case errors.Is(err, child.ErrNotReady):
-		return nil, fmt.Errorf("%w: %s", err, p.said())
+		return nil, fmt.Errorf("%w: %s", err, p.lastOutput())
 	case p.Daemon == nil:
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w; %s", err, p.dump())
 }
 
-// terminate sends SIGTERM and says what was wrong with the end, or "".
+// terminate sends SIGTERM and describes errors of the daemon's end, or returns
+// "".
 func (p *process) terminate() string {
 	switch err := p.end(syscall.SIGTERM); {
 	case errors.Is(err, child.ErrBusy):
 		return fmt.Sprintf("%v; %s", err, p.dump())
 	case err != nil:
-		return fmt.Sprintf("ended with %v: %s", err, p.said())
+		return fmt.Sprintf("ended with %v: %s", err, p.lastOutput())
 	}
 	if _, err := os.Lstat(p.socket); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Sprintf("has left its socket behind (%v)", err)
@@ -85,8 +86,8 @@ func (p *process) running() bool {
 	}
 }
 
-// dump lets a daemon that does not answer write where each of its goroutines
-// stands, and ends it: SIGQUIT does both (package runtime).
+// dump makes a daemon that does not answer write the stacks of its goroutines,
+// and ends it: SIGQUIT does both (package runtime).
 func (p *process) dump() string {
 	if errors.Is(p.end(syscall.SIGQUIT), child.ErrBusy) {
 		p.Kill()
@@ -94,8 +95,8 @@ func (p *process) dump() string {
 	return "its goroutines are in " + p.stderr
 }
 
-// said returns the end of what the daemon wrote beside its log.
-func (p *process) said() string {
+// lastOutput returns the end of the daemon's output other than its log.
+func (p *process) lastOutput() string {
 	b, err := os.ReadFile(p.stderr)
 	if err != nil {
 		return err.Error()
@@ -107,8 +108,8 @@ func (p *process) said() string {
 // panic in a request, the runtime's death, the race detector's report.
 var badLine = regexp.MustCompile(`"level":"ERROR"|^panic: |^fatal error: |WARNING: DATA RACE|^unexpected fault address|^SIG[A-Z]+: `)
 
-// complaints returns the bad lines of the daemon's log and of what it wrote
-// besides, at most 5.
+// complaints returns at most 5 bad lines of the daemon's log and its other
+// output.
 func (p *process) complaints() ([]string, error) {
 	var out []string
 	for _, file := range []string{p.log, p.stderr} {
@@ -125,8 +126,8 @@ func (p *process) complaints() ([]string, error) {
 	return out, nil
 }
 
-// logged reports whether the log has a line with this message.
-func (p *process) logged(msg string) (bool, error) {
+// hasLogLine reports whether the log has a line with this message.
+func (p *process) hasLogLine(msg string) (bool, error) {
 	b, err := os.ReadFile(p.log)
 	return bytes.Contains(b, []byte(`"msg":"`+msg+`"`)), err
 }

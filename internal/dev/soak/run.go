@@ -88,7 +88,7 @@ func (s *soak) size(ctx context.Context, i, vcpus int) error {
 			d.Kill()
 		}
 	}()
-	first, err := s.first(d)
+	first, err := s.measureFirst(d)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (s *soak) size(ctx context.Context, i, vcpus int) error {
 		if err := s.work(ctx, v.arena, s.share(loadShare), clients{slow: true}, nil); err != nil {
 			return err
 		}
-		v.atRest()
+		v.checkAtRest()
 		if n == 0 && !ph.failed() {
 			rate = v.rate
 		}
@@ -108,34 +108,34 @@ func (s *soak) size(ctx context.Context, i, vcpus int) error {
 			return err
 		}
 	}
-	if err := s.terminated(ctx, name("SIGTERM under load"), d, vcpus, cmdline); err != nil {
+	if err := s.runTerminated(ctx, name("SIGTERM under load"), d, vcpus, cmdline); err != nil {
 		return err
 	}
 	if d, err = s.daemon(ctx, vcpus, 2, cmdline); err != nil {
 		return err
 	}
-	if err := s.killed(ctx, name("SIGKILL under load"), d, vcpus, cmdline); err != nil {
+	if err := s.runKilled(ctx, name("SIGKILL under load"), d, vcpus, cmdline); err != nil {
 		return err
 	}
 	if d, err = s.daemon(ctx, vcpus, 3, cmdline); err != nil {
 		return err
 	}
-	if err := s.again(ctx, name("a stale socket replaced"), d, vcpus, cmdline); err != nil {
+	if err := s.runStaleSocket(ctx, name("a stale socket replaced"), d, vcpus, cmdline); err != nil {
 		return err
 	}
-	return s.results(ctx, vcpus, rate, name)
+	return s.runResults(ctx, vcpus, rate, name)
 }
 
 func (s *soak) daemon(ctx context.Context, vcpus, n int, cmdline string) (*process, error) {
 	return startDaemon(ctx, &s.opt, fmt.Sprintf("guestprobed-%d-%d", vcpus, n), vcpus, cmdline)
 }
 
-// first asks what the daemon uses before its first client.
-func (s *soak) first(d *process) (*api.Daemon, error) {
+// measureFirst measures the daemon's resources before its first client.
+func (s *soak) measureFirst(d *process) (*api.Daemon, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), s.opt.Patience, errNoAnswer)
 	defer cancel()
-	// The first answer makes the runtime start what it keeps; so it is thrown
-	// away.
+	// The first answer makes the runtime start threads and caches that it keeps,
+	// so it is discarded.
 	for range 2 {
 		c := remote.New(d.socket)
 		_, err := c.Daemon(ctx)
@@ -167,10 +167,10 @@ func (s *soak) close(ph *Phase) error {
 	return nil
 }
 
-// clients say who is at work beside the ordinary ones.
+// clients describes the clients in addition to the ordinary ones.
 type clients struct {
 	slow    bool   // a reader that does not read
-	witness string // a reader of everything, whose stream is to end for this reason
+	witness string // a reader of everything, whose stream must end for this reason
 }
 
 // work lets clients work for d, or until ended is closed, calls end while they
@@ -203,7 +203,7 @@ func (s *soak) work(ctx context.Context, a *arena, d time.Duration, who clients,
 	select {
 	case <-timer.C:
 	case <-a.daemon.Exited():
-		a.phase.fail("guestprobed has ended by itself: %v: %s", a.daemon.Wait(), a.daemon.said())
+		a.phase.fail("guestprobed has ended by itself: %v: %s", a.daemon.Wait(), a.daemon.lastOutput())
 	case <-a.hopeless:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -216,8 +216,8 @@ func (s *soak) work(ctx context.Context, a *arena, d time.Duration, who clients,
 	return err
 }
 
-// terminated ends the daemon by SIGTERM while clients are at work.
-func (s *soak) terminated(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
+// runTerminated ends the daemon by SIGTERM while clients are at work.
+func (s *soak) runTerminated(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
 	ph := s.begin(name, vcpus, 1, cmdline)
 	a := newArena(&s.opt, s.sites, ph, d)
 	var wrong string
@@ -236,7 +236,7 @@ func (s *soak) terminated(ctx context.Context, name string, d *process, vcpus in
 // checkRestoredLog checks that a daemon that has ended in good order has put
 // the guest's text back, and has not complained.
 func (s *soak) checkRestoredLog(ph *Phase, d *process) {
-	ok, err := d.logged("guest text restored")
+	ok, err := d.hasLogLine("guest text restored")
 	switch {
 	case err != nil:
 		ph.check("text", err.Error(), "")
@@ -252,8 +252,8 @@ func (s *soak) checkRestoredLog(ph *Phase, d *process) {
 	ph.check("log", strings.Join(lines, "\n"), "")
 }
 
-// killed ends the daemon by SIGKILL while clients are at work.
-func (s *soak) killed(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
+// runKilled ends the daemon by SIGKILL while clients are at work.
+func (s *soak) runKilled(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
 	ph := s.begin(name, vcpus, 2, cmdline)
 	a := newArena(&s.opt, s.sites, ph, d)
 	if err := s.work(ctx, a, s.share(killShare), clients{slow: true}, func() {
@@ -275,11 +275,11 @@ func (s *soak) killed(ctx context.Context, name string, d *process, vcpus int, c
 	return s.close(ph)
 }
 
-// again works with a daemon that has replaced a stale socket, and ends it by
+// runStaleSocket works with a daemon that has replaced a stale socket, and ends it by
 // SIGTERM at rest.
-func (s *soak) again(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
+func (s *soak) runStaleSocket(ctx context.Context, name string, d *process, vcpus int, cmdline string) error {
 	ph := s.begin(name, vcpus, 3, cmdline)
-	first, err := s.first(d)
+	first, err := s.measureFirst(d)
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (s *soak) again(ctx context.Context, name string, d *process, vcpus int, cm
 	if err := s.work(ctx, v.arena, s.share(againShare), clients{slow: true}, nil); err != nil {
 		return err
 	}
-	v.atRest()
+	v.checkAtRest()
 	ph.check("exit", d.terminate(), "status 0, its socket is gone")
 	s.checkRestoredLog(ph, d)
 	return s.close(ph)
@@ -302,9 +302,9 @@ func (v *verifier) next(a *arena) {
 	v.arena = a
 }
 
-// results lets the guest do a number of rounds to its end, once alone and once
-// with clients at work, and compares what it has computed.
-func (s *soak) results(ctx context.Context, vcpus int, rate float64, name func(string) string) error {
+// runResults runs a number of the guest's rounds to the end, once alone and once
+// with clients at work, and compares the guest's results.
+func (s *soak) runResults(ctx context.Context, vcpus int, rate float64, name func(string) string) error {
 	// As many rounds as take all the time without probes: with probes they take
 	// longer, so the guest does not end before the clients have had their time.
 	n := min(max(int(rate*s.share(resultsShare).Seconds()), 2), 20_000)
@@ -316,7 +316,7 @@ func (s *soak) results(ctx context.Context, vcpus int, rate float64, name func(s
 		if err != nil {
 			return err
 		}
-		lines[i], err = s.toItsEnd(ctx, ph, p, d)
+		lines[i], err = s.runToEnd(ctx, ph, p, d)
 		p.Kill()
 		if err != nil {
 			return err
@@ -330,9 +330,9 @@ func (s *soak) results(ctx context.Context, vcpus int, rate float64, name func(s
 	return s.close(ph)
 }
 
-// toItsEnd waits until the guest has done its rounds, with clients at work for
+// runToEnd waits until the guest has done its rounds, with clients at work for
 // d, and returns its results.
-func (s *soak) toItsEnd(ctx context.Context, ph *Phase, p *process, d time.Duration) ([]string, error) {
+func (s *soak) runToEnd(ctx context.Context, ph *Phase, p *process, d time.Duration) ([]string, error) {
 	a := newArena(&s.opt, s.sites, ph, p)
 	v := &verifier{arena: a}
 	a.leaving.Store(int32(guestEnds))
@@ -363,7 +363,7 @@ func (s *soak) toItsEnd(ctx context.Context, ph *Phase, p *process, d time.Durat
 	default:
 		ph.check("end", "", fmt.Sprintf("exit code 0, with clients for %v", d))
 	}
-	wrong, detail := v.restored()
+	wrong, detail := v.checkRestored()
 	ph.check("text", wrong, detail)
 	ph.check("exit", p.terminate(), "status 0, its socket is gone")
 	s.checkRestoredLog(ph, p)

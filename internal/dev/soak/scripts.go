@@ -14,8 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// script draws a script that counts hits and returns in several ways; the sums of all of them are told by its probes.
-// One in three takes out what it has counted, again and again.
+// script generates a script that counts hits and returns in several ways. The
+// counts of its probes must match all sums. One in three scripts clears its
+// counts again and again.
 func (w *worker) script(r *rand.Rand) api.RunScript {
 	var at []string
 	var fn string
@@ -43,11 +44,12 @@ func (w *worker) script(r *rand.Rand) api.RunScript {
 	}
 }
 
-// scriptRefusals are the reasons for which a script of ours may be refused: those of its places.
+// scriptRefusals are the errors with which a script of ours may be rejected,
+// because of its places.
 var scriptRefusals = append([]api.Code{api.CodeBadScript}, refusals...)
 
-// scriptStop lets a script run without a client, ends it, and closes its sums: what its maps have against what its
-// probes have counted.
+// scriptStop runs a script without a client, stops it, and compares the counts
+// in its maps with the counts of its probes.
 func (w *worker) scriptStop(r *rand.Rand) {
 	req, d := w.script(r), time.Duration(r.IntN(150))*time.Millisecond
 	if !w.ok(w.try(func(ctx context.Context) error {
@@ -73,13 +75,14 @@ func (w *worker) scriptStop(r *rand.Rand) {
 	})) {
 		return
 	}
-	if why := sums.wrong(); why != "" {
+	if why := sums.wrongSum(); why != "" {
 		w.fail("the sums of %q (on the host: %v) do not close: %s", req.Script, req.OnHost, why)
 	}
 	w.phase.count(func(t *Tally) { t.Scripts++ })
 }
 
-// scriptCut goes away from a script that prints to it; its probes must go with it.
+// scriptCut disconnects from a script that prints to it; its probes must be
+// detached with it.
 func (w *worker) scriptCut(r *rand.Rand) {
 	req, d := w.script(r), time.Duration(r.IntN(100))*time.Millisecond
 	req.Detach = ""
@@ -98,14 +101,14 @@ func (w *worker) scriptCut(r *rand.Rand) {
 	w.phase.count(func(t *Tally) { t.Cut++ })
 }
 
-// scriptSums is what a script has counted, by what it has printed, and its end.
+// scriptSums is a script's counts, from its output, and its end.
 type scriptSums struct {
 	hits, by, returns uint64
 	end               *api.End
 	warnings          []string
 }
 
-// read reads what is printed, to the end.
+// read reads the output, to the end.
 func (c *scriptSums) read(s *remote.Stream) error {
 	for {
 		r, err := s.Next()
@@ -119,7 +122,7 @@ func (c *scriptSums) read(s *remote.Stream) error {
 		case api.RecordOutput:
 			var out api.Output
 			if err = json.Unmarshal(r.Data, &out); err == nil {
-				err = c.printed(out.Text)
+				err = c.addPrinted(out.Text)
 			}
 		case api.RecordWarning:
 			var warning api.Warning
@@ -135,8 +138,8 @@ func (c *scriptSums) read(s *remote.Stream) error {
 	}
 }
 
-// printed adds what is in lines of JSON.
-func (c *scriptSums) printed(text string) error {
+// addPrinted adds the values in lines of JSON.
+func (c *scriptSums) addPrinted(text string) error {
 	for line := range strings.Lines(text) {
 		var l struct {
 			Type string                     `json:"type"`
@@ -174,11 +177,11 @@ func (c *scriptSums) printed(text string) error {
 	return nil
 }
 
-// wrong says which sum does not close, or "".
-func (c *scriptSums) wrong() string {
+// wrongSum says which sum does not close, or "".
+func (c *scriptSums) wrongSum() string {
 	var handled, returns uint64
 	for _, p := range c.end.Probes {
-		if why := unbalanced(p); why != "" {
+		if why := unbalancedSum(p); why != "" {
 			return p.Name + ": " + why
 		}
 		if p.Kind == "r" {

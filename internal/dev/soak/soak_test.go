@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 // longer where the machine is so busy that something did not happen in it.
 func TestShort(t *testing.T) {
 	kvmtest.Require(t)
-	for d := kvmtest.Full(soak.MinDuration, 10*time.Second); ; d *= 3 {
-		idle := short(t, d)
+	for d := kvmtest.ChooseSize(soak.MinDuration, 10*time.Second); ; d *= 3 {
+		idle := runShort(t, d)
 		if len(idle) == 0 {
 			return
 		}
@@ -46,8 +46,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// short makes one soak and returns what did not happen in it.
-func short(t *testing.T, d time.Duration) (idle []string) {
+// runShort makes one soak and returns what did not happen in it.
+func runShort(t *testing.T, d time.Duration) (idle []string) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func short(t *testing.T, d time.Duration) (idle []string) {
 			t.Fatal(err)
 		}
 	}
-	res, err := soak.Run(patience.Of(t), o)
+	res, err := soak.Run(patience.Context(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}

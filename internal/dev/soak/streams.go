@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// session opens a stream that brings 1 to 4 probes of its own. Nil means that
-// they were refused, or that the daemon has gone.
+// session opens a stream with 1 to 4 probes of its own. It returns nil if they
+// were rejected, or if the daemon has gone.
 func (w *worker) session(r *rand.Rand) *reader {
 	n := 1 + r.IntN(4)
 	var specs []api.ProbeSpec
@@ -26,20 +26,20 @@ func (w *worker) session(r *rand.Rand) *reader {
 	rd, err := w.open(api.StreamEvents{Probes: specs})
 	if !w.ok(err, codes...) {
 		if !w.over {
-			w.nothingLeft(specs)
+			w.checkNothingLeft(specs)
 		}
 		return nil
 	}
 	if inner || len(rd.start.Probes) != n {
 		w.fail("a stream with %v has brought %d probes", specs, len(rd.start.Probes))
 	}
-	w.attached(rd.start.Probes)
+	w.noteAttached(rd.start.Probes)
 	go rd.read(w.cpus)
 	return rd
 }
 
-// streamDetach lets a stream end by detaching its probes, one by one, and
-// closes the sum: what their handlers made against what came.
+// streamDetach ends a stream by detaching its probes, one by one, and compares
+// the hits that their handlers handled with the received events.
 func (w *worker) streamDetach(r *rand.Rand) {
 	n, d := uint64(r.IntN(60)), time.Duration(r.IntN(250))*time.Millisecond
 	rd := w.session(r)
@@ -82,8 +82,8 @@ func (w *worker) endReason(rd *reader) {
 	}
 }
 
-// streamCut goes away in the middle of a stream; its probes must go with it,
-// which the checks behind the phase look at.
+// streamCut disconnects in the middle of a stream. Its probes must be detached
+// with it, which the checks after the phase verify.
 func (w *worker) streamCut(r *rand.Rand) {
 	n, d := uint64(r.IntN(40)), time.Duration(r.IntN(150))*time.Millisecond
 	rd := w.session(r)
@@ -112,7 +112,7 @@ func (w *worker) streamNamed(r *rand.Rand) {
 	if !w.ok(err, codes...) {
 		return
 	}
-	w.attached(ps)
+	w.noteAttached(ps)
 	name := ps[0].Name
 	rd, err := w.open(api.StreamEvents{Names: []string{name}})
 	if !w.ok(err) {
@@ -162,7 +162,7 @@ func (w *worker) console(r *rand.Rand) {
 	w.phase.count(func(t *Tally) { t.Cut++ })
 }
 
-// hangUp breaks a request off: somewhere in its header, in its body, or before
+// hangUp breaks off a request: somewhere in its header, in its body, or before
 // its answer.
 func (w *worker) hangUp(r *rand.Rand) {
 	s, _ := w.spec(r, "soaks")
@@ -179,7 +179,7 @@ func (w *worker) hangUp(r *rand.Rand) {
 	var dialer net.Dialer
 	conn, err := dialer.Dial("unix", w.daemon.socket)
 	if err != nil {
-		// A daemon that is being ended takes no more connections.
+		// A daemon that is being ended accepts no more connections.
 		if w.is(terminated) || w.is(killed) {
 			w.over = true
 			return

@@ -20,48 +20,51 @@ import (
 // rateTime is how long the rate of rounds is measured, to mean something.
 const rateTime = 300 * time.Millisecond
 
-// What a daemon may use more than it did at its first rest. Slots of places
-// that were probed once are kept for good (probe: a stale context in one must
-// stay harmless), so the heap grows with them; what clients bring must go. What was last compiled of scripts is
-// in pools for a while: behind rounds of 40 scripts the heap was between 5.9 and 7.6 MB, without growth over 200.
+// How much more a daemon may use than at its first rest. Slots of places that
+// were probed once are kept for good (probe: a stale context in one must stay
+// harmless), so the heap grows with them. Everything that clients bring must be
+// freed. The last compiled scripts stay in pools for a while: after rounds of 40
+// scripts the heap was between 5.9 and 7.6 MB, without growth over 200. On a
+// slow host the first load has few scripts, so later heaps are compared with one
+// that has empty pools.
 const (
-	heapSlack   = 2 << 20
+	heapSlack   = 4 << 20
 	heapPerSite = 2 << 10
 	rssSlack    = 48 << 20
 
-	heapPatience = 20 * time.Second // what is under way when the last client has gone is given back behind it
+	heapPatience = 20 * time.Second // work in progress when the last client leaves is freed later
 )
 
 // verifier looks at a daemon at rest: no client is at work.
 type verifier struct {
 	*arena
 	first *api.Daemon // of this daemon, before the first client
-	warm  *api.Daemon // of this daemon, behind its first phase; nil there
+	warm  *api.Daemon // of this daemon, after its first phase; nil there
 	warmN int         // sites that had been probed then
 	rate  float64     // kernel rounds per second and vCPU without probes, as last seen
 }
 
-// ask makes one request over a connection of its own, which is closed behind
-// it.
+// ask makes one request over a connection of its own, which is closed
+// afterwards.
 func (v *verifier) ask(f func(ctx context.Context, c *remote.Client) error) error {
 	c := remote.New(v.daemon.socket)
 	defer c.Close()
 	return v.try(func(ctx context.Context) error { return f(ctx, c) })
 }
 
-// atRest runs all checks in order. The guest's probes are gone behind it.
-func (v *verifier) atRest() {
+// checkAtRest runs all checks in order. After it, the guest has no probes.
+func (v *verifier) checkAtRest() {
 	ph := v.phase
 	ph.check("sessions", v.sessions(), "")
 	if !v.daemon.running() {
-		ph.check("daemon", fmt.Sprintf("has ended by itself: %v: %s", v.daemon.Wait(), v.daemon.said()), "")
+		ph.check("daemon", fmt.Sprintf("has ended by itself: %v: %s", v.daemon.Wait(), v.daemon.lastOutput()), "")
 		return
 	}
-	wrong, detail := v.patched()
+	wrong, detail := v.checkPatched()
 	ph.check("patched", wrong, detail)
 	wrong, detail = v.detachAll()
 	ph.check("detach", wrong, detail)
-	wrong, detail = v.restored()
+	wrong, detail = v.checkRestored()
 	ph.check("text", wrong, detail)
 	wrong, detail = v.guest()
 	ph.check("guest", wrong, detail)
@@ -69,15 +72,16 @@ func (v *verifier) atRest() {
 	ph.check("progress", wrong, detail)
 	wrong, detail = v.consoleLines()
 	ph.check("console", wrong, detail)
-	wrong, detail = v.uses()
+	wrong, detail = v.checkUsage()
 	ph.check("resources", wrong, detail)
 	ph.check("log", v.quietLog(), "")
 }
 
-// sessions waits until no stream is open, and none has left a probe. A request that its
-// client has broken off may yet have to open one, as long as its connection is there.
+// sessions waits until no stream is open, and none has left a probe. A request
+// that its client has broken off may still open one, as long as its connection
+// exists.
 func (v *verifier) sessions() string {
-	return eventually(v.opt.Patience, func() string {
+	return awaitCond(v.opt.Patience, func() string {
 		var d api.Daemon
 		if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 			d, err = c.Daemon(ctx)
@@ -93,14 +97,14 @@ func (v *verifier) sessions() string {
 	})
 }
 
-// patched checks that exactly the armed sites differ from the image, by an
+// checkPatched checks that exactly the armed sites differ from the image, by an
 // int3 or a jump each.
-func (v *verifier) patched() (wrong, detail string) {
+func (v *verifier) checkPatched() (wrong, detail string) {
 	var ps []api.Probe
 	var text api.Text
 	var on bool
 	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
-		// Nothing is to become a jump between listing and reading.
+		// No probe may become a jump between listing and reading.
 		if _, err = c.SetOptimization(ctx, api.SetOptimization{Now: true}); err != nil {
 			return err
 		}
@@ -122,7 +126,7 @@ func (v *verifier) patched() (wrong, detail string) {
 	jumps := map[uint64]bool{} // bytes that jumps may have changed
 	var end uint64             // where mirrors end: the engine's own int3
 	for _, p := range ps {
-		if p.Gone || p.Armed != p.Enabled && !others(ps, p) {
+		if p.Gone || p.Armed != p.Enabled && !sharesSite(ps, p) {
 			return fmt.Sprintf("%s: enabled %v, armed %v, gone %v", p.Name, p.Enabled, p.Armed, p.Gone), ""
 		}
 		if p.Mirror != "" && p.Armed {
@@ -173,9 +177,9 @@ func (v *verifier) patched() (wrong, detail string) {
 	return "", fmt.Sprintf("%d probes, %d armed sites", len(ps), n)
 }
 
-// others reports whether another enabled probe is on p's site: then the site
-// is armed whatever p is.
-func others(ps []api.Probe, p api.Probe) bool {
+// sharesSite reports whether another enabled probe is on p's site: the site is
+// armed then, whatever p's state is.
+func sharesSite(ps []api.Probe, p api.Probe) bool {
 	return slices.ContainsFunc(ps, func(o api.Probe) bool { return o.ID != p.ID && o.Addr == p.Addr && o.Enabled })
 }
 
@@ -198,9 +202,9 @@ func (v *verifier) detachAll() (wrong, detail string) {
 	return wrong, fmt.Sprintf("%d probes", len(ps))
 }
 
-// restored checks that nothing is attached any more and that the guest's text
-// is its image's, byte for byte.
-func (v *verifier) restored() (wrong, detail string) {
+// checkRestored checks that nothing is attached any more and that the guest's
+// text is its image's, byte for byte.
+func (v *verifier) checkRestored() (wrong, detail string) {
 	err := v.ask(func(ctx context.Context, c *remote.Client) error {
 		ps, err := c.Probes(ctx)
 		if err != nil {
@@ -255,7 +259,7 @@ func (v *verifier) guest() (wrong, detail string) {
 	return "", fmt.Sprintf("running, %d traps of probes so far", hits)
 }
 
-// rounds is what the guest's workload has done, by its own variables.
+// rounds is the progress of the guest's workload, from its own variables.
 type rounds struct{ kernel, user [8]uint64 }
 
 // sample reads them at the beginning of a round.
@@ -300,7 +304,7 @@ func (v *verifier) sample() (out rounds, err error) {
 	return out, err
 }
 
-// progress checks that the kernel's and the user program's workload go on on
+// progress checks that the kernel's and the user program's workload continue on
 // every vCPU.
 func (v *verifier) progress() (wrong, detail string) {
 	before, err := v.sample()
@@ -310,7 +314,7 @@ func (v *verifier) progress() (wrong, detail string) {
 	start := time.Now()
 	time.Sleep(rateTime) // only the rate needs it
 	var now rounds
-	wrong = eventually(2*v.opt.Patience, func() string {
+	wrong = awaitCond(2*v.opt.Patience, func() string {
 		if now, err = v.sample(); err != nil {
 			return err.Error()
 		}
@@ -330,7 +334,7 @@ func (v *verifier) progress() (wrong, detail string) {
 	return wrong, fmt.Sprintf("kernel rounds %v, user rounds %v; all vCPUs in %v", now.kernel[:v.cpus], now.user[:v.cpus], took.Round(time.Millisecond))
 }
 
-// consoleLines checks that the guest has said nothing but that it is there.
+// consoleLines checks that the guest has printed only its startup message.
 func (v *verifier) consoleLines() (wrong, detail string) {
 	var lines []string
 	if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
@@ -374,16 +378,16 @@ func console(ctx context.Context, c *remote.Client, follow bool) ([]string, erro
 	}
 }
 
-// uses checks that the daemon's process uses what it used before its first
-// client: goroutines and descriptors to the last one, memory but for what it
-// keeps on purpose.
-func (v *verifier) uses() (wrong, detail string) {
+// checkUsage checks that the daemon's process uses no more than before its first
+// client: exactly as many goroutines and descriptors, and as much memory, except
+// for memory that it keeps on purpose.
+func (v *verifier) checkUsage() (wrong, detail string) {
 	var d api.Daemon
-	// The daemon keeps the last snapshot: it is to have one each time.
+	// The daemon keeps the last snapshot, so it must have one at each measurement.
 	if err := v.ask(func(ctx context.Context, c *remote.Client) error { return c.Save(ctx, io.Discard) }); err != nil {
 		return err.Error(), ""
 	}
-	wrong = eventually(v.opt.Patience, func() string {
+	wrong = awaitCond(v.opt.Patience, func() string {
 		if err := v.ask(func(ctx context.Context, c *remote.Client) (err error) {
 			d, err = c.Daemon(ctx)
 			return err
@@ -408,7 +412,7 @@ func (v *verifier) uses() (wrong, detail string) {
 		return "", detail
 	}
 	limit := v.warm.HeapBytes + heapSlack + heapPerSite*uint64(n-v.warmN)
-	wrong = eventually(min(v.opt.Patience, heapPatience), func() string {
+	wrong = awaitCond(min(v.opt.Patience, heapPatience), func() string {
 		if d.HeapBytes <= limit {
 			return ""
 		}

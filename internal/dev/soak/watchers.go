@@ -8,18 +8,18 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// queueEvents is how many events the daemon holds for one stream
-// (probe/event, Queue). A reader that does not read is behind by as many and
-// by what the socket holds when it begins to lose.
+// queueEvents is how many events the daemon queues for one stream (probe/event,
+// Queue). When a reader that does not read starts to lose events, it lags by
+// that many and by the socket's contents.
 const queueEvents = 8192
 
 // hotSites are hit all the time, at CPL3 and at CPL0.
 var hotSites = []string{"user_hot", "user_checksum", "schedule", "vfs_read"}
 
 // slowReader opens a stream with hot probes and does not read it until the
-// phase's time is over; then its probes are detached, everything is read, and
-// the sum must close. When the daemon is ended meanwhile, nothing of this
-// stream is promised but that it holds nobody up.
+// phase's time is over. Then its probes are detached, everything is read, and
+// the sums must match. If the daemon is ended before that, the stream must only
+// not block anything.
 func (w *worker) slowReader(*rand.Rand) {
 	var specs []api.ProbeSpec
 	for _, fn := range hotSites {
@@ -29,7 +29,7 @@ func (w *worker) slowReader(*rand.Rand) {
 	if !w.ok(err) {
 		return
 	}
-	w.attached(rd.start.Probes)
+	w.noteAttached(rd.start.Probes)
 	<-w.stop
 	if w.is(terminated) || w.is(killed) {
 		w.over = true
@@ -73,9 +73,9 @@ func (w *worker) witness(want string) {
 	}
 }
 
-// eventually asks until cond holds, and returns what it last said was wrong,
-// or "".
-func eventually(limit time.Duration, cond func() string) string {
+// awaitCond repeats cond until it returns "", and returns its last message, or
+// "".
+func awaitCond(limit time.Duration, cond func() string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -16,7 +16,7 @@ func (g *gen) alu() {
 // operation is an opcode with a ModRM byte and two operands, reg and rm.
 type operation struct {
 	op    []byte
-	write byte // which of them changes: 'r' reg, 'm' rm, 'b' both, 0 none
+	write byte // which of them changes: 'r' reg, 'm' rm, 'b' both, 0 neither
 }
 
 // bit reports whether o is bt or bts, which leave OF, SF, AF and PF undefined (SDM
@@ -45,9 +45,9 @@ func (g *gen) register() {
 	case 1: // a shift
 		r, op, n := g.reg(), []byte{0, 1, 4, 5, 7}[g.IntN(5)], byte(g.IntN(33))
 		if g.p.Kernel && op < 2 {
-			// Of a rotate by more than one, OF is not defined. KVM's emulator rotates by CL
-			// whatever the instruction has; Intel's processors then set an OF that they
-			// leave alone where the number is an immediate.
+			// The OF of a rotate by more than one is undefined. KVM's emulator always
+			// rotates by CL. Intel's processors then set an OF that they leave alone for an
+			// immediate count.
 			n &= 1
 		}
 		g.ins(g.rex(0, r), 0xc1, 0xc0|op<<3|byte(r&7), n)
@@ -56,29 +56,29 @@ func (g *gen) register() {
 		op := []struct{ b, n byte }{{0xff, 0}, {0xff, 1}, {0xf7, 2}, {0xf7, 3}}[g.IntN(4)]
 		g.ins(g.rex(0, r), op.b, 0xc0|op.n<<3|byte(r&7))
 	case 3: // a number
-		r, v := g.reg(), g.interesting()
+		r, v := g.reg(), g.interestingNumber()
 		g.do(func(a *x86.Asm) { a.Mov(8, r, x86.Imm(v)) })
 	case 4: // cmovcc
-		r, m := g.reg(), g.any()
+		r, m := g.reg(), g.readableReg()
 		g.ins(g.rex(r, m), 0x0f, 0x40|byte(g.IntN(16)), 0xc0|byte(r&7)<<3|byte(m&7))
 	case 5: // setcc
 		r := g.reg()
 		g.ins(0x40|byte(r>>3), 0x0f, 0x90|byte(g.IntN(16)), 0xc0|byte(r&7))
 	case 6: // lea
 		r := g.reg()
-		base, index := g.any(), g.any()
+		base, index := g.readableReg(), g.readableReg()
 		g.do(func(a *x86.Asm) { a.Lea(8, r, x86.AtIndex(base, index, 1<<g.IntN(4), g.IntN(300)-100)) })
 	case 7:
 		g.ins([]byte{0xf5, 0xf8, 0xf9, 0x98, 0x90, 0x9e}[g.IntN(6)]) // cmc, clc, stc, cwde, nop, sahf
 	case 8: // imul by a constant
-		r, m := g.reg(), g.any()
+		r, m := g.reg(), g.readableReg()
 		g.ins(g.rex(r, m), 0x6b, 0xc0|byte(r&7)<<3|byte(m&7), byte(g.Uint32()))
 	default:
 		o := binary2[g.IntN(len(binary2))]
 		if o.bit() && !g.Bits {
 			return
 		}
-		reg, rm := g.any(), g.any()
+		reg, rm := g.readableReg(), g.readableReg()
 		if o.write == 'r' || o.write == 'b' {
 			reg = g.reg()
 		}
@@ -118,7 +118,7 @@ func (g *gen) memory() {
 	if o.bit() {
 		return // the bit's number would move the address
 	}
-	reg := g.any()
+	reg := g.readableReg()
 	if o.write == 'r' || o.write == 'b' {
 		reg = g.reg()
 	}

@@ -34,19 +34,19 @@ func (g *gen) block(i int) {
 	case 5:
 		g.jumpTable(i)
 	case 6:
-		g.computed()
+		g.computedJump()
 	case 7:
-		g.intoCode()
+		g.jumpIntoCode()
 	case 8:
-		g.crossed()
+		g.crossedCode()
 	case 9:
 		g.island()
 	case 10:
-		g.crooked()
+		g.crookedStack()
 	case 11:
-		g.checked()
+		g.checkedCode()
 	case 12:
-		g.stepped()
+		g.steppedCode()
 	case 13:
 		g.exception()
 	case 14:
@@ -66,9 +66,9 @@ func (g *gen) block(i int) {
 			g.patch()
 		}
 	case 20:
-		g.checked()
+		g.checkedCode()
 	case 21:
-		g.intoCode()
+		g.jumpIntoCode()
 	default:
 		for range 1 + g.IntN(6) {
 			g.alu()
@@ -89,7 +89,7 @@ func (g *gen) skip(i int) {
 		g.a.Place(over)
 		return
 	}
-	// jcc +n: the code in between is of known length.
+	// jcc +n: the length of the code in between is known.
 	b := g.nopsOrCode(1 + g.IntN(3))
 	g.ins(0x70|byte(cond), byte(len(b)))
 	g.ins(b...)
@@ -110,7 +110,7 @@ func (g *gen) loop(i int) {
 	g.do(func(a *x86.Asm) { a.Push(regCount) })
 	n := 1 + g.IntN(4)
 	g.do(func(a *x86.Asm) { a.Mov(4, regCount, x86.Imm(n)) })
-	top := g.a.Here()
+	top := g.a.LabelHere()
 	g.block(i)
 	g.do(func(a *x86.Asm) { a.Dec(8, regCount) })
 	g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
@@ -139,7 +139,7 @@ func (g *gen) loopInstruction() {
 	g.odd = false
 }
 
-// jumpTable is a switch, its table behind the jump, in text.
+// jumpTable is a switch with its table after the jump, in text.
 func (g *gen) jumpTable(i int) {
 	n := 2 << g.IntN(2)
 	idx, base := x86.RAX, x86.RCX
@@ -160,7 +160,7 @@ func (g *gen) jumpTable(i int) {
 		l := g.a.NewLabel()
 		cases = append(cases, l)
 		g.refs = append(g.refs, ref{g.a.Len(), l, start})
-		g.raw(0, 0, 0, 0)
+		g.rawBytes(0, 0, 0, 0)
 	}
 	for _, l := range cases {
 		g.a.Place(l)
@@ -173,8 +173,8 @@ func (g *gen) jumpTable(i int) {
 	g.a.Place(end)
 }
 
-// computed is a jump to one of several places of equal size.
-func (g *gen) computed() {
+// computedJump is a jump to one of several places of equal size.
+func (g *gen) computedJump() {
 	const size, n = 16, 4
 	end, first := g.a.NewLabel(), g.a.NewLabel()
 	idx, base := x86.RDX, x86.RSI
@@ -193,14 +193,14 @@ func (g *gen) computed() {
 			fill = byte(g.Uint32())
 		}
 		for g.a.Len() < at+size {
-			g.raw(fill)
+			g.rawBytes(fill)
 		}
 	}
 	g.a.Place(end)
 }
 
-// intoCode is a computed jump to an instruction or into it.
-func (g *gen) intoCode() {
+// jumpIntoCode is a computed jump to an instruction or into it.
+func (g *gen) jumpIntoCode() {
 	l := g.a.NewLabel()
 	idx, base := x86.RDI, x86.RAX
 	if g.IntN(2) == 0 {
@@ -211,17 +211,17 @@ func (g *gen) intoCode() {
 	g.lea(base, l)
 	g.do(func(a *x86.Asm) { a.Add(8, base, idx) })
 	g.do(func(a *x86.Asm) { a.JmpAt(base) })
-	g.raw(0x90, 0x90, 0x90)
+	g.rawBytes(0x90, 0x90, 0x90)
 	g.a.Place(l)
 	g.odd = true
 	g.ins(0xb8, 0x01, 0xff, 0xff, 0xc7) // mov $0xc7ffff01, %eax; from +1 on: add %edi, %edi; inc %edi
 	g.odd = false
 	g.ins(0xeb, 0x01)
-	g.raw(0x90)
+	g.rawBytes(0x90)
 }
 
-// crossed is code that overlaps: a known jump leads into an instruction.
-func (g *gen) crossed() {
+// crossedCode is code that overlaps: a known jump leads into an instruction.
+func (g *gen) crossedCode() {
 	g.ins(0x70|byte(g.IntN(16)), 1)
 	g.odd = true
 	g.ins(0xb8, 0xff, 0xc0, 0xeb, 0x00) // mov $0x00ebc0ff, %eax; from +1 on: inc %eax; jmp +0
@@ -240,7 +240,7 @@ func (g *gen) island() {
 	}
 	g.odd = false
 	g.a.Place(data)
-	g.raw(b...)
+	g.rawBytes(b...)
 	g.a.Place(over)
 	r := g.reg()
 	switch g.IntN(3) {

@@ -69,7 +69,7 @@ func (s *definitions) read() {
 	}
 }
 
-// isData reports whether v is what R14 can be in generated code.
+// isData reports whether v is a possible value of R14 in generated code.
 func isData(vs []event.Datum) bool {
 	if len(vs) != 1 {
 		return false
@@ -84,11 +84,11 @@ func (s *definitions) close() {
 	<-s.done
 }
 
-// kept is what a definition records: an argument that must be a task's data area, or
-// 0 before the task has it, and one that nobody knows.
+// kept is the arguments that a definition records: one that must be a task's
+// data area, or 0 before the task has it, and one with an unknown value.
 const kept = "data=%r14:u64 top=+0(%sp):u64"
 
-// define makes x's handlers those of a definition, with a filter or not.
+// define replaces x's handlers by a definition, with a filter or not.
 func (s *definitions) define(x *planted) error {
 	s.n++
 	text := fmt.Sprintf("p:d%d %#x %s", s.n, textVA+x.in.Off, kept)
@@ -114,7 +114,7 @@ func (s *definitions) define(x *planted) error {
 		return err
 	}
 	x.defined = d
-	stage, entry, why := d.d.ToGuest(textVA+guest.GVA(x.in.Off), !x.kernel)
+	stage, entry, why := d.d.CompileGuest(textVA+guest.GVA(x.in.Off), !x.kernel)
 	if returns {
 		r.Entry, r.Return, r.DataSize = d.d.Entry, d.d.Return, d.d.EntrySize()
 		if why == nil {
@@ -129,8 +129,8 @@ func (s *definitions) define(x *planted) error {
 	return nil
 }
 
-// drop ends x's definition, whose probe is not registered any more, and holds its
-// events against the counts of the probe.
+// drop ends x's definition, whose probe is no longer registered, and compares
+// its events with the counts of the probe.
 func (s *definitions) drop(x *planted) error {
 	d := x.defined
 	s.rt.Drop(d.d)

@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// classes chooses the classes of a program, by numbers of their own: a program that has
-// none is the same whatever classes there are.
+// classes chooses the classes of a program with a random source of its own: a
+// program without classes is the same whatever classes exist.
 func (g *gen) classes(seed uint64) {
 	more := rand.New(rand.NewPCG(seed, 0x636c6173))
 	for c := Aliases; c != 0 && c <= Places; c <<= 1 {
@@ -34,8 +34,8 @@ func (g *gen) classes(seed uint64) {
 // is reports whether the program has a class.
 func (g *gen) is(c Class) bool { return g.p.Classes&c != 0 }
 
-// extra makes a piece of code of one of the program's classes; false when it is to be
-// one of all programs'.
+// extra makes a piece of code of one of the program's classes. It returns false
+// when the piece should be one of the basic ones.
 func (g *gen) extra() bool {
 	if g.more == nil || g.more.IntN(5) != 0 {
 		return false
@@ -45,18 +45,18 @@ func (g *gen) extra() bool {
 		can = append(can, g.aliasCall, g.aliasJump)
 	}
 	if g.is(Moves) {
-		can = append(can, g.moved, g.moved)
+		can = append(can, g.movedStack, g.movedStack)
 	}
 	if g.is(Rewrites) {
 		can = append(can, g.rewrite, g.rewrite)
 	}
 	if g.is(Tracers) {
-		can = append(can, g.breakpoint, g.poked, g.keeps, g.keeps)
+		can = append(can, g.breakpoint, g.pokedInsn, g.rereadText, g.rereadText)
 	}
 	if g.is(Places) {
 		can = append(can, g.syscall)
 		if g.FIP {
-			can = append(can, g.floating)
+			can = append(can, g.readX87Addr)
 		}
 	}
 	can[g.more.IntN(len(can))]()
@@ -66,13 +66,13 @@ func (g *gen) extra() bool {
 // Alias is a second mapping of the text, at an address whose bits differ.
 type Alias struct {
 	Bits  uint64 // that differ
-	Boot  bool   // the boot loader has it: nothing is to be mapped
+	Boot  bool   // the boot loader has mapped it already
 	Large bool   // by a page of 2 MiB
 	Late  bool   // mapped by a service, not at boot
 }
 
-// VA is where the text begins there.
-func (a *Alias) VA() uint64 { return textVA ^ a.Bits }
+// va is where the text begins there.
+func (a *Alias) va() uint64 { return textVA ^ a.Bits }
 
 // alias chooses the program's second mapping. Kernel code has that of the loader,
 // which maps RAM at its own address.
@@ -84,8 +84,8 @@ func (g *gen) alias() {
 	g.p.Alias = a
 }
 
-// other makes the address in r one of the other mapping. R11 is changed.
-func (g *gen) other(r x86.Reg64) {
+// switchMapping changes the address in r to the other mapping. It changes R11.
+func (g *gen) switchMapping(r x86.Reg64) {
 	g.do(func(a *x86.Asm) { a.Mov(8, x86.R11, x86.Imm(int64(g.p.Alias.Bits))) })
 	g.do(func(a *x86.Asm) { a.Xor(8, r, x86.R11) })
 }
@@ -94,17 +94,17 @@ func (g *gen) other(r x86.Reg64) {
 func (g *gen) aliasCall() {
 	r := []x86.Reg64{x86.RAX, x86.RBX, x86.RSI, x86.R9}[g.IntN(4)]
 	g.lea(r, g.funcs[g.leaf()].label)
-	g.other(r)
+	g.switchMapping(r)
 	g.do(func(a *x86.Asm) { a.CallAt(r) })
 }
 
-// aliasJump continues at the other address of what comes next.
+// aliasJump continues at the other address of the following code.
 func (g *gen) aliasJump() {
 	next := g.a.NewLabel()
 	g.lea(x86.RAX, next)
-	g.other(x86.RAX)
+	g.switchMapping(x86.RAX)
 	g.do(func(a *x86.Asm) { a.JmpAt(x86.RAX) })
-	g.raw(g.bytes(g.IntN(3))...)
+	g.rawBytes(g.bytes(g.IntN(3))...)
 	g.a.Place(next)
 	for range 1 + g.IntN(4) {
 		g.alu()
@@ -114,17 +114,17 @@ func (g *gen) aliasJump() {
 // otherStack is the distance of a task's two stacks, a bit of their addresses.
 const otherStack = 2 * stackSize
 
-// copyStack copies what is on the stack to the other one. RCX, RSI and RDI are changed,
-// and flags.
+// copyStack copies the contents of the stack to the other one. It changes RCX,
+// RSI, RDI and the flags.
 func (g *gen) copyStack() {
 	g.do(func(a *x86.Asm) { a.Mov(8, x86.RSI, x86.RSP) })
 	g.do(func(a *x86.Asm) { a.Mov(8, x86.RDI, x86.RSP) })
 	g.do(func(a *x86.Asm) { a.Xor(8, x86.RDI, x86.Imm(otherStack)) })
-	g.left()
+	g.countStack()
 	size := 1
 	if !g.p.Bytes {
 		size = 8
-		g.do(func(a *x86.Asm) { a.Shr(4, x86.RCX, x86.Imm(3)) }) // what is left at the end is nobody's
+		g.do(func(a *x86.Asm) { a.Shr(4, x86.RCX, x86.Imm(3)) }) // the rest at the end is not used
 	}
 	if g.more.IntN(2) == 0 {
 		if size == 1 {
@@ -134,7 +134,7 @@ func (g *gen) copyStack() {
 		}
 		return
 	}
-	top := g.a.Here()
+	top := g.a.LabelHere()
 	g.do(func(a *x86.Asm) { a.Mov(size, x86.RAX, x86.At(x86.RSI, 0)) })
 	g.do(func(a *x86.Asm) { a.Mov(size, x86.At(x86.RDI, 0), x86.RAX) })
 	g.do(func(a *x86.Asm) { a.Add(8, x86.RSI, x86.Imm(size)) })
@@ -143,8 +143,8 @@ func (g *gen) copyStack() {
 	g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
 }
 
-// left makes RCX the number of bytes on the stack.
-func (g *gen) left() {
+// countStack sets RCX to the number of bytes on the stack.
+func (g *gen) countStack() {
 	g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.RSP) })
 	g.do(func(a *x86.Asm) { a.Or(4, x86.RCX, x86.Imm(stackSize-1)) })
 	g.do(func(a *x86.Asm) { a.Sub(4, x86.RCX, x86.RSP) })
@@ -164,13 +164,13 @@ func (g *gen) move() {
 	}
 	g.do(func(a *x86.Asm) { a.Mov(8, x86.RDI, x86.RSP) })
 	g.do(func(a *x86.Asm) { a.Xor(8, x86.RDI, x86.Imm(otherStack)) })
-	g.left()
+	g.countStack()
 	g.do(func(a *x86.Asm) { a.Mov(4, x86.RAX, x86.Imm(0xdb)) })
 	g.ins(0xf3, 0xaa) // rep stosb
 }
 
-// moved is code on a stack that has moved under its callers.
-func (g *gen) moved() {
+// movedStack is code on a stack that has moved under its callers.
+func (g *gen) movedStack() {
 	g.move()
 	for range g.IntN(3) {
 		g.alu()
@@ -197,8 +197,9 @@ func (g *gen) bodyTwice(f *fn) {
 	g.do((*x86.Asm).Ret)
 }
 
-// again is behind the call of such a function: the second return is made, once.
-func (g *gen) again(f *fn) {
+// returnAgain comes after the call of such a function: it makes the second
+// return, once.
+func (g *gen) returnAgain(f *fn) {
 	done := g.a.NewLabel()
 	g.do(func(a *x86.Asm) { a.Cmp(8, x86.At(regData, wordTwin), x86.Imm(0)) })
 	g.do(func(a *x86.Asm) { a.Jcc(x86.CondE, done) })
@@ -214,8 +215,10 @@ func (g *gen) again(f *fn) {
 // wordKept is where a function keeps its return address, at an odd address.
 const wordKept = 0x43
 
-// bodyKeep is that of a function that keeps its return address elsewhere while it runs, as setjmp, generators and copies of stacks do: in a general register, at
-// an odd address, in an MMX register. The last is for one task: the kernel switches tasks without their x87 state.
+// bodyKeep is the body of a function that keeps its return address elsewhere
+// while it runs, as setjmp, generators and copies of stacks do: in a general
+// register, at an odd address, in an MMX register. The last works only with one
+// task: the kernel switches tasks without their x87 state.
 func (g *gen) bodyKeep() {
 	run := func(alu bool) {
 		g.regs, g.quiet = leafRegs, true
@@ -223,13 +226,13 @@ func (g *gen) bodyKeep() {
 			g.alu()
 		}
 		g.regs, g.quiet = free, false
-		g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(1+g.more.IntN(60))) }) // time in which it is saved
-		top := g.a.Here()
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(1+g.more.IntN(60))) }) // time in which the guest may be saved
+		top := g.a.LabelHere()
 		g.do(func(a *x86.Asm) { a.Dec(4, x86.RCX) })
 		g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
 	}
 	spoil := func() { g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RSP, 0), x86.Imm(-1)) }) }
-	zero := func(r x86.Reg64) { g.do(func(a *x86.Asm) { a.Mov(4, r, x86.Imm(0)) }) } // no other code sees what it was
+	zero := func(r x86.Reg64) { g.do(func(a *x86.Asm) { a.Mov(4, r, x86.Imm(0)) }) } // no other code sees the old value
 	switch n := g.more.IntN(4); {
 	case n < 2:
 		r := free[3+g.more.IntN(len(free)-3)]
@@ -273,9 +276,9 @@ func (g *gen) syscall() {
 	}
 }
 
-// floating reads the address of the last x87 instruction. Only one task does it: the kernel
+// readX87Addr reads the address of the last x87 instruction. Only one task does it: the kernel
 // switches tasks without their x87 state.
-func (g *gen) floating() {
+func (g *gen) readX87Addr() {
 	skip := g.a.NewLabel()
 	g.do(func(a *x86.Asm) { a.Mov(8, x86.RAX, regData) })
 	g.do(func(a *x86.Asm) { a.And(4, x86.RAX, x86.Imm((maxTasks-1)*dataSize)) })
@@ -315,14 +318,14 @@ func (g *gen) rewrite() {
 	case 0: // movw $imm, 1f(%rip); 1: two bytes that become other two
 		b := [][]byte{{0x90, 0x90}, {0x31, 0xc0}, {0x89, 0xc8}, {0x66, 0x90}}[g.IntN(4)]
 		g.ins(0x66, 0xc7, 0x05, 0, 0, 0, 0, b[0], b[1])
-		g.then(0xff, 0xc0) // inc %eax
+		g.insChanged(0xff, 0xc0) // inc %eax
 	case 1: // movl %esi, 1(%rdi): an immediate
 		g.lea(x86.RDI, l)
 		v := g.Uint32()
 		g.do(func(a *x86.Asm) { a.Mov(4, x86.RSI, x86.Imm(int32(v))) })
 		g.do(func(a *x86.Asm) { a.Mov(4, x86.At(x86.RDI, 1), x86.RSI) })
 		g.a.Place(l)
-		g.then(0xb9, 0, 0, 0, 0) // mov $0, %ecx
+		g.insChanged(0xb9, 0, 0, 0, 0) // mov $0, %ecx
 	case 2: // rep stosb over instructions of one byte
 		g.lea(x86.RDI, l)
 		n := 1 + g.IntN(8)
@@ -332,24 +335,24 @@ func (g *gen) rewrite() {
 		g.ins(0xf3, 0xaa)
 		g.a.Place(l)
 		for range n {
-			g.then(0xf9)
+			g.insChanged(0xf9)
 		}
 	case 3: // movb: another register
 		g.ins(0xc6, 0x05, 1, 0, 0, 0, 0xc0|byte(g.IntN(4))) // movb $imm, 1f+1(%rip)
-		g.then(0xff, 0xc3)                                  // inc %ebx
-	default: // movq %rsi, (%rdi): an instruction and what comes after it
+		g.insChanged(0xff, 0xc3)                            // inc %ebx
+	default: // movq %rsi, (%rdi): an instruction and the code after it
 		g.lea(x86.RDI, l)
 		g.do(func(a *x86.Asm) { a.Mov(8, x86.RSI, x86.Imm(int64(-0x6f3e00b73c00b770))) })
 		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RDI, 0), x86.RSI) })
 		g.a.Place(l)
-		g.then(0xf5)
-		g.then(0x48, 0x83, 0xc0, 1)
-		g.then(0x48, 0xff, 0xc2)
+		g.insChanged(0xf5)
+		g.insChanged(0x48, 0x83, 0xc0, 1)
+		g.insChanged(0x48, 0xff, 0xc2)
 	}
 }
 
-// then appends an instruction that is rewritten before it runs.
-func (g *gen) then(b ...byte) {
+// insChanged appends an instruction that is rewritten before it runs.
+func (g *gen) insChanged(b ...byte) {
 	g.changed = true
 	g.ins(b...)
 	g.changed = false
@@ -380,9 +383,9 @@ func (g *gen) breakpoint() {
 	g.tracer(serviceUnbreak, l)
 }
 
-// poked is an instruction that the guest's tracer replaces by others that do the same,
+// pokedInsn is an instruction that the guest's tracer replaces by others that do the same,
 // while other tasks may run it. All end with the same one.
-func (g *gen) poked() {
+func (g *gen) pokedInsn() {
 	l := g.a.NewLabel()
 	b := [][]byte{{0x0f, 0x1f, 0x44, 0, 0}, {0xe9, 0, 0, 0, 0}, {0x3e, 0x8d, 0x74, 0x26, 0}}
 	for range 1 + g.IntN(3) {
@@ -398,14 +401,14 @@ func (g *gen) poked() {
 		g.alu()
 	}
 	g.a.Place(l)
-	g.then(b[0]...)
+	g.insChanged(b[0]...)
 	for range g.IntN(3) {
 		g.alu()
 	}
 }
 
-// keeps is text that the guest's tracer reads, and writes back afterwards.
-func (g *gen) keeps() {
+// rereadText is text that the guest's tracer reads, and writes back afterwards.
+func (g *gen) rereadText() {
 	l := g.a.NewLabel()
 	g.do(func(a *x86.Asm) { a.Mov(4, x86.RSI, x86.Imm(1+g.IntN(24))) })
 	g.tracer(serviceKeep, l)

@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Registers of generated code. All others but RSP are anything at any time.
+// Registers of generated code. All others except RSP have any value at any time.
 const (
 	regData    = x86.R14 // the task's data area
 	regCount   = x86.R15 // of the innermost loop
@@ -18,13 +18,13 @@ const (
 // free are the registers that random instructions change, by their numbers.
 var free = []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RBX, x86.RBP, x86.RSI, x86.RDI, x86.R8, x86.R9, x86.R10, x86.R11, x86.R12}
 
-// leafRegs are those that leaves change.
+// leafRegs are the registers that leaf functions change.
 var leafRegs = []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RDI}
 
 // Places in a task's data area.
 const (
-	wordResume = 0     // where the task goes on after an exception
-	dataFirst  = 0x100 // of what random instructions use
+	wordResume = 0     // where the task continues after an exception
+	dataFirst  = 0x100 // of the data for random instructions
 	dataLast   = 0x2f00
 )
 
@@ -36,7 +36,7 @@ type gen struct {
 	refs  []ref
 	funcs []*fn
 	depth int // of loops
-	// What the code at hand must not do.
+	// Restrictions of the current code.
 	regs      []x86.Reg64 // that it may change
 	aligned   bool        // no access of memory that is not aligned
 	quiet     bool        // no access of memory, of the stack, no calls
@@ -45,7 +45,7 @@ type gen struct {
 	odd       bool // see Inst.Odd
 	rewritten bool // see Inst.Rewritten
 	Features
-	more *rand.Rand // for the program's classes; nil: it has none
+	more *rand.Rand // for the program's classes; nil: no classes
 }
 
 // ref is a displacement of 32 bits that is filled in at the end: the distance of
@@ -64,20 +64,20 @@ type fn struct {
 	second x86.Label // kindTwice: where it returns once more
 }
 
-// kind says what a function does.
+// kind is the kind of a function.
 type kind uint8
 
 const (
 	kindLeaf  kind = iota // a few instructions on leafRegs, no stack
 	kindPlain             // anything
-	kindPops              // takes an argument off the stack
+	kindPops              // pops an argument off the stack
 	kindTail              // leaves with a jump to a leaf
 	kindMove              // moves the stack with all frames
 	kindTwice             // returns twice, first on a copy of the stack
 	kindKeep              // keeps its return address elsewhere than on the stack
 )
 
-// Features say what may be in programs.
+// Features select the optional parts of programs.
 type Features struct {
 	Bits    bool // bit tests
 	FIP     bool // the address of the last x87 instruction
@@ -98,7 +98,7 @@ func Generate(seed uint64, can Features) *Program {
 	p.AltStack = g.IntN(2) == 0
 	p.Data = make([]byte, dataLast)
 	for i := dataFirst; i < len(p.Data); i += 8 {
-		binary.LittleEndian.PutUint64(p.Data[i:], g.interesting())
+		binary.LittleEndian.PutUint64(p.Data[i:], g.interestingNumber())
 	}
 	g.classes(seed)
 	keeps := rand.New(rand.NewPCG(seed, 0x6b656570))
@@ -139,26 +139,26 @@ func Generate(seed uint64, can Features) *Program {
 	return p
 }
 
-// function makes a symbol of what f makes, with something between it and the last
-// one: nothing, padding, or data.
+// function makes a symbol from f's code. Between it and the last one is nothing,
+// padding, or data.
 func (g *gen) function(name string, calls bool, f func()) {
 	switch g.IntN(6) {
 	case 0:
 	case 1:
-		g.raw(g.bytes(1 + g.IntN(16))...)
+		g.rawBytes(g.bytes(1 + g.IntN(16))...)
 	case 2:
 		for g.a.Len()%16 != 0 {
-			g.raw(0xcc)
+			g.rawBytes(0xcc)
 		}
 	default:
-		g.raw(nops[(16-g.a.Len()%16)%16]...)
+		g.rawBytes(nops[(16-g.a.Len()%16)%16]...)
 	}
 	off := g.a.Len()
 	f()
 	g.p.Funcs = append(g.p.Funcs, Func{Name: name, Off: off, Size: g.a.Len() - off, Label: g.IntN(8) == 0, Calls: calls})
 }
 
-// nops are those that assemblers emit, by length (SDM Vol. 2, NOP).
+// nops are the ones that assemblers emit, by length (SDM Vol. 2, NOP).
 var nops = [16][]byte{
 	{}, {0x90}, {0x66, 0x90}, {0x0f, 0x1f, 0x00}, {0x0f, 0x1f, 0x40, 0}, {0x0f, 0x1f, 0x44, 0, 0}, {0x66, 0x0f, 0x1f, 0x44, 0, 0},
 	{0x0f, 0x1f, 0x80, 0, 0, 0, 0}, {0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0}, {0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0},
@@ -167,8 +167,8 @@ var nops = [16][]byte{
 	{0x66, 0x66, 0x66, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0}, {0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0},
 }
 
-// interesting returns a number that finds mistakes.
-func (g *gen) interesting() uint64 {
+// interestingNumber returns a number that finds mistakes.
+func (g *gen) interestingNumber() uint64 {
 	switch g.IntN(6) {
 	case 0:
 		return uint64(g.IntN(4)) - 1
@@ -199,8 +199,9 @@ func (g *gen) bytes(n int) []byte {
 	return b
 }
 
-// raw appends bytes that are no instruction, or whose beginning was marked.
-func (g *gen) raw(b ...byte) { g.a.Append(b) }
+// rawBytes appends bytes that are not an instruction, or whose beginning is
+// already recorded.
+func (g *gen) rawBytes(b ...byte) { g.a.Append(b) }
 
 // mark notes that an instruction begins here.
 func (g *gen) mark() {
@@ -210,10 +211,10 @@ func (g *gen) mark() {
 // ins appends an instruction of bytes.
 func (g *gen) ins(b ...byte) {
 	g.mark()
-	g.raw(b...)
+	g.rawBytes(b...)
 }
 
-// do appends an instruction that the assembler makes.
+// do appends an instruction.
 func (g *gen) do(f func(a *x86.Asm)) {
 	g.mark()
 	f(g.a)
@@ -223,9 +224,9 @@ func (g *gen) do(f func(a *x86.Asm)) {
 // up to the displacement.
 func (g *gen) rip(l x86.Label, b ...byte) {
 	g.mark()
-	g.raw(b...)
+	g.rawBytes(b...)
 	g.refs = append(g.refs, ref{g.a.Len(), l, -1})
-	g.raw(0, 0, 0, 0)
+	g.rawBytes(0, 0, 0, 0)
 }
 
 // lea loads the address of a label.
@@ -236,8 +237,8 @@ func (g *gen) lea(r x86.Reg64, l x86.Label) {
 // reg returns a register that may be changed.
 func (g *gen) reg() x86.Reg64 { return g.regs[g.IntN(len(g.regs))] }
 
-// any returns a register that may be read.
-func (g *gen) any() x86.Reg64 {
+// readableReg returns a register that may be read.
+func (g *gen) readableReg() x86.Reg64 {
 	if g.IntN(8) == 0 {
 		return regData
 	}
@@ -246,7 +247,7 @@ func (g *gen) any() x86.Reg64 {
 
 // service asks the kernel for something.
 func (g *gen) service(n byte) {
-	g.raw(0x0f, 0x0b, n) // no probe can be on a trap
+	g.rawBytes(0x0f, 0x0b, n) // no probe can be on a trap
 }
 
 // main is where tasks begin: registers are set, functions called, and the end
@@ -256,7 +257,7 @@ func (g *gen) main() {
 	g.do(func(a *x86.Asm) { a.Mov(8, regData, x86.RDI) })
 	for _, r := range free {
 		if r != x86.RDI {
-			v := g.interesting()
+			v := g.interestingNumber()
 			g.do(func(a *x86.Asm) { a.Mov(8, r, x86.Imm(v)) })
 		}
 	}
@@ -272,7 +273,7 @@ func (g *gen) main() {
 	g.service(serviceEnd)
 }
 
-// handler is what runs at signals. The kernel puts everything back afterwards.
+// handler is the signal handler. The kernel restores all registers afterwards.
 func (g *gen) handler() {
 	g.signal = true
 	g.regs, g.quiet = leafRegs, true
@@ -298,7 +299,7 @@ func (g *gen) body(i int) {
 		g.regs, g.quiet = free, false
 		if g.IntN(8) == 0 {
 			g.ins(0xf3) // rep ret
-			g.raw(0xc3)
+			g.rawBytes(0xc3)
 		} else {
 			g.do((*x86.Asm).Ret)
 		}
@@ -339,7 +340,7 @@ func (g *gen) body(i int) {
 func (g *gen) call(i int) {
 	f := g.funcs[i]
 	if f.kind == kindPops {
-		g.do(func(a *x86.Asm) { a.Push(g.any()) })
+		g.do(func(a *x86.Asm) { a.Push(g.readableReg()) })
 	}
 	switch g.IntN(4) {
 	case 0:
@@ -357,6 +358,6 @@ func (g *gen) call(i int) {
 		g.do(func(a *x86.Asm) { a.Call(f.label) })
 	}
 	if f.kind == kindTwice {
-		g.again(f)
+		g.returnAgain(f)
 	}
 }

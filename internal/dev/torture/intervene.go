@@ -15,14 +15,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// saved runs the guest with probes that stay, and saves it at random moments. Then this
-// machine, and one without probes, continue from what was saved, and must come to the same end.
-func (w *work) saved(ctx context.Context) error {
-	if w.p.Steps {
-		return w.probed(ctx) // a debug exception that is under way is not in what is saved
-	}
+// runSaved runs the guest with probes that stay, and saves it at random moments.
+// Then this machine, and one without probes, continue from the snapshot, and
+// must reach the same end.
+func (w *work) runSaved(ctx context.Context) error {
 	if w.p.Classes&Moves != 0 && (w.p.Bytes || w.p.Uneven) {
-		return w.probed(ctx) // of a return address that is being copied, part may be in one place, and part in another
+		return w.runProbed(ctx) // of a return address that is being copied, part may be in one place, and part in another
 	}
 	if err := w.plant(); err != nil {
 		return err
@@ -44,15 +42,15 @@ func (w *work) saved(ctx context.Context) error {
 			snaps = append(snaps, s)
 		}
 	}
-	if err := w.t.ended(ctx); err != nil {
+	if err := w.t.awaitEnd(ctx); err != nil {
 		return err
 	}
 	for _, s := range snaps {
-		if err := w.t.own(s); err != nil {
+		if err := w.t.findOwnAddrs(s); err != nil {
 			return fmt.Errorf("snapshot: %w", err)
 		}
 	}
-	if err := errors.Join(w.exact(), w.t.compare(w.p, w.want)); err != nil || len(snaps) == 0 {
+	if err := errors.Join(w.checkExact(), w.t.compare(w.p, w.want)); err != nil || len(snaps) == 0 {
 		return errors.Join(err, w.detach(w.probes...), w.text())
 	}
 	s := snaps[w.IntN(len(snaps))]
@@ -64,20 +62,22 @@ func (w *work) saved(ctx context.Context) error {
 	}
 	if w.IntN(2) == 0 {
 		w.t.sum.Continued++
-		err := w.again(ctx, s)
+		err := w.resumeFrom(ctx, s)
 		if err := with(errors.Join(err, w.detach(w.probes...), w.text()), "reset to"); err != nil {
 			return err
 		}
 	} else if err := errors.Join(w.detach(w.probes...), w.text()); err != nil {
 		return err
 	}
-	// Without a probe: what was saved is a guest that does not need us.
+	// Without a probe: a saved guest must run without the engine.
 	w.t.sum.Continued++
-	return with(w.again(ctx, s), "unprobed from")
+	return with(w.resumeFrom(ctx, s), "unprobed from")
 }
 
-// tellTracer has the guest's tracer write nothing back, nor a byte below a breakpoint of its own: what it has read where a run to an address had its int3, or before a
-// snapshot that continues without probes, it cannot. See changing.
+// tellTracer stops the guest's tracer from writing bytes back, or below a
+// breakpoint of its own. It cannot write bytes back that it has read during a
+// run to an address, where they include our int3, or before a snapshot that
+// continues without probes. See runChanging.
 func (w *work) tellTracer() error {
 	if w.p.Classes&Tracers == 0 {
 		return nil
@@ -92,8 +92,8 @@ func (w *work) pause() {
 	}
 }
 
-// again has the machine continue from s, to the end.
-func (w *work) again(ctx context.Context, s *snapshot.Snapshot) error {
+// resumeFrom has the machine continue from s, to the end.
+func (w *work) resumeFrom(ctx context.Context, s *snapshot.Snapshot) error {
 	w.t.defs.rt.Save()
 	if err := w.t.m.ResetTo(ctx, s); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (w *work) again(ctx context.Context, s *snapshot.Snapshot) error {
 	return w.t.compare(w.p, w.want)
 }
 
-// save takes a snapshot, by way of a file; nil where the guest has ended, or cannot be saved
-// just now.
+// save takes a snapshot through a file. It returns nil if the guest has ended,
+// or cannot be saved just now.
 func (w *work) save() (*snapshot.Snapshot, error) {
 	s, err := w.t.m.Save(nil)
 	switch {
@@ -128,9 +128,11 @@ func (w *work) save() (*snapshot.Snapshot, error) {
 	return snapshot.Read(&b, guest.MaxRAM+guest.LoaderSize)
 }
 
-// own looks for addresses of the engine's code in what was saved of a guest that has ended, and has its probes still. The
-// guest's own are the bounds of its areas, and what programs compute that happens to be in these.
-func (t *Torture) own(s *snapshot.Snapshot) error {
+// findOwnAddrs looks for addresses of the engine's code in the snapshot of a
+// guest that has ended, and still has its probes. The guest's own such addresses
+// are the bounds of its areas, and values that programs compute and that happen
+// to be in these.
+func (t *Torture) findOwnAddrs(s *snapshot.Snapshot) error {
 	var areas []guest.MemoryRange // of virtual addresses
 	info := make([]byte, guest.BootInfoSize)
 	// The first vCPU's information: its kernel has the bounds of the areas.
@@ -154,7 +156,7 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 	}
 	for i := range s.CPUs {
 		r := x86.Regs(s.CPUs[i].Regs)
-		for k, v := range r.All() {
+		for k, v := range r.Values() {
 			if in(v) {
 				return fmt.Errorf("%s of vCPU %d is %#x, of the engine's", x86.RegNames[k], i, v)
 			}
@@ -170,11 +172,11 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// stepped runs the guest with probes that stay, and pauses it at random moments, to step vCPUs or to
+// runStepped runs the guest with probes that stay, and pauses it at random moments, to step vCPUs or to
 // run them to an address.
-func (w *work) stepped(ctx context.Context) error {
+func (w *work) runStepped(ctx context.Context) error {
 	if w.p.Steps {
-		return w.probed(ctx) // of two steps of one instruction, the guest's is lost
+		return w.runProbed(ctx) // of two steps of one instruction, the guest's is lost
 	}
 	if err := w.plant(); err != nil {
 		return err
@@ -184,14 +186,14 @@ func (w *work) stepped(ctx context.Context) error {
 	}
 	for range 2 + w.IntN(4) {
 		if err := w.t.m.Resume(); err != nil {
-			if err := w.unless(err); err != nil {
+			if err := w.ignoreEnded(err); err != nil {
 				return err
 			}
 			break
 		}
 		w.pause()
 		if err := w.t.m.Pause(); err != nil {
-			if err := w.unless(err); err != nil {
+			if err := w.ignoreEnded(err); err != nil {
 				return err
 			}
 			break
@@ -200,17 +202,18 @@ func (w *work) stepped(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.unless(w.t.m.Resume()); err != nil {
+	if err := w.ignoreEnded(w.t.m.Resume()); err != nil {
 		return err
 	}
-	if err := w.t.ended(ctx); err != nil {
+	if err := w.t.awaitEnd(ctx); err != nil {
 		return err
 	}
-	return errors.Join(w.exact(), w.detach(w.probes...), w.text())
+	return errors.Join(w.checkExact(), w.detach(w.probes...), w.text())
 }
 
-// unless returns err unless the guest has ended, of which no step is to be had.
-func (w *work) unless(err error) error {
+// ignoreEnded returns err unless the guest has ended, in which case it cannot be
+// stepped.
+func (w *work) ignoreEnded(err error) error {
 	switch w.t.m.Phase() {
 	case machine.PhaseExited, machine.PhaseCrashed:
 		return nil
@@ -218,15 +221,15 @@ func (w *work) unless(err error) error {
 	return err
 }
 
-// step steps a vCPU, or has it run to an instruction, once or a few times.
+// step steps a vCPU, or runs it to an instruction, once or a few times.
 func (w *work) step(ctx context.Context) error {
 	for range 1 + w.IntN(3) {
 		cpu := w.IntN(w.t.o.VCPUs)
 		if w.IntN(3) > 0 {
 			n, err := w.t.m.Step(ctx, cpu, 1+w.IntN(40))
 			w.t.sum.Steps += n
-			w.did("step %d on vCPU %d: %v, now at %v; phase %v %+v", n, cpu, err, w.t.m.State().VCPUs[cpu].RIP, w.t.m.Phase(), w.t.m.State().Exit)
-			if err := w.steps(err); err != nil {
+			w.noteAction("step %d on vCPU %d: %v, now at %v; phase %v %+v", n, cpu, err, w.t.m.State().VCPUs[cpu].RIP, w.t.m.Phase(), w.t.m.State().Exit)
+			if err := w.checkStepError(err); err != nil {
 				return err
 			}
 			continue
@@ -236,27 +239,27 @@ func (w *work) step(ctx context.Context) error {
 		reached, err := w.t.m.RunTo(short, cpu, textVA+guest.GVA(in.Off), 0)
 		cancel()
 		w.t.sum.Runs++
-		w.did("run vCPU %d to +%#x: %v, %v", cpu, in.Off, reached, err)
+		w.noteAction("run vCPU %d to +%#x: %v, %v", cpu, in.Off, reached, err)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			err = w.unless(w.t.m.Pause())
+			err = w.ignoreEnded(w.t.m.Pause())
 		}
-		if err := w.steps(err); err != nil {
+		if err := w.checkStepError(err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// did notes what was done to the guest, for errors.
-func (w *work) did(format string, args ...any) {
+// noteAction records an operation on the guest, for errors.
+func (w *work) noteAction(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// steps returns an error that no step may have.
-func (w *work) steps(err error) error {
+// checkStepError returns an error that no step may have.
+func (w *work) checkStepError(err error) error {
 	var refused *probe.Error
 	switch {
-	case err == nil, w.unless(err) == nil:
+	case err == nil, w.ignoreEnded(err) == nil:
 		return nil
 	case errors.Is(err, machine.ErrInEngine), errors.Is(err, machine.ErrNotRunnable), errors.Is(err, machine.ErrHalted),
 		errors.Is(err, machine.ErrNotStopped), // it waits for the host, which looks at text
@@ -270,14 +273,16 @@ func (w *work) steps(err error) error {
 	return err
 }
 
-// watched are names of what processors read of themselves, and what the guest's own kernel does.
+// watched are the names of memory that processors read by themselves, and of
+// work of the guest's own kernel.
 var watched = []string{"gdt", "idt", "tss", "stacks", "alias_tables", "tasks", "breakpoints"}
 
-// watches are the reasons for which a watch of such a place may be refused.
+// watchRefusals are the errors with which a watch of such a place may be
+// rejected.
 var watchRefusals = map[probe.Code]bool{probe.CodeWatchRegisters: true, probe.CodeDebugRegsInUse: true, probe.CodeHostCannot: true, probe.CodeWatchAccess: true, "implicit_access": true}
 
-// watch registers watches of what processors read of themselves: descriptor tables, page tables,
-// stacks.
+// watch registers watches on memory that processors read by themselves:
+// descriptor tables, page tables, stacks.
 func (w *work) watch() ([]*probe.Watch, error) {
 	if w.t.o.Classes&Watches == 0 || w.IntN(4) != 0 {
 		return nil, nil
@@ -289,7 +294,7 @@ func (w *work) watch() ([]*probe.Watch, error) {
 			return out, err
 		}
 		err = w.t.m.Engine().Watch(x)
-		w.did("watch %v of %d bytes at %v, by pages %v: %v", x.Access, x.Len, x.Addr, x.Emulate, err)
+		w.noteAction("watch %v of %d bytes at %v, by pages %v: %v", x.Access, x.Len, x.Addr, x.Emulate, err)
 		var refused *probe.Error
 		if errors.As(err, &refused) && watchRefusals[refused.Code] {
 			w.t.sum.Refused["watch: "+string(refused.Code)]++
@@ -303,7 +308,7 @@ func (w *work) watch() ([]*probe.Watch, error) {
 	return out, nil
 }
 
-// watchAt makes a watch of a random place.
+// watchAt makes a watch at a random place.
 func (w *work) watchAt() (*probe.Watch, error) {
 	x := &probe.Watch{Len: 1 << w.IntN(4), Access: []probe.Access{probe.AccessWrite, probe.AccessReadWrite}[w.IntN(2)], Emulate: w.IntN(3) > 0}
 	if x.Emulate && w.IntN(3) == 0 {

@@ -31,9 +31,9 @@ const flagRF = 1 << 16
 // maxSteps is how many instructions a task may have.
 const maxSteps = 20_000
 
-// native runs one task of p without a guest: what it must do, and how often it
-// comes to each offset of the text, and the text afterwards.
-func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uint64]uint64, text []byte, err error) {
+// runNative runs one task of p without a guest. It returns the expected outcome,
+// how often the task reaches each offset of the text, and the text afterwards.
+func runNative(o *oracle.Oracle, p *Program, task int) (out outcome, counts map[uint64]uint64, text []byte, err error) {
 	lo, hi := p.pages(task)
 	stack := stackOf(task, false)
 	rw := unix.PROT_READ | unix.PROT_WRITE
@@ -56,7 +56,7 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 		prog.Segments[0].Prot |= unix.PROT_WRITE
 	}
 	if p.Alias != nil {
-		prog.Segments = append(prog.Segments, oracle.Segment{Addr: p.Alias.VA(), Data: p.Text, Prot: unix.PROT_READ | unix.PROT_EXEC})
+		prog.Segments = append(prog.Segments, oracle.Segment{Addr: p.Alias.va(), Data: p.Text, Prot: unix.PROT_READ | unix.PROT_EXEC})
 	}
 	gone := map[uint64]bool{}
 	for a := lo; a < hi; a += 4096 {
@@ -105,7 +105,7 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 		return out, nil, nil, fmt.Errorf("native run of task %d: %w", task, err)
 	}
 	out.Regs = words(&r.Regs)
-	out.same()
+	out.normalize()
 	counts = map[uint64]uint64{}
 	for a, n := range r.Counts {
 		if p.Alias != nil && a-textVA >= maxText {
@@ -132,8 +132,8 @@ var errEnd = errors.New("the task has ended")
 // errGone says that a page is not there.
 var errGone = errors.New("the page is not mapped")
 
-// serve does what the kernel does for a task.
-func serve(m *oracle.Machine, p *Program, service byte, out *Outcome, gone map[uint64]bool) error {
+// serve does the kernel's work for a task.
+func serve(m *oracle.Machine, p *Program, service byte, out *outcome, gone map[uint64]bool) error {
 	r := &m.Regs
 	switch service {
 	case serviceEnd:
@@ -155,12 +155,12 @@ func serve(m *oracle.Machine, p *Program, service byte, out *Outcome, gone map[u
 }
 
 // signalData is where the part of a task's data begins that belongs to its
-// signals: nobody knows what stands there.
+// signals: its contents are unknown.
 const signalData = dataSize - 4096
 
-// memory reads what the task has left: its data, and its stack from RSP up, page by
-// page; pages that are not there are zeros.
-func (o *Outcome) memory(task int, read func(uint64, []byte) error) error {
+// memory reads the task's final memory: its data, and its stack from RSP up,
+// page by page. Missing pages are zeros.
+func (o *outcome) memory(task int, read func(uint64, []byte) error) error {
 	o.Data = make([]byte, signalData)
 	if err := read(dataOf(task), o.Data); err != nil {
 		return err
@@ -181,9 +181,10 @@ func (o *Outcome) memory(task int, read func(uint64, []byte) error) error {
 	return nil
 }
 
-// keepsFIP reports whether this processor tells, through all changes of context, where the last x87
-// instruction was: those of AMD do not while none has raised an exception (APM Vol. 2, 11.4.4). One run alone does not show it: the context
-// may not change in it.
+// keepsFIP reports whether this processor keeps the address of the last x87
+// instruction through all changes of context. AMD's processors do not as long as
+// no instruction has raised an exception (APM Vol. 2, 11.4.4). One run alone
+// does not show it: the context may not change in it.
 func keepsFIP(o *oracle.Oracle) (bool, error) {
 	const at, size = textVA, 0x1000
 	v, err := o.Run(&oracle.Program{

@@ -4,8 +4,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// crooked is code on a stack that is not aligned.
-func (g *gen) crooked() {
+// crookedStack is code on a stack that is not aligned.
+func (g *gen) crookedStack() {
 	n := 1 + g.IntN(15)
 	g.p.Uneven = g.p.Uneven || n%8 != 0
 	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RSP, -n)) })
@@ -28,9 +28,9 @@ func (g *gen) setFlag(flag uint32, on bool) {
 	g.do((*x86.Asm).Popfq)
 }
 
-// checked is code with alignment checks on, perhaps on a stack that would not
+// checkedCode is code with alignment checks on, perhaps on a stack that would not
 // pass them, which it then does not touch.
-func (g *gen) checked() {
+func (g *gen) checkedCode() {
 	if g.p.Kernel {
 		return
 	}
@@ -53,8 +53,8 @@ func (g *gen) checked() {
 	g.setFlag(flagAC, false)
 }
 
-// stepped is code that steps itself.
-func (g *gen) stepped() {
+// steppedCode is code that steps itself.
+func (g *gen) steppedCode() {
 	const flagTF = 1 << 8
 	g.p.Steps = true
 	g.setFlag(flagTF, true)
@@ -70,7 +70,7 @@ func (g *gen) stepped() {
 // nowhere is an address that is not mapped: the kernel has its RAM at 0.
 const nowhere = 0x6000_2000
 
-// exception is an instruction that raises one; the task goes on behind it.
+// exception is an instruction that raises one; the task continues after it.
 func (g *gen) exception() {
 	after := g.a.NewLabel()
 	g.lea(x86.R8, after)
@@ -87,13 +87,13 @@ func (g *gen) exception() {
 		g.do(func(a *x86.Asm) { a.Xor(4, x86.RCX, x86.RCX) })
 		g.ins(0xf7, 0xf1)
 	case 1:
-		g.raw(0x0f, 0x0b, 0x90) // ud2, no service
+		g.rawBytes(0x0f, 0x0b, 0x90) // ud2, no service
 	case 2:
-		g.raw(0xcc)
+		g.rawBytes(0xcc)
 	case 3: // a page that is not there
 		g.do(func(a *x86.Asm) { a.Mov(4, x86.RBX, x86.Imm(nowhere+g.IntN(4000))) })
 		g.do(func(a *x86.Asm) { a.Mov(8, x86.RDX, x86.At(x86.RBX, 0)) })
-	case 4: // an address that is none
+	case 4: // an invalid address
 		g.do(func(a *x86.Asm) { a.Mov(8, x86.RBX, x86.Imm(int64(-0x7fff_0000_0000_0000))) })
 		g.do(func(a *x86.Asm) { a.Add(4, x86.At(x86.RBX, 8), x86.RDX) })
 	case 5: // text is not written
@@ -101,7 +101,7 @@ func (g *gen) exception() {
 		g.do(func(a *x86.Asm) { a.Mov(4, x86.At(x86.RBX, 0), x86.RDX) })
 	case 6: // hlt, which only user code may not
 		if g.p.Kernel {
-			g.raw(0xcc)
+			g.rawBytes(0xcc)
 		} else {
 			g.ins(0xf4)
 		}
@@ -110,7 +110,7 @@ func (g *gen) exception() {
 		g.odd = true
 		g.do(func(a *x86.Asm) { a.CallAt(x86.At(x86.RBX, 0)) })
 		g.odd = false
-	default: // a push to where nothing is
+	default: // a push to unmapped memory
 		g.do(func(a *x86.Asm) { a.Mov(8, regRestore, x86.RSP) })
 		g.do(func(a *x86.Asm) { a.Mov(4, x86.RSP, x86.Imm(nowhere)) })
 		g.do(func(a *x86.Asm) { a.Push(x86.RAX) })
@@ -178,7 +178,7 @@ func (g *gen) strings() {
 	}
 }
 
-// redZone uses what is below RSP, as leaf functions may.
+// redZone uses memory below RSP, as leaf functions may.
 func (g *gen) redZone() {
 	if g.p.Kernel {
 		return
@@ -190,7 +190,7 @@ func (g *gen) redZone() {
 		if g.IntN(2) == 0 {
 			off = []int{-8, -128}[g.IntN(2)]
 		}
-		r := g.any()
+		r := g.readableReg()
 		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RSP, off), r) })
 		for range 1 + g.IntN(4) {
 			g.register()
@@ -209,7 +209,7 @@ func (g *gen) frame() {
 		g.ins(0xc9) // leave
 		return
 	}
-	r, to := g.any(), g.reg()
+	r, to := g.readableReg(), g.reg()
 	if g.IntN(3) == 0 {
 		r, to = x86.RSP, x86.RSP
 	}
@@ -220,7 +220,7 @@ func (g *gen) frame() {
 	g.odd = false
 }
 
-// patch rewrites an instruction that comes next.
+// patch rewrites a following instruction.
 func (g *gen) patch() {
 	l := g.a.NewLabel()
 	r := []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RBX}[g.IntN(4)]
@@ -236,7 +236,7 @@ func (g *gen) patch() {
 	g.ins(0xb8 | byte(r))
 	g.changed = false
 	g.a.Place(l)
-	g.raw(0, 0, 0, 0)
+	g.rawBytes(0, 0, 0, 0)
 	for range g.IntN(3) {
 		g.register()
 	}

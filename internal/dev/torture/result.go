@@ -19,7 +19,8 @@ const (
 	configSize = 10 * 8
 )
 
-// flags are those of RFLAGS that are the program's: CF PF AF ZF SF TF DF OF AC.
+// flags are the bits of RFLAGS that belong to the program: CF PF AF ZF SF TF DF
+// OF AC.
 const flags = 0x40dd5
 
 // frameNames are the words of the kernel's struct frame.
@@ -38,8 +39,9 @@ const (
 	stateKilled
 )
 
-// Outcome is what a task did, as far as it has to be the same whoever runs it.
-type Outcome struct {
+// outcome is the result of a task, as far as it must be the same on the
+// processor and in the guest.
+type outcome struct {
 	State      uint64
 	Regs       [frameWords]uint64 // vector, error, cs and ss are 0
 	Exceptions uint64
@@ -52,8 +54,8 @@ type Outcome struct {
 // exception is one of the first that a task had.
 type exception struct{ Vector, RIP, RSP, Flags, Addr, Hash uint64 }
 
-// same blanks what is not the program's.
-func (o *Outcome) same() {
+// normalize clears values that do not belong to the program.
+func (o *outcome) normalize() {
 	for i, n := range frameNames {
 		switch n {
 		case "vector", "error", "cs", "ss":
@@ -65,7 +67,7 @@ func (o *Outcome) same() {
 }
 
 // parseResult reads a struct result.
-func parseResult(b []byte) (o Outcome, ticks, signals uint64) {
+func parseResult(b []byte) (o outcome, ticks, signals uint64) {
 	w := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	for i := range o.Regs {
 		o.Regs[i] = w(i)
@@ -75,7 +77,7 @@ func parseResult(b []byte) (o Outcome, ticks, signals uint64) {
 		at := frameWords + 5 + int(i)*logWords
 		o.Log = append(o.Log, exception{w(at), w(at + 1), w(at + 2), w(at + 3), w(at + 4), w(at + 5)})
 	}
-	o.same()
+	o.normalize()
 	return o, w(frameWords + 3), w(frameWords + 4)
 }
 
@@ -86,7 +88,7 @@ func words(r *oracle.Regs) [frameWords]uint64 {
 }
 
 // note mixes an exception into the outcome, as the kernel does.
-func (o *Outcome) note(r *oracle.Regs, vector uint8, addr uint64) {
+func (o *outcome) note(r *oracle.Regs, vector uint8, addr uint64) {
 	w := words(r)
 	o.Exceptions++
 	mix := func(v uint64) {
@@ -107,7 +109,7 @@ func (o *Outcome) note(r *oracle.Regs, vector uint8, addr uint64) {
 }
 
 // diff says where two outcomes differ, or "".
-func (o *Outcome) diff(want *Outcome) string {
+func (o *outcome) diff(want *outcome) string {
 	var s []string
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
 	if o.State != want.State {

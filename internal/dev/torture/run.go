@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// fill writes what the kernel and the tasks find.
+// fill writes the data that the kernel and the tasks read.
 func (p *Program) fill(m *machine.Machine) error {
 	img := m.Image()
 	for i := range p.Tasks {
@@ -34,7 +34,7 @@ func (p *Program) fill(m *machine.Machine) error {
 	return m.Target().WriteMemory(0, n.Addr, []byte{byte(p.Tasks), 0, 0, 0, 0, 0, 0, 0})
 }
 
-// fillAlias writes what the kernel's struct alias has.
+// fillAlias fills in the kernel's struct alias.
 func (p *Program) fillAlias(m *machine.Machine) error {
 	if p.Alias == nil || p.Alias.Boot {
 		return nil
@@ -50,20 +50,20 @@ func (p *Program) fillAlias(m *machine.Machine) error {
 		return err
 	}
 	var b []byte
-	for _, v := range []uint64{p.Alias.VA(), textPA, uint64(len(p.Text)+4095) / 4096, flags} {
+	for _, v := range []uint64{p.Alias.va(), textPA, uint64(len(p.Text)+4095) / 4096, flags} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return m.Target().WriteMemory(0, at.Addr, b)
 }
 
-// What the guest's own tracer does, as kernel.h has it.
+// The operations of the guest's own tracer, as in kernel.h.
 const (
 	tracerBack = 1 << iota
 	tracerTells
 	tracerYields
 )
 
-// tracer says what the guest's own tracer does.
+// tracer sets the operations of the guest's own tracer.
 func (p *Program) tracer(m *machine.Machine, bits byte) error {
 	at, err := m.Image().Lookup("tt_tracer")
 	if err != nil {
@@ -75,8 +75,8 @@ func (p *Program) tracer(m *machine.Machine, bits byte) error {
 // Interrupts say how often a guest was interrupted.
 type Interrupts struct{ Ticks, Signals uint64 }
 
-// outcomes reads what the tasks of a guest that has ended did.
-func (p *Program) outcomes(m *machine.Machine) (out []Outcome, n Interrupts, err error) {
+// outcomes reads the tasks' outcomes from a guest that has ended.
+func (p *Program) outcomes(m *machine.Machine) (out []outcome, n Interrupts, err error) {
 	res, err := m.Image().Lookup("tt_result")
 	if err != nil {
 		return nil, n, err

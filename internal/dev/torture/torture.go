@@ -18,19 +18,19 @@ import (
 type Options struct {
 	VCPUs   int           // 0 stands for 2
 	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick
-	Timeout time.Duration // of one guest; 0 stands for DefaultTimeout
+	Timeout time.Duration // of one guest; 0 means defaultTimeout
 	KVMPath string        // the KVM device; "" means /dev/kvm
 	Host    *host.Report
 	NoSteps bool // leave out programs that step themselves
 	Classes Class
-	NoBits  bool // leave out bit tests, whose flags a processor may leave at anything but CF and ZF
+	NoBits  bool // leave out bit tests, after which flags other than CF and ZF are undefined
 }
 
 // Defaults of Options. Tasks are short, so that ticks must be as well if they are
 // to come at many places.
 const (
 	DefaultTick    = 200 * time.Microsecond
-	DefaultTimeout = 2 * time.Minute
+	defaultTimeout = 2 * time.Minute
 )
 
 // Torture runs generated guests, one after the other. It belongs to the goroutine
@@ -40,13 +40,13 @@ type Torture struct {
 	oracle *oracle.Oracle
 	can    Features
 	m      *machine.Machine
-	other  *machine.Machine // for kernel code when m is for user code, and the other way round
+	other  *machine.Machine // for kernel code when m is for user code, and vice versa
 	kernel bool             // m is for kernel code
 	defs   *definitions     // of m
 	sum    Summary
 }
 
-// Summary counts what was run.
+// Summary counts the runs.
 type Summary struct {
 	Guests       int               `json:"guests"`
 	TooLong      int               `json:"tooLong"` // programs that were not run
@@ -60,7 +60,7 @@ type Summary struct {
 	Refused      map[string]int    `json:"refused"`   // by reason code
 	Changes      int               `json:"changes"`   // attached or detached while the guest ran
 	Saves        int               `json:"saves"`     // snapshots
-	Continued    int               `json:"continued"` // machines that went on from one
+	Continued    int               `json:"continued"` // machines that continued from one
 	Steps        int               `json:"steps"`     // instructions stepped
 	Runs         int               `json:"runs"`      // to an address
 	Watches      int               `json:"watches"`   // of tables and stacks
@@ -75,7 +75,7 @@ func New(o Options) (*Torture, error) {
 		o.Tick = DefaultTick
 	}
 	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
+		o.Timeout = defaultTimeout
 	}
 	n, err := oracle.New()
 	if err != nil {
@@ -104,22 +104,23 @@ func (t *Torture) Close() error {
 	return errors.Join(bad...)
 }
 
-// Summary returns what was run so far.
+// Summary returns the counts so far.
 func (t *Torture) Summary() Summary { return t.sum }
 
-// truth is what a program does, and how often it comes to each offset of its text.
+// truth is a program's expected outcome, and how often it reaches each offset of
+// its text.
 type truth struct {
-	tasks  []Outcome
+	tasks  []outcome
 	counts map[uint64]uint64
 	text   []byte // in the end
 }
 
-// native runs all tasks of p without a guest; nil without an error means that they
+// runAllNative runs all tasks of p without a guest; nil without an error means that they
 // take too long.
-func (t *Torture) native(p *Program) (*truth, error) {
+func (t *Torture) runAllNative(p *Program) (*truth, error) {
 	tr := &truth{counts: map[uint64]uint64{}, text: slices.Clone(p.Text)}
 	for i := range p.Tasks {
-		out, counts, text, err := native(t.oracle, p, i)
+		out, counts, text, err := runNative(t.oracle, p, i)
 		if errors.Is(err, oracle.ErrSteps) {
 			t.sum.TooLong++
 			return nil, nil
@@ -142,7 +143,7 @@ func (t *Torture) native(p *Program) (*truth, error) {
 	return tr, nil
 }
 
-// boot makes the machine the guest of p, paused before its first instruction.
+// boot boots p in the machine, paused before its first instruction.
 func (t *Torture) boot(ctx context.Context, p *Program) error {
 	img, err := image(p)
 	if err != nil {
@@ -157,8 +158,8 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 		t.m, t.other = t.other, t.m
 	}
 	if t.m != nil {
-		// What the last guests' programs have of it is theirs for good.
-		if t.m.SharedLeft(true) < sharedNeed || t.m.SharedLeft(false) < sharedNeed {
+		// The memory that earlier guests' programs use is never freed.
+		if t.m.SharedFree(true) < sharedNeed || t.m.SharedFree(false) < sharedNeed {
 			h := t.m.Host()
 			t.o.Host = &h
 			if err := t.m.Close(ctx); err != nil {
@@ -191,9 +192,9 @@ const kernelTick = 10
 // use at most.
 const sharedNeed = 40 << 20
 
-// Run makes the guest of a seed and runs it: without probes, or with those that
-// are attached before its first instruction and stay, or with probes that come and
-// go. An error says what differs from the native run.
+// Run makes the guest of a seed and runs it: without probes, with probes that
+// are attached before its first instruction and stay, or with probes that come
+// and go. An error describes the differences from the native run.
 func (t *Torture) Run(ctx context.Context, seed uint64, how How) error {
 	if err := t.run(ctx, seed, how); err != nil {
 		return fmt.Errorf("seed %d, %v: %w", seed, how, err)
@@ -223,7 +224,8 @@ func ParseHow(name string) (How, error) {
 	return 0, fmt.Errorf("%q is not one of unprobed, probed, changing, saved, stepped", name)
 }
 
-// HowOf returns how the guest of a seed is run when all ways are to come that classes have.
+// HowOf returns how the guest of a seed is run in a run over all ways that the
+// classes have.
 func HowOf(seed uint64, c Class) How {
 	switch how := [...]How{Probed, Changing, Saved, Unprobed, Probed, Changing, Probed, Stepped}[seed%8]; {
 	case how == Saved && c&Saves == 0:
@@ -245,7 +247,7 @@ func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
 	if p.Steps && t.o.NoSteps {
 		return nil
 	}
-	want, err := t.native(p)
+	want, err := t.runAllNative(p)
 	if err != nil || want == nil {
 		return err
 	}
@@ -259,13 +261,13 @@ func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
 	w := &work{t: t, p: p, want: want, Rand: rand.New(rand.NewPCG(seed, uint64(how)))}
 	switch how {
 	case Probed:
-		err = w.probed(ctx)
+		err = w.runProbed(ctx)
 	case Changing:
-		err = w.changing(ctx)
+		err = w.runChanging(ctx)
 	case Saved:
-		err = w.saved(ctx)
+		err = w.runSaved(ctx)
 	case Stepped:
-		err = w.stepped(ctx)
+		err = w.runStepped(ctx)
 	default:
 		err = t.wait(ctx)
 	}
@@ -278,8 +280,8 @@ func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
 	return err
 }
 
-// compare holds what the guest did against the truth, and its text against the
-// image.
+// compare compares the guest's outcome with the expected one, and its text with
+// the image.
 func (t *Torture) compare(p *Program, want *truth) error {
 	got, n, err := p.outcomes(t.m)
 	if err != nil {
@@ -296,16 +298,16 @@ func (t *Torture) compare(p *Program, want *truth) error {
 	return errors.Join(bad...)
 }
 
-// wait lets the guest run to its end.
+// wait runs the guest until it ends.
 func (t *Torture) wait(ctx context.Context) error {
 	if err := t.m.Resume(); err != nil {
 		return err
 	}
-	return t.ended(ctx)
+	return t.awaitEnd(ctx)
 }
 
-// ended waits for the guest's end.
-func (t *Torture) ended(ctx context.Context) error {
+// awaitEnd waits for the guest's end.
+func (t *Torture) awaitEnd(ctx context.Context) error {
 	s, err := t.m.Wait(ctx)
 	switch {
 	case err != nil:

@@ -70,7 +70,7 @@ func TestKernel(t *testing.T) {
 			p.Alias.Late = false
 		}
 		p.Funcs[0].Size = len(p.Text)
-		want, err := x.native(p)
+		want, err := x.runAllNative(p)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -93,7 +93,7 @@ func TestKernel(t *testing.T) {
 // instruction is executed in its place, has each of its debug exceptions.
 func TestStepsItselfElsewhere(t *testing.T) {
 	kvmtest.Require(t)
-	if kvmtest.ThisHost() == kvmtest.HostBochs {
+	if kvmtest.DetectHost() == kvmtest.HostBochs {
 		return // see TestGuests
 	}
 	x, err := New(Options{})
@@ -105,7 +105,7 @@ func TestStepsItselfElsewhere(t *testing.T) {
 	p := &Program{Text: code(t, "48 8d 05 07 00 00 00 48 0f ba f8 21 ff e0 90 9c 81 0c 24 00 01 00 00 9d 90 9c 81 24 24 ff fe ff ff 9d 0f 0b 00"),
 		Tasks: 2, Funcs: []Func{{Name: "main"}}, Alias: &Alias{Bits: 1 << 33}, Steps: true}
 	p.Funcs[0].Size = len(p.Text)
-	want, err := x.native(p)
+	want, err := x.runAllNative(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestWatchedByStages(t *testing.T) {
 	const loops, at = 10, 6
 	p := &Program{Text: code(t, "41 bf 0a 00 00 00 0f 1f 44 00 00 41 ff cf 75 f6 0f 0b 00"), Tasks: 4, Funcs: []Func{{Name: "main"}}}
 	p.Funcs[0].Size = len(p.Text)
-	want, err := x.native(p)
+	want, err := x.runAllNative(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestWatchedByStages(t *testing.T) {
 	a.Push(x86.RCX)
 	a.Mov(4, x86.RCX, x86.Imm(times))
 	a.Mov(8, x86.RDI, x86.Imm(int64(dataOf(maxTasks-1))))
-	top := a.Here()
+	top := a.LabelHere()
 	a.Mov(8, x86.RAX, x86.At(x86.RDI, 0))
 	a.Dec(4, x86.RCX)
 	a.Jcc(x86.CondNE, top)
@@ -206,7 +206,7 @@ func TestSaveUneven(t *testing.T) {
 	const fn = 0x13
 	p := &Program{Text: code(t, "48 8d 64 24 fd e8 09 00 00 00 48 8d 64 24 03 0f 0b 00 90 ff c0 c3"), Tasks: 1,
 		Funcs: []Func{{Name: "main", Size: fn}, {Name: "fn", Off: fn, Size: 3, Calls: true}}}
-	want, err := x.native(p)
+	want, err := x.runAllNative(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestGuests(t *testing.T) {
 	// the oracle, which stops there at other places, sees another value than the guest.
 	// And it sometimes executes, in a guest of its guest, instructions that the one before them has overwritten as they were,
 	// without a probe as well (seed 25: 17 of 40 runs).
-	here, classes := kvmtest.ThisHost(), Classes
+	here, classes := kvmtest.DetectHost(), Classes
 	if here == kvmtest.HostQEMU {
 		classes &^= Rewrites
 	}
@@ -304,7 +304,7 @@ func TestKernelSources(t *testing.T) {
 // in or in a handler that has not handed it over, is not the guest's.
 func TestSavedWhileStageFaults(t *testing.T) {
 	kvmtest.Require(t)
-	if here := kvmtest.ThisHost(); here == kvmtest.HostBochs || here == kvmtest.HostQEMU {
+	if here := kvmtest.DetectHost(); here == kvmtest.HostBochs || here == kvmtest.HostQEMU {
 		return // their native runs differ where the generator's features do: the seed is another guest there
 	}
 	x, err := New(Options{Classes: All})
@@ -332,7 +332,7 @@ func TestSavedReturnPops(t *testing.T) {
 	// 00 mov $2000,%r15d; 06 push $argument; 0b call 18; 10 dec %r15d; 13 jne 06; 15 end; 18 nopl 0(%rax); 1f ret $8
 	p := &Program{Text: code(t, "41 bf d0 07 00 00 68 5a 5a 5a 5a e8 08 00 00 00 41 ff cf 75 f1 0f 0b 00 0f 1f 80 00 00 00 00 c2 08 00"), Tasks: 1, Kernel: true,
 		Funcs: []Func{{Name: "main", Size: fn}, {Name: "fn", Off: fn, Size: 10, Calls: true}}}
-	want, err := x.native(p)
+	want, err := x.runAllNative(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestSavedReturnPops(t *testing.T) {
 		at[s.CPUs[0].Regs.RIP]++
 	}
 	// Kernel code that is emulated is seen between any two instructions.
-	if at[argument] != 0 || at[back] == 0 && kvmtest.ThisHost() == kvmtest.HostPVM {
+	if at[argument] != 0 || at[back] == 0 && kvmtest.DetectHost() == kvmtest.HostPVM {
 		t.Errorf("%d saves are at the argument, and %d where the function returns to: %x", at[argument], at[back], at)
 	}
 	for x.m.Phase() == machine.PhaseRunning {

@@ -26,7 +26,7 @@ type work struct {
 	history []string // of steps
 }
 
-// planted is a probe, and what its handlers have counted.
+// planted is a probe, and its handlers' counts.
 type planted struct {
 	in      Inst
 	kind    string
@@ -35,7 +35,7 @@ type planted struct {
 	handled atomic.Uint64 // calls of the pre or entry handler
 	passed  atomic.Uint64 // of the post or return handler
 	odd     bool          // a filter lets every second hit pass
-	staged  bool          // it can run in the guest, where nothing else is counted
+	staged  bool          // it can run in the guest, where only its own count is kept
 	seen    atomic.Uint64 // by the filter
 	kernel  bool          // it is on code of CPL0
 	defined *defined      // it has a definition for its handlers
@@ -52,7 +52,7 @@ func (w *work) plan() *planted {
 			}
 		}
 		if len(odd) > 0 {
-			x.in = w.p.Insts[odd[w.IntN(len(odd))]-w.IntN(2)] // it, or what a jump of may cover it
+			x.in = w.p.Insts[odd[w.IntN(len(odd))]-w.IntN(2)] // it, or an instruction whose jump may cover it
 		}
 	}
 	if w.IntN(4) == 0 {
@@ -62,7 +62,8 @@ func (w *work) plan() *planted {
 		}
 	}
 	if w.p.Classes&Rewrites != 0 {
-		// A probe on what is rewritten without a word has a copy of what was there, as everywhere.
+		// A probe on code that is rewritten without notification keeps a copy of the old
+		// code, as everywhere.
 		for x.in.Rewritten {
 			x.in = w.p.Insts[w.IntN(len(w.p.Insts))]
 		}
@@ -105,11 +106,13 @@ func (w *work) plan() *planted {
 	return x
 }
 
-// refusals are codes that a place in a generated program may be refused with.
+// refusals are the errors with which a place in a generated program may be
+// rejected.
 var refusals = map[probe.Code]bool{probe.CodeData: true, probe.CodeNoPost: true, probe.CodeNotBoundary: true, probe.CodeUndecodable: true,
 	probe.CodeNotEntry: true, probe.CodeTrapInsn: true, probe.CodeTextChanged: true}
 
-// attach registers a probe; false when its place is refused, which is counted.
+// attach registers a probe. It returns false when its place is rejected, which
+// is counted.
 func (w *work) attach(x *planted) (bool, error) {
 	switch {
 	case x.kind == "definition", x.kind == "returns":
@@ -168,8 +171,8 @@ func (w *work) plant() error {
 	return w.optimize()
 }
 
-// probed runs the guest with probes that are there all the time.
-func (w *work) probed(ctx context.Context) error {
+// runProbed runs the guest with probes that are there all the time.
+func (w *work) runProbed(ctx context.Context) error {
 	if err := w.plant(); err != nil {
 		return err
 	}
@@ -180,11 +183,11 @@ func (w *work) probed(ctx context.Context) error {
 	if err := w.t.wait(ctx); err != nil {
 		return err
 	}
-	return errors.Join(w.unwatch(xs), w.exact(), w.detach(w.probes...), w.text())
+	return errors.Join(w.unwatch(xs), w.checkExact(), w.detach(w.probes...), w.text())
 }
 
-// exact holds the counts of all probes against the truth.
-func (w *work) exact() error {
+// checkExact holds the counts of all probes against the truth.
+func (w *work) checkExact() error {
 	var bad []error
 	for _, x := range w.probes {
 		bad = append(bad, w.check(x))
@@ -229,7 +232,7 @@ func (w *work) check(x *planted) error {
 	if returns && (st.Handled != st.Returns+st.Abandoned+uint64(i.InUse) || x.defined == nil && x.passed.Load() != st.Returns) {
 		return fail("returns do not close: %d in use, handler ran %d times", i.InUse, x.passed.Load())
 	}
-	// Each call of a task that has come to its end has returned, whatever stack it did that on.
+	// Each call of a task that has ended has returned, on whatever stack.
 	if returns && w.done() && (st.Abandoned != 0 || i.InUse != 0) {
 		return fail("%d calls have not returned", i.InUse)
 	}
@@ -240,16 +243,16 @@ func (w *work) check(x *planted) error {
 	return nil
 }
 
-// done reports whether all tasks come to their ends.
+// done reports whether all tasks end.
 func (w *work) done() bool {
-	return !slices.ContainsFunc(w.want.tasks, func(o Outcome) bool { return o.State != stateDone })
+	return !slices.ContainsFunc(w.want.tasks, func(o outcome) bool { return o.State != stateDone })
 }
 
 // detach unregisters probes, and holds the final counts against the handlers'.
 func (w *work) detach(xs ...*planted) error {
 	var bad []error
 	for _, x := range xs {
-		if err := w.true(w.t.m.Engine().Unregister(x.k)); err != nil {
+		if err := w.checkChanged(w.t.m.Engine().Unregister(x.k)); err != nil {
 			bad = append(bad, err)
 			continue
 		}
@@ -266,7 +269,7 @@ func (w *work) detach(xs ...*planted) error {
 	return errors.Join(bad...)
 }
 
-// text compares the guest's text with what the program makes of it.
+// text compares the guest's text with the program's expected text.
 func (w *work) text() error {
 	now := make([]byte, len(w.p.Text))
 	if err := w.t.m.Target().ReadMemory(0, textVA, now); err != nil {
@@ -297,8 +300,8 @@ func firstDiff(a, b []byte) int {
 	return len(a)
 }
 
-// changing runs the guest while probes come and go.
-func (w *work) changing(ctx context.Context) error {
+// runChanging runs the guest while probes come and go.
+func (w *work) runChanging(ctx context.Context) error {
 	if w.p.Classes&Tracers != 0 {
 		// Text that it has read while a probe was there it cannot write back when the probe has gone, and of a breakpoint
 		// of its own it has read the byte: a bare guest's writes are not followed.
@@ -314,7 +317,7 @@ func (w *work) changing(ctx context.Context) error {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { done <- w.t.ended(ctx) }()
+	go func() { done <- w.t.awaitEnd(ctx) }()
 	for n := 0; ; {
 		select {
 		case err := <-done:
@@ -324,24 +327,24 @@ func (w *work) changing(ctx context.Context) error {
 		if err := w.change(); err != nil {
 			return errors.Join(err, <-done)
 		}
-		// Each change stops the world: the guest is to get on.
+		// Each change stops the world, so give the guest time to run.
 		if n++; n > busyChanges {
 			time.Sleep(500 * time.Microsecond)
 		}
 	}
 }
 
-// busyChanges is how many changes come one after the other; those after them wait.
+// busyChanges is how many changes come one after the other; later ones wait.
 const busyChanges = 1000
 
-// change attaches, detaches, switches or optimizes something. That the guest has
-// changed text meanwhile is said by an error, and true.
+// change attaches, detaches, switches or optimizes something. An error about
+// text that the guest has really changed is dropped.
 func (w *work) change() error {
-	return w.true(w.changeOne())
+	return w.checkChanged(w.changeOne())
 }
 
-// true returns err unless it says that the guest has changed text, or has an int3 of its own there, and it does.
-func (w *work) true(err error) error {
+// checkChanged returns err unless it says that the guest has changed text, or has an int3 of its own there, and it does.
+func (w *work) checkChanged(err error) error {
 	var changed *probe.Error
 	tracers := w.p.Classes&Tracers != 0
 	if errors.As(err, &changed) && (changed.Code == probe.CodeTextChanged && (tracers || !bytes.Equal(w.want.text, w.p.Text)) || changed.Code == probe.CodeForeignInt3 && tracers) {

@@ -14,17 +14,19 @@ import (
 const (
 	// askTime is how long a server may take for one answer.
 	askTime = 5 * time.Second
-	// readTime is how long it is asked again for what is only read.
+	// readTime is how long a read is retried.
 	readTime = 2 * askTime
-	// changeTime is how long a change may take.
+	// changeTime is how long a change is retried.
 	changeTime = 30 * time.Second
-	// restTime is between two questions, and up to as much more.
+	// restTime, and up to as much more, is between two requests.
 	restTime = 50 * time.Millisecond
 )
 
-// again asks until there is an answer, until it is one that another question would not change, or until the time is over. While servers
-// elect who leads them nobody answers, and who asks then is never answered: a new question is.
-func again[T any](ctx context.Context, within time.Duration, ask func(context.Context) (T, error)) (T, error) {
+// retry repeats a request until it succeeds, fails for a reason that another
+// request would not change, or runs out of time. While servers elect a leader,
+// no server answers, and a request that was sent then is never answered: it has
+// to be sent again.
+func retry[T any](ctx context.Context, within time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
@@ -37,16 +39,17 @@ func again[T any](ctx context.Context, within time.Duration, ask func(context.Co
 	}
 }
 
-// away are the codes of errors of servers that have nobody who leads them just now (nats-server's errors.json).
+// away are the error codes of servers that have no leader at the moment
+// (nats-server's errors.json).
 var away = []jetstream.ErrorCode{
 	10004, // incomplete results
 	10008, // JetStream system temporarily unavailable
 	10009, // not the leader
-	10075, // peers are assigned anew
+	10075, // peers are being reassigned
 	10163, // expected last sequence temporarily unavailable
 }
 
-// passing reports whether an error may be gone when it is asked again.
+// passing reports whether an error may go away when the request is repeated.
 func passing(err error) bool {
 	var of *jetstream.APIError
 	if errors.As(err, &of) {

@@ -13,70 +13,71 @@ import (
 
 // Limits of connections.
 const (
-	maxWindow  = 256 << 10        // bytes that wait for a reader at most
-	minWindow  = 16 << 10         // likewise, where one reads from very many
+	maxWindow  = 256 << 10        // bytes that wait for a reader, at most
+	minWindow  = 16 << 10         // the same for a client of very many daemons
 	maxSend    = 256 << 10        // bytes that a writer may be ahead of the reader's acknowledgements
 	maxData    = 32 << 10         // bytes in one packet
-	firstRetry = time.Second      // until a packet that nobody has acknowledged is sent again, at first
-	maxRetry   = 5 * time.Second  // likewise, after several times
-	quietTime  = 15 * time.Second // after which the other end is asked whether it is there
-	lingerTime = 30 * time.Second // for the other end to take what was written before Close
+	firstRetry = time.Second      // until an unacknowledged packet is sent again, at first
+	maxRetry   = 5 * time.Second  // likewise, after several tries
+	quietTime  = 15 * time.Second // without a packet, after which the other end is pinged
+	lingerTime = 30 * time.Second // for the other end to receive the bytes that were written before Close
 )
 
-// Times after which a connection is given up.
+// Timeouts of a connection.
 const (
-	// deadTime is how long the other end may say nothing: a network may be cut so long.
+	// deadTime is how long the other end may be silent: the network may be down
+	// for that long.
 	deadTime = 90 * time.Second
-	// alone is how long nobody may listen at the other end: whoever is to connect again, because his
-	// server has gone, has so long.
+	// alone is how long the other end may have no listener: it has that long to
+	// connect to another server when its own is gone.
 	alone = 10 * time.Second
 )
 
-// Conn is a connection over messages that may be lost, repeated, or come in another order. It implements
-// net.Conn, whose rules say which goroutine may call what.
+// Conn is a connection over messages that may be lost, repeated, or reordered.
+// It implements net.Conn, whose rules say which goroutine may call which method.
 type Conn struct {
 	send          func(packet []byte) // to the other end; may lose it
-	done          func()              // called once, when nothing is to be sent or received any more
+	done          func()              // called once, when the connection sends and receives nothing more
 	local, remote net.Addr
 	window        int
 	kick          chan struct{} // capacity 1: there may be something to send
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	err     error // why the connection is none any more
+	err     error // why the connection has ended
 	closed  bool  // by us
 	ended   chan struct{}
 
-	// What is written.
+	// The sending side.
 	out    []byte // from acked on
 	acked  uint64
 	next   uint64 // to be sent
-	limit  uint64 // what the other end takes
-	fin    bool   // nothing comes behind out
+	limit  uint64 // the limit of the other end's window
+	fin    bool   // nothing follows out
 	finAck bool   // the other end knows that
 
-	// What is read.
+	// The receiving side.
 	in      []byte
-	come    uint64 // all before it has come
-	told    uint64 // the limit that the other end knows of
-	inEnd   bool   // nothing comes behind in
+	come    uint64 // how many bytes have arrived without a gap
+	told    uint64 // the limit that was sent to the other end
+	inEnd   bool   // nothing follows in
 	answer  bool   // the other end waits for an acknowledgement
 	heard   time.Time
-	nobody  time.Time // when nobody was there for the first time; zero: somebody is
-	sent    time.Time // the last time that next was, or something was asked
+	nobody  time.Time // since when the other end has no listener; zero: it has one
+	sent    time.Time // when next last advanced, or a packet was sent to ask
 	retry   time.Duration
 	closing time.Time // when Close was called
 
 	readBy, writeBy deadline
 }
 
-// deadline wakes those who wait when it is over.
+// deadline wakes waiting goroutines when it expires.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer
 }
 
-func (d *deadline) over() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+func (d *deadline) expired() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
 func (d *deadline) stop() {
 	if d.timer != nil {
@@ -84,18 +85,18 @@ func (d *deadline) stop() {
 	}
 }
 
-// ends is what the two ends of a connection know of each other when it begins.
+// ends is the initial state of a connection that its two ends share.
 type ends struct {
 	local, remote net.Addr
 	window        int
-	told          uint64 // the other end may send so much; 0: the window
-	limit         uint64 // and takes so much
+	told          uint64 // how many bytes the other end may send; 0: the window
+	limit         uint64 // how many bytes it accepts
 }
 
-// bounded is a window that may be.
-func bounded(window int) int { return max(minWindow, min(maxWindow, window)) }
+// clampWindow limits a window to valid sizes.
+func clampWindow(window int) int { return max(minWindow, min(maxWindow, window)) }
 
-// newConn returns a connection that begins to send by start.
+// newConn returns a connection. start makes it send.
 func newConn(e ends, send func([]byte), done func()) *Conn {
 	c := &Conn{
 		send: send, done: done, local: e.local, remote: e.remote, window: e.window, told: cmp.Or(e.told, uint64(e.window)), limit: e.limit,
@@ -108,7 +109,8 @@ func newConn(e ends, send func([]byte), done func()) *Conn {
 // start begins to send.
 func (c *Conn) start() { go c.run() }
 
-// wake has run look at what there is to do, and all others at what has changed. The caller has mu.
+// wake has run check for something to send, and wakes all others because
+// something has changed. The caller has mu.
 func (c *Conn) wake() {
 	c.changed.Broadcast()
 	select {
@@ -117,7 +119,7 @@ func (c *Conn) wake() {
 	}
 }
 
-// run sends until the connection is none any more.
+// run sends until the connection has ended.
 func (c *Conn) run() {
 	defer close(c.ended)
 	defer c.done()
@@ -125,7 +127,7 @@ func (c *Conn) run() {
 	defer timer.Stop()
 	for {
 		c.mu.Lock()
-		ps, wait, over := c.due(time.Now())
+		ps, wait, over := c.duePackets(time.Now())
 		c.mu.Unlock()
 		for _, p := range ps {
 			c.send(p)
@@ -141,9 +143,10 @@ func (c *Conn) run() {
 	}
 }
 
-// due returns the packets to be sent now, and after which time it is to be called again; over says that it is
-// not, after these packets. The caller has mu.
-func (c *Conn) due(now time.Time) (ps [][]byte, wait time.Duration, over bool) {
+// duePackets returns the packets to be sent now, and after how long to call it
+// again. With over it must not be called again after these packets. The caller
+// has mu.
+func (c *Conn) duePackets(now time.Time) (ps [][]byte, wait time.Duration, over bool) {
 	if c.err == nil {
 		switch {
 		case now.Sub(c.heard) >= deadTime:
@@ -163,7 +166,7 @@ func (c *Conn) due(now time.Time) (ps [][]byte, wait time.Duration, over bool) {
 		}
 		return ps, 0, true
 	}
-	if c.unacked() && now.Sub(c.sent) >= c.retry { // it, or its acknowledgement, was lost
+	if c.unacked() && now.Sub(c.sent) >= c.retry { // the packet, or its acknowledgement, was lost
 		c.next, c.retry = c.acked, min(2*c.retry, maxRetry)
 	}
 	end := c.acked + uint64(len(c.out))
@@ -177,7 +180,7 @@ func (c *Conn) due(now time.Time) (ps [][]byte, wait time.Duration, over bool) {
 		}
 		ps, c.sent = append(ps, p.encode()), now
 	}
-	if c.fin && !c.finAck && c.next == end { // nothing before it is left
+	if c.fin && !c.finAck && c.next == end { // all earlier data was sent
 		p := c.packet(nil)
 		p.flags |= flagFin
 		c.next++
@@ -200,10 +203,11 @@ func (c *Conn) due(now time.Time) (ps [][]byte, wait time.Duration, over bool) {
 	return ps, wait, false
 }
 
-// unacked reports whether there is something on its way to the other end.
+// unacked reports whether data is unacknowledged.
 func (c *Conn) unacked() bool { return c.next > c.acked }
 
-// packet returns a packet with the next data, which acknowledges what has come. The caller has mu.
+// packet returns a packet with the next data, which also acknowledges the
+// received bytes. The caller has mu.
 func (c *Conn) packet(data []byte) *packet {
 	c.told, c.answer = max(c.told, c.come+uint64(c.window-min(c.window, len(c.in)))), false
 	p := &packet{seq: c.next, ack: c.come, limit: c.told, data: data}
@@ -221,7 +225,7 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// receive takes a message of the other end. What makes no sense is dropped.
+// receive handles a message of the other end. It drops invalid messages.
 func (c *Conn) receive(b []byte) {
 	p, err := decodePacket(b)
 	if err != nil {
@@ -245,7 +249,7 @@ func (c *Conn) receive(b []byte) {
 			c.finAck = c.fin
 		}
 		if c.out = c.out[n:]; len(c.out) == 0 {
-			c.out = nil // what it was in may be given back
+			c.out = nil // frees the memory
 		}
 		c.acked += n
 		c.next, c.retry = max(c.next, c.acked), firstRetry
@@ -258,7 +262,7 @@ func (c *Conn) receive(b []byte) {
 		c.answer = true
 	}
 	if p.seq > c.come || c.inEnd {
-		return // something before it is missing, or it is repeated
+		return // something before it is missing, or it is a duplicate
 	}
 	old := c.come - p.seq
 	if old > uint64(len(p.data)) {
@@ -266,7 +270,7 @@ func (c *Conn) receive(b []byte) {
 	}
 	data := p.data[old:]
 	if len(data) > 0 && c.closed {
-		c.fail(net.ErrClosed) // nobody will read it
+		c.fail(net.ErrClosed) // it will not be read
 		return
 	}
 	if c.come+uint64(len(data)) > c.told {
@@ -277,8 +281,8 @@ func (c *Conn) receive(b []byte) {
 	c.inEnd = p.flags&flagFin != 0
 }
 
-// missing notes that nobody was there for the last packet.
-func (c *Conn) missing() {
+// noteMissing records that the last packet had no listener.
+func (c *Conn) noteMissing() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.nobody.IsZero() {
@@ -295,7 +299,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		switch {
 		case c.closed:
 			return 0, net.ErrClosed
-		case c.readBy.over():
+		case c.readBy.expired():
 			return 0, os.ErrDeadlineExceeded
 		case len(c.in) > 0:
 			n = copy(p, c.in)
@@ -331,7 +335,8 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// room waits until fewer bytes than that wait to be sent or acknowledged. The caller has mu.
+// room waits until fewer than that many bytes wait to be sent or acknowledged.
+// The caller has mu.
 func (c *Conn) room(less int) error {
 	for {
 		switch {
@@ -339,7 +344,7 @@ func (c *Conn) room(less int) error {
 			return net.ErrClosed
 		case c.err != nil:
 			return c.err
-		case c.writeBy.over():
+		case c.writeBy.expired():
 			return os.ErrDeadlineExceeded
 		case len(c.out) < less:
 			return nil
@@ -348,15 +353,17 @@ func (c *Conn) room(less int) error {
 	}
 }
 
-// AwaitRoom waits until the other end has taken so much that there is room for half of what a connection
-// holds, or until the time for a write is over: then nothing was written, and a last record has its room.
+// AwaitRoom waits until the other end has taken enough that half of the
+// connection's buffer is free, or until the time for a write is over. In that
+// case nothing was written, and a last record still fits.
 func (c *Conn) AwaitRoom() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.room(maxSend / 2)
 }
 
-// Close implements net.Conn. What was written goes to the other end yet, for a while.
+// Close implements net.Conn. Bytes that were written are still sent to the other
+// end, for a while.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,7 +372,7 @@ func (c *Conn) Close() error {
 	}
 	c.closed, c.fin, c.closing = true, true, time.Now()
 	if len(c.in) > 0 {
-		c.fail(net.ErrClosed) // the other end learns that nobody has read it
+		c.fail(net.ErrClosed) // the other end learns that it was not read
 	}
 	c.readBy.stop()
 	c.writeBy.stop()
@@ -373,7 +380,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// wait waits until the other end has all that was written before Close, or is gone, or until stop is closed.
+// wait waits until the other end has received everything that was written before
+// Close, or is gone, or until stop is closed.
 func (c *Conn) wait(stop <-chan struct{}) {
 	select {
 	case <-c.ended:
@@ -384,7 +392,8 @@ func (c *Conn) wait(stop <-chan struct{}) {
 // LocalAddr implements net.Conn.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr implements net.Conn: who the other end says that it is.
+// RemoteAddr implements net.Conn. It returns the name that the other end gives
+// itself.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline implements net.Conn.
@@ -407,7 +416,7 @@ func (c *Conn) set(d *deadline, t time.Time) error {
 	d.stop()
 	if d.at = t; !t.IsZero() {
 		d.timer = time.AfterFunc(time.Until(t), func() {
-			c.mu.Lock() // whoever has not seen that it is over waits by now
+			c.mu.Lock() // a reader or writer that has not seen the expiry waits by now
 			defer c.mu.Unlock()
 			c.changed.Broadcast()
 		})

@@ -22,8 +22,12 @@ type wire struct {
 	mu   sync.Mutex
 	cut  bool // nothing comes through
 	fate func(p []byte) (times int, late time.Duration)
+	lost int // packets in a row
 	dst  *Conn
 }
+
+// mostLost is how many packets in a row a wire loses at most. With more, the last bytes and their acknowledgements may all be lost for lingerTime.
+const mostLost = 2
 
 func (w *wire) send(p []byte) {
 	w.mu.Lock()
@@ -34,6 +38,9 @@ func (w *wire) send(p []byte) {
 	times, late := 1, time.Millisecond
 	if w.fate != nil {
 		times, late = w.fate(p)
+	}
+	if w.lost++; times > 0 || w.lost > mostLost {
+		times, w.lost = max(times, 1), 0
 	}
 	for range times {
 		time.AfterFunc(late, func() { w.dst.receive(p) })
@@ -193,7 +200,7 @@ func TestNobodyThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(nil)
 		p.up.fate = func([]byte) (int, time.Duration) {
-			time.AfterFunc(time.Millisecond, p.client.missing)
+			time.AfterFunc(time.Millisecond, p.client.noteMissing)
 			return 0, 0
 		}
 		p.down.set(true)
@@ -243,7 +250,7 @@ func FuzzReceive(f *testing.F) {
 		for n := 0; n < len(b); n += 64 {
 			c.receive(b[n:])
 			c.mu.Lock()
-			_, _, _ = c.due(time.Now())
+			_, _, _ = c.duePackets(time.Now())
 			c.mu.Unlock()
 		}
 		if len(c.in) > minWindow || c.limit > maxWindow+1<<20 && len(c.out) == 0 && c.acked > 1 {

@@ -16,16 +16,17 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// Definition is something that daemons of the fleet are to do, also those that come later.
+// Definition is a task for daemons of the fleet, including daemons that join
+// later.
 type Definition struct {
 	Name  string    `json:"name"`
-	ID    string    `json:"id"`    // another one for each that ever had the name
-	Where string    `json:"where"` // in which daemons
+	ID    string    `json:"id"`    // different for each definition that ever had the name
+	Where string    `json:"where"` // conditions on the daemons
 	Since time.Time `json:"since"`
-	By    string    `json:"by"` // who has said so, as he says himself
+	By    string    `json:"by"` // who has defined it, according to the client
 }
 
-// Index is what there is of definitions, by name.
+// Index is the list of all definitions, by name.
 type Index struct {
 	Revision    uint64       `json:"-"` // higher with each change
 	Definitions []Definition `json:"definitions"`
@@ -42,44 +43,45 @@ func (x *Index) Find(name string) *Definition {
 }
 
 const (
-	// maxDefinitions bounds how many there are.
+	// maxDefinitions bounds the number of definitions.
 	maxDefinitions = 1000
-	// maxBody bounds what one says, in bytes.
+	// maxBody bounds the text of a definition, in bytes.
 	maxBody = 512 << 10
 )
 
-// Keys of the bucket. Who reads the index has all that changes; what a definition says never does, by its ID.
+// Keys of the bucket. The index has everything that changes. The text of a
+// definition never changes; its key is the ID.
 const (
 	indexKey = "index"
 	bodyKey  = "body." // and the ID
 )
 
-// changedSubject is told the revision of an index that was changed.
+// changedSubject receives the revision of each changed index.
 const changedSubject = prefix + ".changed"
 
 var (
-	// ErrDefined is for a name that another definition has.
+	// ErrDefined: another definition has the name.
 	ErrDefined = errors.New("the fleet has a definition of that name")
-	// ErrUndefined is for a name that none has.
+	// ErrUndefined: no definition has the name.
 	ErrUndefined = errors.New("the fleet has no definition of that name")
 )
 
-// Definitions returns what there is now, as one server knows it.
+// Definitions returns the present index, as one server knows it.
 func (n *Network) Definitions(ctx context.Context) (x Index, err error) {
 	e, err := n.value(ctx, indexKey)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return x, nil
 	case err != nil:
-		return x, fmt.Errorf("the fleet's definitions: %w", keptNothing(err))
+		return x, fmt.Errorf("the fleet's definitions: %w", keepsNothingError(err))
 	}
 	return readIndex(e.Value(), e.Revision())
 }
 
-// value reads what the bucket has at a key.
+// value reads the bucket's value of a key.
 func (n *Network) value(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
-	return again(ctx, readTime, func(ctx context.Context) (jetstream.KeyValueEntry, error) {
-		kv, err := n.kept(ctx)
+	return retry(ctx, readTime, func(ctx context.Context) (jetstream.KeyValueEntry, error) {
+		kv, err := n.openKept(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -87,31 +89,32 @@ func (n *Network) value(ctx context.Context, key string) (jetstream.KeyValueEntr
 	})
 }
 
-// readIndex reads an index as the bucket has it.
+// readIndex decodes an index from the bucket.
 func readIndex(b []byte, revision uint64) (x Index, err error) {
 	if err := json.Unmarshal(b, &x); err != nil {
 		return Index{}, fmt.Errorf("the fleet's definitions: %w", err)
 	}
 	x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return !serviceID.MatchString(d.ID) })
 	x.Definitions = x.Definitions[:min(len(x.Definitions), maxDefinitions)]
-	for i := range x.Definitions { // whatever a peer has written there is a part of lines
+	for i := range x.Definitions { // a peer's text must be safe to print in one line
 		d := &x.Definitions[i]
-		d.Name, d.Where, d.By = tidied(d.Name), Plain(d.Where), Plain(d.By)
+		d.Name, d.Where, d.By = cleanLabel(d.Name), plainText(d.Where), plainText(d.By)
 	}
 	x.Revision = revision
 	return x, nil
 }
 
-// errRaced is for a change that has come behind another one.
+// errRaced: a change lost against other changes until its time was over.
 var errRaced = errors.New("the fleet's definitions are changed by others all the time")
 
-// errMade is for a change that is there already.
+// errMade: the change was made already.
 var errMade = errors.New("it was made")
 
-// change changes the index by f, as often as need be: somebody else may be doing so, or a server has done it and its answer was lost, which f
-// finds out (errMade).
+// change changes the index by f, as often as necessary: another client may
+// change it at the same time, or a server has made the change and its answer was
+// lost. f detects the latter and returns errMade.
 func (n *Network) change(ctx context.Context, f func(*Index) error) (Index, error) {
-	x, err := again(ctx, changeTime, func(ctx context.Context) (Index, error) {
+	x, err := retry(ctx, changeTime, func(ctx context.Context) (Index, error) {
 		for {
 			x, err := n.Definitions(ctx)
 			if err == nil {
@@ -134,7 +137,7 @@ func (n *Network) change(ctx context.Context, f func(*Index) error) (Index, erro
 	if err != nil {
 		return x, err
 	}
-	// Who is not told looks for himself.
+	// A daemon that misses the message looks by itself later.
 	_ = n.nc.Publish(changedSubject, strconv.AppendUint(nil, x.Revision, 10))
 	flush, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -142,23 +145,24 @@ func (n *Network) change(ctx context.Context, f func(*Index) error) (Index, erro
 	return x, nil
 }
 
-// replace writes an index in the place of the one with its revision; 0 is that of a key that is not there.
+// replace replaces the index with x's revision; revision 0 means that there is
+// no index yet.
 func (n *Network) replace(ctx context.Context, x Index) (revision uint64, err error) {
 	b, err := json.Marshal(x)
 	if err != nil {
 		return 0, err
 	}
-	kv, err := n.kept(ctx)
+	kv, err := n.openKept(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if revision, err = kv.Update(ctx, indexKey, b, x.Revision); err != nil {
-		return 0, fmt.Errorf("change the fleet's definitions: %w", keptNothing(err))
+		return 0, fmt.Errorf("change the fleet's definitions: %w", keepsNothingError(err))
 	}
 	return revision, nil
 }
 
-// sleep waits so long, or until ctx ends.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -170,20 +174,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Define has daemons do what body says, which they know how to read. d's ID and Since are filled in.
+// Define has daemons do what body describes, in a form that they know how to
+// read. It fills in d's ID and Since.
 func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Definition, Index, error) {
 	if len(body) > maxBody {
 		return d, Index{}, fmt.Errorf("a definition of %d bytes: more than %d", len(body), maxBody)
 	}
 	d.ID, d.Since = nuid.Next(), time.Now()
-	if _, err := again(ctx, changeTime, func(ctx context.Context) (uint64, error) {
-		kv, err := n.kept(ctx)
+	if _, err := retry(ctx, changeTime, func(ctx context.Context) (uint64, error) {
+		kv, err := n.openKept(ctx)
 		if err != nil {
 			return 0, err
 		}
-		return kv.Put(ctx, bodyKey+d.ID, body) // nobody else has that key
+		return kv.Put(ctx, bodyKey+d.ID, body) // the key belongs to this definition only
 	}); err != nil {
-		return d, Index{}, fmt.Errorf("define %s: %w", d.Name, keptNothing(err))
+		return d, Index{}, fmt.Errorf("define %s: %w", d.Name, keepsNothingError(err))
 	}
 	x, err := n.change(ctx, func(x *Index) error {
 		was := x.Find(d.Name)
@@ -200,15 +205,16 @@ func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Defini
 		return nil
 	})
 	if err != nil {
-		n.forget(ctx, d) // nobody knows of it
+		n.forget(ctx, d) // the index does not have it
 	}
 	return d, x, err
 }
 
-// forget takes away what a definition says. If it stays, nobody asks for it, and the bucket has that much less room.
+// forget deletes the text of a definition. If that fails, the text stays unused
+// and takes room in the bucket.
 func (n *Network) forget(ctx context.Context, d Definition) {
-	_, err := again(ctx, readTime, func(ctx context.Context) (struct{}, error) {
-		kv, err := n.kept(ctx)
+	_, err := retry(ctx, readTime, func(ctx context.Context) (struct{}, error) {
+		kv, err := n.openKept(ctx)
 		if err == nil {
 			err = kv.Purge(ctx, bodyKey+d.ID)
 		}
@@ -219,7 +225,7 @@ func (n *Network) forget(ctx context.Context, d Definition) {
 	}
 }
 
-// Withdraw takes a definition back.
+// Withdraw removes a definition.
 func (n *Network) Withdraw(ctx context.Context, name string) (d Definition, x Index, err error) {
 	x, err = n.change(ctx, func(x *Index) error {
 		was := x.Find(name)
@@ -239,28 +245,32 @@ func (n *Network) Withdraw(ctx context.Context, name string) (d Definition, x In
 	return d, x, err
 }
 
-// Body is what a definition says. It is jetstream's error when it is gone, or not there yet.
+// Body returns the text of a definition. It returns jetstream's error if the
+// text is gone, or not there yet.
 func (n *Network) Body(ctx context.Context, d Definition) ([]byte, error) {
 	e, err := n.value(ctx, bodyKey+d.ID)
 	if err != nil {
-		return nil, fmt.Errorf("definition %s: %w", d.Name, keptNothing(err))
+		return nil, fmt.Errorf("definition %s: %w", d.Name, keepsNothingError(err))
 	}
 	return e.Value(), nil
 }
 
-// Times of who follows definitions.
+// Times of a daemon that follows definitions.
 const (
-	// lookEvery is how often it is looked for changes that nobody was told of, and up to half as much more.
+	// lookEvery, and up to half as much more, is how often the definitions are
+	// read in case a notification of a change was lost.
 	lookEvery = 30 * time.Second
-	// againTime is after which it is looked again where the last look has failed, and up to as much more.
+	// againTime, and up to as much more, is the wait after a failed look.
 	againTime = 500 * time.Millisecond
-	// maxTries is how often it is looked for a revision that somebody has told of.
+	// maxTries is how often the definitions are read while a revision that was
+	// announced is missing.
 	maxTries = 20
 )
 
-// Follow calls changed with the definitions, at once and behind each change, until ctx ends; with again it wants to be
-// called again soon. Nudge has it look now. No daemon has a consumer of its own on the server: one request
-// each is all that a change costs.
+// Follow calls changed with the definitions, at once and after each change,
+// until ctx ends. If changed returns again, it is called again soon. A value on
+// nudge makes Follow read the definitions now. Daemons have no consumers of
+// their own on the server: each change costs one request per daemon.
 func (n *Network) Follow(ctx context.Context, nudge <-chan struct{}, changed func(x Index) (again bool)) error {
 	told := make(chan *nats.Msg, 64)
 	sub, err := n.nc.ChanSubscribe(changedSubject, told)
@@ -270,7 +280,7 @@ func (n *Network) Follow(ctx context.Context, nudge <-chan struct{}, changed fun
 	defer sub.Unsubscribe()
 	back := n.nc.StatusChanged(nats.CONNECTED)
 	defer n.nc.RemoveStatusListener(back)
-	wanted, tries := uint64(0), 0 // that revision is there, although the server asked may not know it yet
+	wanted, tries := uint64(0), 0 // that revision exists, although the server may not know it yet
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -294,7 +304,7 @@ func (n *Network) Follow(ctx context.Context, nudge <-chan struct{}, changed fun
 		case <-nudge:
 		case <-timer.C:
 			if tries++; tries == maxTries {
-				wanted = 0 // whoever has told it may have lied
+				wanted = 0 // the announcement may have been false
 			}
 		case <-ctx.Done():
 			return nil

@@ -16,35 +16,36 @@ import (
 
 // Daemon is one that was found.
 type Daemon struct {
-	ID     string // of this run of it
-	Name   string // as it says itself; where several say the same, with a part of the ID
+	ID     string // of this run of the daemon
+	Name   string // as the daemon gives it; with a part of the ID if several have the same
 	Labels Labels
-	Speaks string        // version of what it says to the fleet
+	Speaks string        // version of its messages to the fleet
 	Since  time.Duration // from the question to its answer
-	State  *State        // nil: it was not asked for, or the daemon is older
+	State  *State        // nil: not requested, or the daemon is older
 }
 
-// subject is where it takes connections.
+// subject returns the subject for connections to it.
 func (d Daemon) subject() string { return prefix + "." + d.ID + "." + connectEnd }
 
-// ours reports whether it speaks what we do: versions of one first number.
-func (d Daemon) ours() bool { return strings.HasPrefix(d.Speaks, serviceVersion[:2]) }
+// compatible reports whether it speaks our protocol: the first number of the
+// version is equal.
+func (d Daemon) compatible() bool { return strings.HasPrefix(d.Speaks, serviceVersion[:2]) }
 
-// serviceID is what an ID may be: it is a part of subjects.
+// serviceID matches valid IDs, which are parts of subjects.
 var serviceID = regexp.MustCompile(`^[A-Za-z0-9]{8,64}$`)
 
-// Look says how long daemons may take to answer.
+// Look describes a search for daemons, and how long they may take to answer.
 type Look struct {
 	Where  Where
-	Expect int           // so many are to be there: it is waited for them as long as ctx goes on; 0: not known
-	Quiet  time.Duration // nobody has answered for so long: these are all
-	State  bool          // ask for the daemons' State as well
+	Expect int           // how many daemons to wait for, until ctx ends; 0: not known
+	Quiet  time.Duration // without a new answer for that long, the search is complete
+	State  bool          // also request the daemons' State
 }
 
-// MaxDaemons bounds how many are found.
+// MaxDaemons bounds how many daemons a search can find.
 const MaxDaemons = 20_000
 
-// Find returns the daemons that are there, by name.
+// Find returns the present daemons, by name.
 func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
 	found := map[string]Daemon{}
 	for {
@@ -52,7 +53,7 @@ func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
 			return nil, err
 		}
 		if len(found) >= l.Expect || ctx.Err() != nil {
-			break // those that are expected may have come after the question
+			break // expected daemons may have joined after the question
 		}
 	}
 	ds := slices.Collect(maps.Values(found))
@@ -69,11 +70,12 @@ func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
 	return ds, nil
 }
 
-// arrivedSubject is told what a daemon says of itself when it comes.
+// arrivedSubject receives the description of each daemon that joins the fleet.
 const arrivedSubject = prefix + ".arrived"
 
-// Arrivals calls each with daemons that are meant and not known, those that come while ctx goes on, by one goroutine. A
-// daemon of which nobody was told is found half a minute later.
+// Arrivals calls each with matching daemons that are not in known, and with
+// daemons that join until ctx ends, from one goroutine. If the message about a
+// new daemon is lost, the daemon is found half a minute later.
 func (n *Network) Arrivals(ctx context.Context, l Look, known []Daemon, each func(Daemon)) error {
 	come := make(chan *nats.Msg, 1024)
 	sub, err := n.nc.ChanSubscribe(arrivedSubject, come)
@@ -124,10 +126,10 @@ func (n *Network) Arrivals(ctx context.Context, l Look, known []Daemon, each fun
 	return nil
 }
 
-// ask asks once, and gathers the answers.
+// ask sends one request, and collects the answers.
 func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) error {
 	inbox := n.nc.NewInbox()
-	answers := make(chan *nats.Msg, MaxDaemons) // all may answer at once, and what finds no room is dropped
+	answers := make(chan *nats.Msg, MaxDaemons) // all may answer at once, and answers without room are dropped
 	sub, err := n.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return fmt.Errorf("look for daemons: %w", err)
@@ -168,10 +170,10 @@ func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) erro
 	}
 }
 
-// maxInfo bounds what a daemon says of itself, in bytes.
+// maxInfo bounds a daemon's description of itself, in bytes.
 const maxInfo = 64 << 10
 
-// daemonOf reads what a service says of itself, with its state or without.
+// daemonOf decodes a service's description of itself, with its state or without.
 func daemonOf(b []byte) (d Daemon, ok bool) {
 	var info struct {
 		micro.ServiceIdentity
@@ -183,7 +185,7 @@ func daemonOf(b []byte) (d Daemon, ok bool) {
 	if len(b) > maxInfo || json.Unmarshal(b, &info) != nil || info.Name != prefix || len(info.Version) > maxLabel || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
 		return d, false
 	}
-	d = Daemon{ID: info.ID, Labels: Labels{}, Speaks: tidied(info.Version)}
+	d = Daemon{ID: info.ID, Labels: Labels{}, Speaks: cleanLabel(info.Version)}
 	for name, value := range info.Metadata {
 		if labelName.MatchString(name) && plain(value) {
 			d.Labels[name] = value
@@ -195,7 +197,7 @@ func daemonOf(b []byte) (d Daemon, ok bool) {
 			continue
 		}
 		if u := st.Unkept; u != nil {
-			u.Error, u.Waiting = Plain(u.Error), max(0, u.Waiting)
+			u.Error, u.Waiting = plainText(u.Error), max(0, u.Waiting)
 		}
 		d.State = &st
 	}
@@ -203,7 +205,8 @@ func daemonOf(b []byte) (d Daemon, ok bool) {
 	return d, d.Name != ""
 }
 
-// CompareNames orders names with numbers in them by these, vm2 before vm10, as slices.SortFunc wants it.
+// CompareNames compares names that contain numbers, vm2 before vm10, for
+// slices.SortFunc.
 func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -226,7 +229,7 @@ func CompareNames(a, b string) int {
 	return len(a) - len(b)
 }
 
-// digits is how many s begins with.
+// digits returns how many digits s begins with.
 func digits(s string) int {
 	return len(s) - len(strings.TrimLeft(s, "0123456789"))
 }

@@ -26,7 +26,7 @@ func TestFindMany(t *testing.T) {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for !s.ReadyForConnections(time.Second) {
 		if ctx.Err() != nil {
 			t.Fatal("the server does not begin")

@@ -12,37 +12,38 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What a fleet's servers keep, by its name there.
+// Data that a fleet's servers keep, by its name there.
 const (
 	bucketName   = prefix             // definitions, as a KV bucket
-	eventsStream = prefix + "-events" // what scripts print
+	eventsStream = prefix + "-events" // the output of scripts
 	mapsStream   = prefix + "-maps"   // the last maps of each daemon
 )
 
-// MaxBucket bounds what definitions take, in bytes.
+// MaxBucket bounds the size of all definitions, in bytes.
 const MaxBucket = 256 << 20
 
-// NoRoom reports whether an error of Prepare says that the server's disk is too small.
-func NoRoom(err error) bool {
+// IsNoRoom reports whether an error of Prepare means that the server's disk is
+// too small.
+func IsNoRoom(err error) bool {
 	var of *jetstream.APIError
 	return errors.As(err, &of) && (of.ErrorCode == 10047 || of.ErrorCode == 10028) // storage resources exceeded, of the server or the account
 }
 
-// Bounds say how much of scripts of a fleet is kept.
+// Bounds are how much of a fleet's scripts' data is kept.
 type Bounds struct {
-	EventsAge   time.Duration // what a script has printed is forgotten after that
-	EventsBytes int64         // or when there is more of all scripts than that
-	MapsAge     time.Duration // likewise, of the last maps of each daemon
+	EventsAge   time.Duration // how long the output of scripts is kept
+	EventsBytes int64         // the size of all scripts' output that is kept
+	MapsAge     time.Duration // how long the last maps of each daemon are kept
 	MapsBytes   int64
-	Replicas    int // on so many servers of a cluster
+	Replicas    int // on how many servers of a cluster
 }
 
-// DefaultBounds are those of who says nothing else.
+// DefaultBounds are the bounds without flags.
 func DefaultBounds() Bounds {
 	return Bounds{EventsAge: 24 * time.Hour, EventsBytes: 1 << 30, MapsAge: 30 * 24 * time.Hour, MapsBytes: 1 << 30, Replicas: 1}
 }
 
-// Flags declares the flags but for that of replicas.
+// Flags declares the flags, except the one for replicas.
 func (b *Bounds) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&b.EventsAge, "events-age", b.EventsAge, "keep what the fleet's scripts print for so long")
 	f.Int64Var(&b.EventsBytes, "events-bytes", b.EventsBytes, "and of all scripts together so many `bytes`, the last ones")
@@ -57,7 +58,7 @@ const (
 	maxReplicas = 5
 )
 
-// Check refuses what no server takes.
+// Check rejects values that no server accepts.
 func (b Bounds) Check() error {
 	for flag, d := range map[string]time.Duration{"events-age": b.EventsAge, "maps-age": b.MapsAge} {
 		if d < minAge {
@@ -75,19 +76,22 @@ func (b Bounds) Check() error {
 	return nil
 }
 
-// ErrKeepsNothing is for a fleet whose servers have no place for definitions, or nobody who serves it now.
+// ErrKeepsNothing is returned when the fleet's servers have no storage for
+// definitions, or none of them serves it at the moment.
 var ErrKeepsNothing = errors.New("the fleet's servers keep nothing")
 
-// duplicates is how long a server knows the numbers of messages, so that one that comes again is none.
+// duplicates is how long a server remembers the numbers of messages. It drops a
+// message whose number it knows.
 const duplicates = 2 * time.Minute
 
-// Prepare makes the places for what is kept, or gives those there are these bounds.
+// Prepare creates the streams and buckets of the fleet, or applies these bounds
+// to existing ones.
 func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("prepare the fleet: %w", err)
 	}
-	_, err = again(ctx, changeTime, func(ctx context.Context) (jetstream.KeyValue, error) {
+	_, err = retry(ctx, changeTime, func(ctx context.Context) (jetstream.KeyValue, error) {
 		return js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 			Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: MaxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
 		})
@@ -107,7 +111,7 @@ func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
 			Duplicates: min(duplicates, b.MapsAge),
 		},
 	} {
-		if _, err := again(ctx, changeTime, func(ctx context.Context) (jetstream.Stream, error) { return js.CreateOrUpdateStream(ctx, c) }); err != nil {
+		if _, err := retry(ctx, changeTime, func(ctx context.Context) (jetstream.Stream, error) { return js.CreateOrUpdateStream(ctx, c) }); err != nil {
 			return fmt.Errorf("prepare the fleet: %s: %w", c.Name, err)
 		}
 	}
@@ -119,17 +123,19 @@ func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
 	return nc.FlushWithContext(flush)
 }
 
-// Prepare is the function of that name over n's connection.
+// Prepare calls the function Prepare with n's connection.
 func (n *Network) Prepare(ctx context.Context, b Bounds) error { return Prepare(ctx, n.nc, b) }
 
-// eventsSubject is where a daemon's run of a definition has what it prints.
+// eventsSubject returns the subject of the output of a definition's run in a
+// daemon.
 func eventsSubject(def, daemon string) string { return prefix + ".events." + def + "." + daemon }
 
-// mapsSubject is where it has its maps.
+// mapsSubject returns the subject of its maps.
 func mapsSubject(def, daemon string) string { return prefix + ".maps." + def + "." + daemon }
 
-// keptNothing makes an error of whom keeps nothing, or does not answer, one of ErrKeepsNothing.
-func keptNothing(err error) error {
+// keepsNothingError wraps errors of servers that keep nothing, or do not answer,
+// in ErrKeepsNothing.
+func keepsNothingError(err error) error {
 	for _, e := range []error{jetstream.ErrBucketNotFound, jetstream.ErrStreamNotFound, jetstream.ErrNoStreamResponse, jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, nats.ErrNoResponders} {
 		if errors.Is(err, e) {
 			return fmt.Errorf("%w: %w", ErrKeepsNothing, err)
@@ -138,8 +144,8 @@ func keptNothing(err error) error {
 	return err
 }
 
-// kept returns what n reaches definitions by.
-func (n *Network) kept(ctx context.Context) (jetstream.KeyValue, error) {
+// openKept returns n's access to definitions.
+func (n *Network) openKept(ctx context.Context) (jetstream.KeyValue, error) {
 	n.mu.Lock()
 	b := n.bucket
 	n.mu.Unlock()
@@ -148,7 +154,7 @@ func (n *Network) kept(ctx context.Context) (jetstream.KeyValue, error) {
 	}
 	b, err := n.js.KeyValue(ctx, bucketName)
 	if err != nil {
-		return nil, keptNothing(err)
+		return nil, keepsNothingError(err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

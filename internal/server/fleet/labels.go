@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// Labels are what is said of a daemon, by name.
+// Labels describe a daemon, by name.
 type Labels map[string]string
 
-// Own are the labels that each daemon has by itself: nobody gives it these.
+// Own are the labels that each daemon sets itself. Users cannot set them.
 var Own = []string{"name", "host", "image", "version"}
 
 // Limits of labels.
@@ -26,7 +26,7 @@ const (
 
 var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,62}$`)
 
-// Add adds a label as it is written: NAME=VALUE.
+// Add adds a label from its text: NAME=VALUE.
 func (l Labels) Add(text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	switch {
@@ -46,7 +46,7 @@ func (l Labels) Add(text string) error {
 	return nil
 }
 
-// String is the labels as they are written, by name, with commas between.
+// String returns the labels as text, by name, with commas between.
 func (l Labels) String() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -62,8 +62,9 @@ func plain(s string) bool {
 	})
 }
 
-// tidied is a text as the value of a label: what may not be in one is replaced.
-func tidied(s string) string {
+// cleanLabel returns a text as a label's value: characters that a label must not
+// have are replaced.
+func cleanLabel(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !plain(string(r)) {
 			return '_'
@@ -86,8 +87,9 @@ type term struct {
 	is      bool // or is not
 }
 
-// ParseWhere reads conditions with commas between, all of which are to be met: NAME=PATTERN, with * ? [a-z] in the
-// pattern, and NAME!=PATTERN, which a daemon without the label meets.
+// ParseWhere parses conditions with commas between them, all of which must hold:
+// NAME=PATTERN, with * ? [a-z] in the pattern, and NAME!=PATTERN, which also
+// holds for a daemon without the label.
 func ParseWhere(text string) (w Where, err error) {
 	if w.text = text; text == "" {
 		return w, nil
@@ -109,14 +111,14 @@ func ParseWhere(text string) (w Where, err error) {
 	return w, nil
 }
 
-// String is what ParseWhere has read.
+// String returns the text that ParseWhere has parsed.
 func (w Where) String() string { return w.text }
 
 // Match reports whether a daemon with these labels is chosen.
 func (w Where) Match(l Labels) bool {
 	for _, t := range w.terms {
 		value, ok := l[t.name]
-		// A pattern's * is to match what has slashes, too.
+		// A pattern's * also matches slashes.
 		fits, _ := path.Match(strings.ReplaceAll(t.pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00"))
 		if (ok && fits) != t.is {
 			return false
@@ -125,12 +127,12 @@ func (w Where) Match(l Labels) bool {
 	return true
 }
 
-// maxText bounds a text that a peer says, in bytes.
+// maxText bounds a peer's text, in bytes.
 const maxText = 1 << 10
 
-// Plain is a text of a peer as a part of one line: without newlines and what moves a terminal's cursor, and not longer than that of
-// an error is.
-func Plain(s string) string {
+// plainText returns a peer's text as a part of one line: without newlines and
+// control characters, and no longer than the text of an error.
+func plainText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':

@@ -85,7 +85,7 @@ func TestOtherVersion(t *testing.T) {
 			if _, err := n.Dial(ctx, d, minWindow); !errors.Is(err, ErrOther) || !strings.Contains(err.Error(), "vm9 speaks "+version) {
 				t.Errorf("version %q: %v", version, err)
 			}
-		} else if !d.ours() {
+		} else if !d.compatible() {
 			t.Errorf("version %q is not ours", version)
 		}
 	}

@@ -14,18 +14,19 @@ import (
 // hello is the body of a request for a connection.
 type hello struct {
 	Version int    `json:"version"`
-	From    string `json:"from"`   // subject for what the daemon sends
-	Window  int    `json:"window"` // bytes that the client takes at a time
-	Who     string `json:"who"`    // as it says itself
+	From    string `json:"from"`   // subject for the daemon's data
+	Window  int    `json:"window"` // the client's receive window in bytes
+	Who     string `json:"who"`    // as the client gives it
 }
 
-// welcome is the answer to it.
+// welcome is the answer to a hello.
 type welcome struct {
-	To    string `json:"to"` // subject for what the client sends
+	To    string `json:"to"` // subject for the client's data
 	Error string `json:"error,omitempty"`
 }
 
-// ErrOther is wrapped by errors of Dial to a daemon of another age.
+// ErrOther is wrapped by errors of Dial to a daemon with an incompatible
+// version.
 var ErrOther = errors.New("another version of the fleet's protocol")
 
 // address is a subject.
@@ -37,11 +38,12 @@ func (address) Network() string { return "nats" }
 // String implements net.Addr.
 func (a address) String() string { return string(a) }
 
-// link makes a connection whose other end listens at a subject, and ours at another, to which it subscribes.
+// link creates a connection whose other end listens at a subject, and which
+// listens at a subject of its own.
 func (n *Network) link(local, remote string, e ends) (c *Conn, err error) {
 	var sub *nats.Subscription
 	c = newConn(e, func(p []byte) {
-		// What cannot be sent is lost, and sent again.
+		// A packet that cannot be published is lost, and is sent again.
 		_ = n.nc.PublishMsg(&nats.Msg{Subject: remote, Reply: local, Data: p})
 	}, func() {
 		_ = sub.Unsubscribe()
@@ -51,7 +53,7 @@ func (n *Network) link(local, remote string, e ends) (c *Conn, err error) {
 	})
 	sub, err = n.nc.Subscribe(local, func(m *nats.Msg) {
 		if len(m.Data) == 0 && m.Header.Get("Status") == noResponders {
-			c.missing()
+			c.noteMissing()
 			return
 		}
 		c.receive(m.Data)
@@ -66,16 +68,17 @@ func (n *Network) link(local, remote string, e ends) (c *Conn, err error) {
 	return c, nil
 }
 
-// noResponders is the status of the message that comes back when nobody listens (NATS' protocol, HMSG 503).
+// noResponders is the status of the message that comes back when a subject has
+// no listener (NATS' protocol, HMSG 503).
 const noResponders = "503"
 
-// Dial connects to a daemon; window is how many bytes of it may be on their way here.
+// Dial connects to a daemon; window is how many of its bytes may be in flight.
 func (n *Network) Dial(ctx context.Context, d Daemon, window int) (*Conn, error) {
-	if !d.ours() {
+	if !d.compatible() {
 		return nil, fmt.Errorf("%w: %s speaks %s, and we %s: use the guestprobe that came with its guestprobed", ErrOther, d.Name, d.Speaks, serviceVersion)
 	}
 	inbox := n.nc.NewInbox()
-	window = bounded(window)
+	window = clampWindow(window)
 	host, _ := os.Hostname()
 	body, err := json.Marshal(hello{Version: packetVersion, From: inbox, Window: window, Who: fmt.Sprintf("pid %d on %s", os.Getpid(), host)})
 	if err != nil {
@@ -98,7 +101,7 @@ func (n *Network) Dial(ctx context.Context, d Daemon, window int) (*Conn, error)
 		return nil, fmt.Errorf("%s: not the answer of a daemon: %w", d.Name, err)
 	}
 	if w.Error != "" {
-		return nil, fmt.Errorf("%s: %s", d.Name, Plain(w.Error))
+		return nil, fmt.Errorf("%s: %s", d.Name, plainText(w.Error))
 	}
 	if !strings.HasPrefix(w.To, prefix+"."+d.ID+".") || !subject(w.To) {
 		return nil, fmt.Errorf("%s: not the answer of a daemon: it listens at %q", d.Name, w.To)

@@ -15,19 +15,21 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// prefix is what all subjects of ours begin with, and the name of the service.
+// prefix is the beginning of all our subjects, and the name of the service.
 const prefix = "guestprobe"
 
-// connectEnd is the end of the subject that a daemon takes connections at.
+// connectEnd is the end of the subject at which a daemon accepts connections.
 const connectEnd = "connect"
 
-// serviceVersion is that of what a daemon says to the fleet; a higher first number is something else.
+// serviceVersion is the version of a daemon's messages to the fleet. Another
+// first number is an incompatible protocol.
 const serviceVersion = "1.0.0"
 
 // maxWaiting bounds how many connections wait to be accepted.
 const maxWaiting = 64
 
-// Member is a daemon in the fleet. It is a listener of the connections that come over the fleet.
+// Member is a daemon in the fleet. It is a listener for connections over the
+// fleet.
 type Member struct {
 	n          *Network
 	svc        micro.Service
@@ -48,7 +50,7 @@ func (n *Network) Join(l Labels) (*Member, error) {
 	meta := maps.Clone(l)
 	for _, name := range Own {
 		if meta[name] != "" {
-			meta[name] = tidied(meta[name])
+			meta[name] = cleanLabel(meta[name])
 		}
 	}
 	m.labels = meta
@@ -77,7 +79,7 @@ func (m *Member) connect(r micro.Request) {
 	_ = r.RespondJSON(welcome{To: to, Error: why}) // a client that is gone has no connection
 }
 
-// admit makes a connection for who asks, or says why not.
+// admit creates a connection for a client, or returns why not.
 func (m *Member) admit(body []byte) (to, why string) {
 	var h hello
 	if len(body) > 4<<10 || json.Unmarshal(body, &h) != nil {
@@ -86,7 +88,7 @@ func (m *Member) admit(body []byte) (to, why string) {
 	if h.Version != packetVersion {
 		return "", fmt.Sprintf("connections of version %d are not known here, only of %d", h.Version, packetVersion)
 	}
-	// Whoever asks cannot have us write anywhere else than to an inbox.
+	// A client must not be able to make us write to anything but an inbox.
 	if !strings.HasPrefix(h.From, nats.InboxPrefix) || !subject(h.From) {
 		return "", "the subject is no inbox"
 	}
@@ -99,7 +101,7 @@ func (m *Member) admit(body []byte) (to, why string) {
 		return "", "too many connections wait to be served"
 	}
 	at := prefix + "." + m.id + "." + nuid.Next()
-	c, err := m.n.link(at, h.From, ends{local: address(at), remote: address(tidied(h.Who)), window: maxWindow, told: minWindow, limit: uint64(bounded(h.Window))})
+	c, err := m.n.link(at, h.From, ends{local: address(at), remote: address(cleanLabel(h.Who)), window: maxWindow, told: minWindow, limit: uint64(clampWindow(h.Window))})
 	if err != nil {
 		return "", err.Error()
 	}
@@ -117,7 +119,8 @@ func (m *Member) Accept() (net.Conn, error) {
 	}
 }
 
-// Close leaves the fleet: nobody finds the daemon any more, and no connection is taken. Those there are go on.
+// Close leaves the fleet: the daemon can no longer be found, and accepts no
+// connection. Existing connections continue.
 func (m *Member) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,21 +138,22 @@ func (m *Member) Close() error {
 // Meant reports whether a condition chooses this daemon.
 func (m *Member) Meant(w Where) bool { return w.Match(m.labels) }
 
-// Name is what the daemon is called in the fleet.
+// Name returns the daemon's name in the fleet.
 func (m *Member) Name() string { return m.labels["name"] }
 
-// ID is what no other run of a daemon has.
+// ID returns an ID that no other run of a daemon has.
 func (m *Member) ID() string { return m.id }
 
-// State is what a daemon says of itself now.
+// State is a daemon's description of its present state.
 type State struct {
 	Unkept *Unkept `json:"unkept,omitempty"`
 }
 
 func (m *Member) state() State { return State{m.Unkept()} }
 
-// Published waits until all that publishers were given is kept by a server, or until ctx ends.
-func (m *Member) Published(ctx context.Context) {
+// AwaitPublished waits until a server has stored everything that publishers were
+// given, or until ctx ends.
+func (m *Member) AwaitPublished(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		m.publishing.Wait()

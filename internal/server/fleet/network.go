@@ -23,16 +23,17 @@ import (
 	"github.com/guestprobe/guestprobe/guest/files"
 )
 
-// Address says where the fleet meets, and who we are there.
+// Address is the fleet's servers and our credentials there.
 type Address struct {
 	URL   string // nats:// or tls://, several with commas between: servers of one cluster
 	Creds string // file of credentials
-	CA    string // file of certificates that the servers' are signed by; "": the system's
+	CA    string // file of certificates that sign the servers' ones; "": the system's
 	Cert  string // file of our certificate
 	Key   string // and of its key
 }
 
-// Flags declares the flags of what is not the URL, whose names begin with prefix.
+// Flags declares the flags for everything except the URL. Their names begin with
+// prefix.
 func (a *Address) Flags(f *pflag.FlagSet, prefix string) {
 	f.StringVar(&a.Creds, prefix+"creds", a.Creds, "credentials for the fleet's server: a `file` of NATS', or of 'guestprobe fleet serve'")
 	f.StringVar(&a.CA, prefix+"ca", a.CA, "`file` of the certificates that the fleet's server must be signed by (default: the system's)")
@@ -40,7 +41,7 @@ func (a *Address) Flags(f *pflag.FlagSet, prefix string) {
 	f.StringVar(&a.Key, prefix+"key", a.Key, "`file` of that certificate's key")
 }
 
-// Files are those that are read at each connection.
+// Files returns the files that are read at each connection.
 func (a Address) Files() []string {
 	return slices.DeleteFunc([]string{a.Creds, a.CA, a.Cert, a.Key}, func(f string) bool { return f == "" })
 }
@@ -57,8 +58,8 @@ func (e *FileError) Error() string { return "--fleet-" + e.Flag + ": " + e.Err.E
 // Unwrap returns the cause.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// CheckFiles reads the files that connections are made with, and returns a FileError for the first that no connection can be
-// made with.
+// CheckFiles reads the files that connections need, and returns a FileError for
+// the first invalid one.
 func (a Address) CheckFiles() error {
 	if a.Creds != "" {
 		if _, err := credentials(a.Creds); err != nil {
@@ -91,16 +92,16 @@ func (a Address) CheckFiles() error {
 	return nil
 }
 
-// schemes are those of servers' URLs.
+// schemes are the schemes of servers' URLs.
 var schemes = []string{"nats", "tls", "ws", "wss"}
 
-// Check refuses what is no address.
+// Check rejects an invalid address.
 func (a Address) Check() error {
 	for part := range strings.SplitSeq(a.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(part))
 		switch {
 		case err != nil:
-			return errors.New("not a URL as nats://HOST:PORT") // what is in it may be secret
+			return errors.New("not a URL as nats://HOST:PORT") // the text may contain a secret
 		case u.Host == "" || u.Path != "" && u.Path != "/" || !slices.Contains(schemes, u.Scheme):
 			return fmt.Errorf("%q: not a URL as nats://HOST:PORT", u.Redacted())
 		}
@@ -111,7 +112,7 @@ func (a Address) Check() error {
 	return nil
 }
 
-// Redacted is the URL without passwords.
+// Redacted returns the URL without passwords.
 func (a Address) Redacted() string {
 	var out []string
 	for part := range strings.SplitSeq(a.URL, ",") {
@@ -122,23 +123,25 @@ func (a Address) Redacted() string {
 	return strings.Join(out, ",")
 }
 
-// Wrapped by errors of Connect: nobody is there; a server is, and takes other credentials; or it is not trusted.
+// Wrapped by errors of Connect: no server answers, the server rejects the
+// credentials, or the server is not trusted.
 var (
 	ErrNoServer  = errors.New("the fleet's server does not answer")
 	ErrRefused   = errors.New("the fleet's server refuses these credentials")
 	ErrUntrusted = errors.New("the fleet's server is not trusted")
 )
 
-// Network is the fleet as one process reaches it. Its methods may be called from several goroutines.
+// Network is a process's access to the fleet. Its methods may be called from
+// several goroutines.
 type Network struct {
 	nc     *nats.Conn
 	addr   Address
 	mu     sync.Mutex
 	conns  map[*Conn]struct{}
 	js     jetstream.JetStream
-	bucket jetstream.KeyValue // once it was found
+	bucket jetstream.KeyValue // set once it was found
 	log    *slog.Logger
-	other  atomic.Int64    // messages that were read and are of other versions, or make no sense
+	other  atomic.Int64    // messages of other versions, and invalid ones
 	life   context.Context // ends with Close
 	end    context.CancelFunc
 }
@@ -147,11 +150,12 @@ type Network struct {
 const (
 	connectTime   = 5 * time.Second
 	reconnectTime = 250 * time.Millisecond // between two tries, and up to as much more at random
-	pingTime      = 20 * time.Second       // between questions whether the server is there, two of which may fail
+	pingTime      = 20 * time.Second       // between pings to the server, two of which may fail
 )
 
-// Connect connects to a server of the fleet. With stay it goes on to try when there is none, and is there
-// whenever one is. Log gets what happens to the connection later; nil: nobody does.
+// Connect connects to a server of the fleet. With stay it keeps trying when no
+// server answers, and connects as soon as one does. log, which may be nil, gets
+// the later changes of the connection.
 func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.Logger) (*Network, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -159,7 +163,7 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 	if err := a.CheckFiles(); err != nil {
 		return nil, err
 	}
-	why := "" // the last try has failed so; of several like it the first one is told. NATS calls one handler at a time
+	why := "" // why the last try failed; repeated errors are logged once. NATS calls one handler at a time
 	opts := []nats.Option{
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			if text := err.Error(); text != why {
@@ -185,7 +189,7 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet: connection", "err", err) }),
 		nats.SetCustomDialer(dialer{ctx}),
 	}
-	if stay { // its administrator may let us in again
+	if stay { // its administrator may admit us again
 		opts = append(opts, nats.IgnoreAuthErrorAbort())
 	}
 	if a.Creds != "" {
@@ -206,7 +210,7 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("%w: %s: %w", notConnected(err), a.Redacted(), err)
+		return nil, fmt.Errorf("%w: %s: %w", connectError(err), a.Redacted(), err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -218,8 +222,8 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 	return n, nil
 }
 
-// notConnected is the kind of an error of nats.Connect.
-func notConnected(err error) error {
+// connectError classifies an error of nats.Connect.
+func connectError(err error) error {
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
@@ -230,13 +234,14 @@ func notConnected(err error) error {
 	return ErrNoServer
 }
 
-// Others is how many messages Snapshots and Events have left out until now, because they are of another version or make no sense.
-func (n *Network) Others() int64 { return n.other.Load() }
+// ForeignMessages returns how many messages Snapshots and Events have skipped so
+// far, because they are of another version or invalid.
+func (n *Network) ForeignMessages() int64 { return n.other.Load() }
 
-// Connected reports whether there is a server now.
+// Connected reports whether a server is connected now.
 func (n *Network) Connected() bool { return n.nc.IsConnected() }
 
-// User is who 'guestprobe fleet serve' knows, with a password.
+// User is the user of 'guestprobe fleet serve', who has a password.
 const User = "guestprobe"
 
 // maxPassword bounds a file of a password, in bytes.
@@ -245,7 +250,8 @@ const maxPassword = 256
 // maxCredentials bounds a file of credentials or certificates, in bytes.
 const maxCredentials = 1 << 20
 
-// Password returns the password that a file has. The server and its clients read it by the same rules.
+// Password returns the password in a file. The server and its clients read it by
+// the same rules.
 func Password(path string) (string, error) {
 	b, err := readOwn(path)
 	if err != nil {
@@ -261,16 +267,18 @@ func Password(path string) (string, error) {
 	return pass, nil
 }
 
-// readOwn reads a file of credentials that nobody but its owner, root and we can have written.
+// readOwn reads a file of credentials that only its owner, root and we can have
+// written.
 func readOwn(path string) ([]byte, error) {
-	if err := files.Trusted(path); err != nil {
+	if err := files.CheckTrusted(path); err != nil {
 		return nil, err
 	}
 	return files.Read(path, maxCredentials)
 }
 
-// credentials are of a file of NATS' credentials, or of User's password. Either is read again for each connection: it may have been
-// renewed.
+// credentials returns the credentials in a file of NATS' credentials, or with
+// User's password. The file is read again for each connection, because it may
+// have been renewed.
 func credentials(path string) (nats.Option, error) {
 	b, err := readOwn(path)
 	if err != nil {
@@ -283,7 +291,7 @@ func credentials(path string) (nats.Option, error) {
 		return nil, err
 	}
 	return nats.UserInfoHandler(func() (string, string) {
-		pass, _ := Password(path) // the server refuses an empty one
+		pass, _ := Password(path) // the server rejects an empty one
 		return User, pass
 	}), nil
 }
@@ -300,7 +308,8 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 // closeTime is how long Close waits for the other ends of connections.
 const closeTime = 2 * time.Second
 
-// Close tells the other ends of all connections that they are closed, and goes.
+// Close tells the other ends of all connections that they are closed, and
+// disconnects.
 func (n *Network) Close() {
 	n.end()
 	n.mu.Lock()

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Order brings what several send into the order of its times, as far as it comes in time: what has a later time is held
-// back until all others are known to be behind it, or for a while. Its methods may be called from several goroutines.
+// Order sorts values of several senders by time, as far as they arrive in time.
+// A value is held back until all other senders are known to be past its time, or
+// for at most settle. Its methods may be called from several goroutines.
 type Order[T any] struct {
 	settle time.Duration
 	emit   func(v T, late bool) error
@@ -17,15 +18,15 @@ type Order[T any] struct {
 	mu    sync.Mutex
 	held  heldItems[T]
 	bytes int              // of held
-	heard map[string]int64 // by sender, of those that have not ended: its last time
+	heard map[string]int64 // last time of each sender that has not ended
 	seq   uint64
-	last  int64 // of what was given to emit
+	last  int64 // of the values given to emit
 	late  uint64
 	err   error
 	timer *time.Timer
 }
 
-// maxHeld and maxHeldBytes bound what is held back.
+// maxHeld and maxHeldBytes bound the values that are held back.
 const (
 	maxHeld      = 1 << 16
 	maxHeldBytes = 64 << 20
@@ -65,14 +66,15 @@ func (h *heldItems[T]) Pop() any {
 	return x
 }
 
-// NewOrder returns an order that gives to emit, which is called by one goroutine at a time, and whose error is returned by
-// all that follows. Settle is how long something is held back at most.
+// NewOrder returns an order that passes values to emit. emit is called by one
+// goroutine at a time, and its error is returned by all later calls. settle is
+// how long a value is held back at most.
 func NewOrder[T any](settle time.Duration, emit func(v T, late bool) error) *Order[T] {
 	return &Order[T]{settle: settle, emit: emit, heard: map[string]int64{}, last: math.MinInt64}
 }
 
-// Sized has what is held back bounded in bytes as well.
-func (o *Order[T]) Sized(size func(v T) int) *Order[T] {
+// LimitBytes also bounds the values that are held back in bytes.
+func (o *Order[T]) LimitBytes(size func(v T) int) *Order[T] {
 	o.size = size
 	return o
 }
@@ -85,15 +87,16 @@ func (o *Order[T]) bytesOf(v T) int {
 	return o.size(v)
 }
 
-// Begin says that there will be a sender: all is held back until it has said its first time, or has ended.
+// Begin announces a sender: everything is held back until it has sent its first
+// time, or has ended.
 func (o *Order[T]) Begin(sender string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.heard[sender] = math.MinInt64
 }
 
-// Heard says that nothing earlier than that comes from a sender any more.
-func (o *Order[T]) Heard(sender string, at int64) error {
+// Advance says that a sender will not send anything earlier than that.
+func (o *Order[T]) Advance(sender string, at int64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if was, ok := o.heard[sender]; ok {
@@ -102,7 +105,8 @@ func (o *Order[T]) Heard(sender string, at int64) error {
 	return o.give()
 }
 
-// Put takes what a sender has sent, of a time in nanoseconds on a clock that all have.
+// Put adds a sender's value, with a time in nanoseconds on a clock that all
+// senders share.
 func (o *Order[T]) Put(sender string, at int64, v T) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -115,14 +119,15 @@ func (o *Order[T]) Put(sender string, at int64, v T) error {
 	return o.give()
 }
 
-// Last is the last time of what a sender has sent, for what comes behind that and has no time of its own.
-func (o *Order[T]) Last(sender string) int64 {
+// LastTime returns the last time that a sender has sent, for a following value
+// that has no time of its own.
+func (o *Order[T]) LastTime(sender string) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.heard[sender]
 }
 
-// End says that a sender sends nothing any more.
+// End says that a sender sends nothing more.
 func (o *Order[T]) End(sender string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -130,7 +135,7 @@ func (o *Order[T]) End(sender string) error {
 	return o.give()
 }
 
-// give gives what needs not be held back. The caller has mu.
+// give emits the values that need not be held back. The caller has mu.
 func (o *Order[T]) give() error {
 	known := int64(math.MaxInt64)
 	for _, t := range o.heard {
@@ -144,7 +149,7 @@ func (o *Order[T]) give() error {
 					o.mu.Lock()
 					defer o.mu.Unlock()
 					o.timer = nil
-					_ = o.give() // who comes next learns of it
+					_ = o.give() // the next caller gets the error
 				})
 			}
 			break
@@ -161,7 +166,8 @@ func (o *Order[T]) give() error {
 	return o.err
 }
 
-// Close gives all that is held, and returns how much came behind something later.
+// Close emits all held values, and returns how many came after a value with a
+// later time.
 func (o *Order[T]) Close() (late uint64, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -37,9 +37,9 @@ func TestOrder(t *testing.T) {
 		_ = o.Put("a", 1, "a1")
 		time.Sleep(time.Minute) // b and c have not begun
 		want()
-		_ = o.Heard("b", 2)
+		_ = o.Advance("b", 2)
 		want()
-		_ = o.Heard("c", 2)
+		_ = o.Advance("c", 2)
 		want("a1 false")
 		_ = o.Put("a", 10, "a10")
 		_ = o.Put("b", 5, "b5")

@@ -17,61 +17,68 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Head is the first line of what a daemon's run of a definition publishes; records follow, a line each.
+// Head is the first line of each message that a daemon's run of a definition
+// publishes; records follow, a line each.
 type Head struct {
 	Version int       `json:"version"` // headVersion
 	Name    string    `json:"name"`    // of the definition
-	ID      string    `json:"id"`      // of it
-	Since   time.Time `json:"since"`   // of it
+	ID      string    `json:"id"`      // of the definition
+	Since   time.Time `json:"since"`   // of the definition
 	Daemon  string    `json:"daemon"`
 	Run     string    `json:"run"`   // of the daemon: its ID
-	Seq     uint64    `json:"seq"`   // 1 is the run's first message, events and maps counted apart
-	Epoch   time.Time `json:"epoch"` // what times of records are from
+	Seq     uint64    `json:"seq"`   // 1 is the run's first message; events and maps are counted separately
+	Epoch   time.Time `json:"epoch"` // the zero of the records' times
 	Time    time.Time `json:"time"`  // when this was written
-	// From and To say which of the run's events these are: From of them are before. Those that are in no message were lost on
-	// their way. Of maps both are how many there were.
+	// From and To are the numbers of the run's events in this message: From is how
+	// many came before. Events that are in no message were lost on their way. In a
+	// message of maps, both are the number of events so far.
 	From  uint64 `json:"from"`
 	To    uint64 `json:"to"`
-	Lost  uint64 `json:"lost"`            // events that the daemon has lost itself by then
-	Final bool   `json:"final,omitempty"` // nothing of the run comes after it
-	// Every is after how many seconds the run publishes its maps again, also if they have not changed; 0: an older daemon, which
-	// publishes changes alone.
+	Lost  uint64 `json:"lost"`            // events that the daemon itself has lost so far
+	Final bool   `json:"final,omitempty"` // the last message of the run
+	// Every is after how many seconds the run publishes its maps again, even if
+	// they have not changed; 0: an older daemon, which publishes only changes.
 	Every int `json:"every,omitempty"`
 
-	Kept time.Time `json:"-"`             // when the server got it, by its clock; of those that are read
+	Kept time.Time `json:"-"`             // when the server got it, by its clock; set by readers
 	End  string    `json:"end,omitempty"` // why it has ended
-	// Of maps: elements that are missing, hits of the run's probes, and those of them that no program ran on.
+	// For maps: missing elements, hits of the run's probes, and hits without a
+	// program's run.
 	Left   int    `json:"left,omitempty"`
 	Hits   uint64 `json:"hits,omitempty"`
 	Missed uint64 `json:"missed,omitempty"`
 }
 
-// staleTimes is how often Every may be over until a run that is said to run has published nothing for too long.
+// staleTimes is how many times Every may pass without a message before a run
+// counts as silent for too long.
 const staleTimes = 3
 
-// Stale reports whether a run must have published something since, if the servers keep what it publishes.
+// Stale reports whether a run should have published something since, if the
+// servers keep its messages.
 func (h *Head) Stale(now time.Time) bool {
 	return !h.Final && h.Every > 0 && now.Sub(h.Kept) > staleTimes*time.Duration(h.Every)*time.Second
 }
 
-// headVersion is that of Head; another one is something else.
+// headVersion is the version of Head; other versions are incompatible.
 const headVersion = 1
 
-// Limits of what is published.
+// Limits of publishing.
 const (
-	// maxPending bounds what waits to be published of one run, in bytes: more is lost, the oldest first.
+	// maxPending bounds the unpublished records of one run, in bytes. Beyond that
+	// the oldest are lost.
 	maxPending = 8 << 20
 	// maxMessage bounds the events of one message, in bytes.
 	maxMessage = 256 << 10
-	// pubTime is how long a server may take to say that it has a message.
+	// pubTime is how long a server may take to confirm a message.
 	pubTime = 5 * time.Second
-	// firstPause and maxPause are between two tries.
+	// firstPause and maxPause are the pauses between two tries.
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Second
 )
 
-// Publisher publishes what a daemon's run of a definition prints and counts, until the server says that it is kept. Its
-// methods do not wait for that, and may be called from several goroutines.
+// Publisher publishes the output and the counts of a daemon's run of a
+// definition, until the server confirms that it has stored them. Its methods do
+// not wait for that, and may be called from several goroutines.
 type Publisher struct {
 	n    *Network
 	like Head
@@ -79,28 +86,28 @@ type Publisher struct {
 	mu      sync.Mutex
 	waiting []chunk
 	bytes   int
-	to      uint64 // of all that was put
+	to      uint64 // number of all events so far
 	maps    *snapshot
 	closed  bool
 	wake    chan struct{} // capacity 1
 	events  uint64        // messages
 	shots   uint64
-	turn    bool // the last one was of events
+	turn    bool // the last message was of events
 
-	since   time.Time // when a message failed that no server has yet; zero: none
+	since   time.Time // when a message failed that no server has stored yet; zero: none
 	failure string    // of the last try
-	dropped uint64    // events that found no room
+	dropped uint64    // events without room
 }
 
-// Unkept is what a daemon has published and no server keeps.
+// Unkept describes published data that no server has stored.
 type Unkept struct {
 	Since   time.Time `json:"since"`   // when it began to fail
 	Error   string    `json:"error"`   // of the last try
 	Waiting int       `json:"waiting"` // bytes that wait
-	Dropped uint64    `json:"dropped"` // events that found no room to wait, since the daemon started
+	Dropped uint64    `json:"dropped"` // events without room to wait, since the daemon started
 }
 
-// Unkept returns what no server keeps of all that the daemon publishes, or nil.
+// Unkept returns the daemon's published data that no server has stored, or nil.
 func (m *Member) Unkept() *Unkept {
 	m.mu.Lock()
 	ps := slices.Collect(maps.Keys(m.publishers))
@@ -122,7 +129,7 @@ func (m *Member) Unkept() *Unkept {
 	return u
 }
 
-// chunk is what was put at a time.
+// chunk is the data of one Put.
 type chunk struct {
 	records  []byte
 	from, to uint64
@@ -135,7 +142,8 @@ type snapshot struct {
 	elements int
 }
 
-// Publish returns a publisher for a run of d in this daemon, whose times are from epoch on. Close ends it.
+// Publish returns a publisher for a run of d in this daemon. Times of its
+// records are relative to epoch. Close ends it.
 func (m *Member) Publish(d Definition, daemon string, epoch time.Time) *Publisher {
 	p := &Publisher{
 		n:    m.n,
@@ -154,13 +162,13 @@ func (m *Member) Publish(d Definition, daemon string, epoch time.Time) *Publishe
 	return p
 }
 
-// publish publishes a message, and returns nil when a server keeps it.
+// publish publishes a message, and returns nil when a server has stored it.
 func (n *Network) publish(ctx context.Context, subject, id string, data []byte) error {
 	_, err := n.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	return err
 }
 
-// kick has the goroutine look. The caller has mu.
+// kick wakes the goroutine. The caller has mu.
 func (p *Publisher) kick() {
 	select {
 	case p.wake <- struct{}{}:
@@ -168,7 +176,7 @@ func (p *Publisher) kick() {
 	}
 }
 
-// Put publishes records, behind which the run has had so many events.
+// Put publishes records. to is the number of the run's events including them.
 func (p *Publisher) Put(records []byte, to uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +188,7 @@ func (p *Publisher) Put(records []byte, to uint64) {
 	for p.bytes > maxPending && len(p.waiting) > 1 {
 		p.bytes -= len(p.waiting[0].records)
 		p.dropped += p.waiting[0].to - p.waiting[0].from
-		p.waiting = p.waiting[1:] // the numbers of the next ones say so
+		p.waiting = p.waiting[1:] // the numbers of the next messages show it
 	}
 	p.kick()
 }
@@ -188,16 +196,17 @@ func (p *Publisher) Put(records []byte, to uint64) {
 // Maps are maps at a moment.
 type Maps struct {
 	Records  []byte
-	Elements int    // so many are in it
-	Left     int    // and so many are not, because they are too many
-	Lost     uint64 // events that the daemon has lost by then
+	Elements int    // how many elements Records has
+	Left     int    // how many are left out, because there are too many
+	Lost     uint64 // events that the daemon has lost so far
 	Hits     uint64 // of the run's probes
 	Missed   uint64 // of these: no program ran
-	End      string // why the run has ended; "": it has not
+	End      string // why the run has ended; "": it still runs
 	Every    int    // seconds until the next ones at the latest
 }
 
-// Snapshot publishes maps in the place of older ones. Those with an End are the last thing that a run publishes.
+// Snapshot publishes maps, which replace older ones. Maps with an End are the
+// last message of a run.
 func (p *Publisher) Snapshot(m Maps) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,10 +220,11 @@ func (p *Publisher) Snapshot(m Maps) {
 	p.kick()
 }
 
-// errMessage is for what no server takes at all.
+// errMessage: no server accepts such a message.
 var errMessage = errors.New("the message is too long for the fleet's server")
 
-// run publishes one message after the other: those of one run stay in order.
+// run publishes one message after the other, so the messages of one run stay in
+// order.
 func (p *Publisher) run() {
 	for p.n.life.Err() == nil {
 		p.mu.Lock()
@@ -235,15 +245,16 @@ func (p *Publisher) run() {
 	}
 }
 
-// room is how long a message may be, in bytes.
+// room returns how long a message may be, in bytes.
 func (n *Network) room() int {
 	if limit := n.nc.MaxPayload(); limit > 0 {
 		return int(limit) - 4<<10 // headers
 	}
-	return 1 << 20 // there was no server yet
+	return 1 << 20 // not connected to a server yet
 }
 
-// next takes what is to be published now: events and maps in turn, but the last maps behind all events. The caller has mu.
+// next takes the next message to publish: events and maps alternate, but the
+// last maps come after all events. The caller has mu.
 func (p *Publisher) next(room int) (subject, id string, data []byte) {
 	if len(p.waiting) > 0 && (p.maps == nil || p.maps.head.Final || !p.turn) {
 		h := p.like
@@ -273,7 +284,7 @@ func (p *Publisher) next(room int) (subject, id string, data []byte) {
 	return "", "", nil
 }
 
-// message is a head and records as bytes.
+// message encodes a head and records.
 func message(h Head, records []byte, pack bool) []byte {
 	b, err := json.Marshal(h)
 	if err != nil {
@@ -285,7 +296,7 @@ func message(h Head, records []byte, pack bool) []byte {
 	}
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
-	_, _ = z.Write(b) // a buffer takes all
+	_, _ = z.Write(b) // a buffer accepts everything
 	_ = z.Close()
 	return out.Bytes()
 }
@@ -295,7 +306,7 @@ const (
 	maxMaps = 64 << 20
 	// maxHead bounds its first line.
 	maxHead = 16 << 10
-	// maxCount bounds the events of a run: what is above it is no number of events.
+	// maxCount bounds the events of a run: a larger number is invalid.
 	maxCount = 1 << 62
 	// maxEvery bounds Head.Every, a day in seconds.
 	maxEvery = 24 * 3600
@@ -325,18 +336,18 @@ func unpack(b []byte) (h Head, records []byte, err error) {
 	if h.Version != headVersion || h.To < h.From || h.To > maxCount || !serviceID.MatchString(h.Run) || !serviceID.MatchString(h.ID) || h.Daemon == "" || h.Left < 0 || h.Every < 0 || h.Every > maxEvery {
 		return h, nil, errors.New("not what a daemon of the fleet publishes")
 	}
-	// What a peer says is a part of lines.
-	h.Daemon, h.Name, h.End = tidied(h.Daemon), tidied(h.Name), Plain(h.End)
+	// A peer's text must be safe to print in one line.
+	h.Daemon, h.Name, h.End = cleanLabel(h.Daemon), cleanLabel(h.Name), plainText(h.End)
 	return h, records, nil
 }
 
-// deliver publishes a message as often as it takes.
+// deliver publishes a message, and retries until it succeeds.
 func (p *Publisher) deliver(subject, id string, data []byte) {
 	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if room := p.n.room(); len(data) > room && p.n.Connected() {
 			p.n.log.Error("fleet: a message is not published", "err", errMessage, "id", id, "bytes", len(data), "most", room)
-			return // the numbers of what follows say that it is missing
+			return // the numbers of later messages show that it is missing
 		}
 		ctx, cancel := context.WithTimeout(p.n.life, pubTime)
 		err := p.n.publish(ctx, subject, id, data)
@@ -350,8 +361,8 @@ func (p *Publisher) deliver(subject, id string, data []byte) {
 	}
 }
 
-// outcome notes how a try to publish has ended, and reports whether a server has the message. The first failure and the end of
-// failures are in the log.
+// outcome records the result of a try to publish, and reports whether a server
+// has stored the message. The first failure and the end of failures are logged.
 func (p *Publisher) outcome(began time.Time, err error) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -362,7 +373,7 @@ func (p *Publisher) outcome(began time.Time, err error) (kept bool) {
 		p.since, p.failure = time.Time{}, ""
 	case p.n.life.Err() != nil:
 	default:
-		p.failure = Plain(err.Error())
+		p.failure = plainText(err.Error())
 		if p.since.IsZero() {
 			p.since = began
 			p.n.log.Warn("fleet: records are not kept: no server has taken them; they are tried again, and wait in up to 8 MiB", "name", p.like.Name, "err", err)

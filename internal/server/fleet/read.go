@@ -10,48 +10,51 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// AllDefinitions is the ID of none: of what all have published.
+// AllDefinitions stands for all definitions' IDs.
 const AllDefinitions = "*"
 
-// malformed is returned by the functions that Snapshots and Events call for records that make no sense: the message is counted as
-// one of Others, and the next one is read.
+// malformed is returned by the functions that Snapshots and Events call, for
+// invalid records: the message is counted in ForeignMessages, and the next one
+// is read.
 var malformed = errors.New("records that make no sense")
 
-// Snapshots calls each with the last maps of each run of a definition: what is published while it reads may come, too, and a
-// run's maps twice, of which those with the higher Seq count.
+// Snapshots calls each with the last maps of each run of a definition. Maps that
+// are published during the call may be included. A run's maps may come twice;
+// the ones with the higher Seq count.
 func (n *Network) Snapshots(ctx context.Context, def string, each func(Head, []byte) error) error {
 	return n.read(ctx, mapsStream, mapsSubject(def, "*"), each)
 }
 
-// Events calls each with what runs of a definition have published, as far as it is kept, each message once.
+// Events calls each with the kept messages that runs of a definition have
+// published, each message once.
 func (n *Network) Events(ctx context.Context, def string, each func(Head, []byte) error) error {
 	last := map[string]uint64{}
 	return n.read(ctx, eventsStream, eventsSubject(def, "*"), func(h Head, records []byte) error {
 		run := h.ID + "." + h.Run
 		if h.Seq <= last[run] {
-			return nil // it came again, so late that the server did not know it any more
+			return nil // a duplicate, so late that the server did not recognize it
 		}
 		last[run] = h.Seq
 		return each(h, records)
 	})
 }
 
-// quiet is how long nothing may come until it is asked whether there is anything.
+// quiet is how long to wait for a message before asking whether there are more.
 const quiet = 2 * time.Second
 
-// errStuck is for a server that sends nothing of what it has.
+// errStuck: a server does not send the messages that it has.
 var errStuck = fmt.Errorf("nothing has come for %v", changeTime)
 
-// read calls each with what a stream has at a subject.
+// read calls each with the messages that a stream has at a subject.
 func (n *Network) read(ctx context.Context, stream, subject string, each func(Head, []byte) error) error {
 	fail := func(err error) error {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("read what the fleet has published: %w", keptNothing(err))
+		return fmt.Errorf("read what the fleet has published: %w", keepsNothingError(err))
 	}
-	end := uint64(0) // what comes behind it is not waited for
-	c, err := again(ctx, readTime, func(ctx context.Context) (jetstream.Consumer, error) {
+	end := uint64(0) // later messages are not waited for
+	c, err := retry(ctx, readTime, func(ctx context.Context) (jetstream.Consumer, error) {
 		s, err := n.js.Stream(ctx, stream)
 		if err != nil {
 			return nil, err
@@ -78,7 +81,7 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 		case err != nil && ctx.Err() != nil:
 			return fail(err)
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-			// What was pending may have been taken out of the stream meanwhile.
+			// Pending messages may have been removed from the stream since.
 			ask, cancel := context.WithTimeout(ctx, askTime)
 			i, err := c.Info(ask)
 			cancel()

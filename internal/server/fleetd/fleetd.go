@@ -54,7 +54,7 @@ func Program() command.Program {
 // Times of the server.
 const (
 	readyTime = 30 * time.Second // to begin
-	// writeTime is how long a client may not read of what waits for it.
+	// writeTime is how long a client may leave waiting data unread.
 	writeTime = 30 * time.Second
 )
 
@@ -88,7 +88,7 @@ func options(o fleet.Serve) (*server.Options, error) {
 	if err := os.MkdirAll(o.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("--store: %w", err)
 	}
-	if err := files.Trusted(o.Store); err != nil {
+	if err := files.CheckTrusted(o.Store); err != nil {
 		return nil, fmt.Errorf("--store: %w", err)
 	}
 	pass, err := password(o.Password)
@@ -98,7 +98,7 @@ func options(o fleet.Serve) (*server.Options, error) {
 	so.CustomClientAuthentication = knows(pass)
 	if o.Cert != "" {
 		for flag, file := range map[string]string{"tls-cert": o.Cert, "tls-key": o.Key} {
-			if err := files.Trusted(file); err != nil {
+			if err := files.CheckTrusted(file); err != nil {
 				return nil, fmt.Errorf("--%s: %w", flag, err)
 			}
 		}
@@ -111,7 +111,7 @@ func options(o fleet.Serve) (*server.Options, error) {
 	return so, nil
 }
 
-// knows lets those in who know the password.
+// knows authenticates clients that know the password.
 type knows string
 
 // Check implements server.Authentication.
@@ -120,7 +120,7 @@ func (k knows) Check(c server.ClientAuthentication) bool {
 	return o.Username == fleet.User && subtle.ConstantTimeCompare([]byte(o.Password), []byte(k)) == 1
 }
 
-// password reads the password of a file, or makes both.
+// password reads the password from a file, or creates both.
 func password(path string) (string, error) {
 	pass, err := fleet.Password(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,12 +185,14 @@ const (
 	brokenTime = time.Minute
 	// maxFailures is how often it is started again in a row.
 	maxFailures = 5
-	// enoughRoom is what must be free in the store before the server starts again, in bytes.
+	// enoughRoom is how many bytes must be free in the store before the server
+	// starts again.
 	enoughRoom = 16 << 20
 )
 
-// serveOnce runs a server until ctx ends. It reports again when the server must be started again: its disk was full, so that
-// nats-server writes nothing more to a stream until it restarts, and now has room.
+// serveOnce runs a server until ctx ends. It reports again when the server must
+// be restarted: its disk was full, so nats-server does not write to a stream
+// until it restarts, and there is room again.
 func serveOnce(ctx context.Context, o fleet.Serve, so *server.Options, log *slog.Logger, begun func(*server.Server) error) (again bool, err error) {
 	s, err := server.NewServer(so.Clone())
 	if err != nil {
@@ -239,7 +241,8 @@ func serveOnce(ctx context.Context, o fleet.Serve, so *server.Options, log *slog
 	}
 }
 
-// writeError returns why a server writes nothing more to some stream, or nil.
+// writeError returns why a server does not write to some stream any more, or
+// nil.
 func writeError(s *server.Server, so *server.Options) error {
 	if so.JetStream && !s.JetStreamEnabled() {
 		return errors.New("JetStream is disabled; the server's log says why")
@@ -259,7 +262,7 @@ func room(dir string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// prepare makes the places for what is kept.
+// prepare creates the streams and buckets of the fleet.
 func prepare(ctx context.Context, s *server.Server, o fleet.Serve) error {
 	pass, err := password(o.Password)
 	if err != nil {
@@ -271,7 +274,7 @@ func prepare(ctx context.Context, s *server.Server, o fleet.Serve) error {
 	}
 	defer nc.Close()
 	err = fleet.Prepare(ctx, nc, o.Bounds)
-	if fleet.NoRoom(err) {
+	if fleet.IsNoRoom(err) {
 		free, _ := room(o.Store)
 		return fmt.Errorf("--store %s: its disk has %s free, of which the server uses three quarters; definitions take up to %s, --events-bytes %s, --maps-bytes %s. "+
 			"Free some, take another --store, or give smaller --events-bytes and --maps-bytes: %w",
@@ -283,7 +286,8 @@ func prepare(ctx context.Context, s *server.Server, o fleet.Serve) error {
 // mib writes a number of bytes for people.
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// logger gives the server's log to ours. What it says of each connection is left out.
+// logger passes the server's log to ours. It leaves out messages about single
+// connections.
 type logger struct{ *slog.Logger }
 
 // Noticef implements server.Logger.

@@ -23,8 +23,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// served are flags of a server in a new folder.
-func served(t *testing.T) fleet.Serve {
+// serveFlags are flags of a server in a new folder.
+func serveFlags(t *testing.T) fleet.Serve {
 	t.Helper()
 	dir := t.TempDir()
 	o := fleet.Serve{Listen: "127.0.0.1:0", Store: filepath.Join(dir, "store"), Password: filepath.Join(dir, "creds"), Bounds: fleet.DefaultBounds()}
@@ -35,12 +35,12 @@ func served(t *testing.T) fleet.Serve {
 // TestFullDisk: a server that can write no more says so, serves on, starts again at the same port once there is room, and keeps what
 // comes then. Until then a write fails: nats-server itself recovers only by a restart.
 func TestFullDisk(t *testing.T) {
-	o := served(t)
+	o := serveFlags(t)
 	so, err := options(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(patience.Of(t))
+	ctx, cancel := context.WithCancel(patience.Context(t))
 	defer cancel()
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
@@ -142,13 +142,13 @@ func TestFullDisk(t *testing.T) {
 
 // TestSmallDisk: a server whose disk is too small for what it is to keep names the disk, the sizes and the flags.
 func TestSmallDisk(t *testing.T) {
-	o := served(t)
+	o := serveFlags(t)
 	o.Bounds.EventsBytes = math.MaxInt64 / 8
 	so, err := options(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = serveOnce(patience.Of(t), o, so, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*server.Server) error { return nil })
+	_, err = serveOnce(patience.Context(t), o, so, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*server.Server) error { return nil })
 	if err == nil {
 		t.Fatal("it serves")
 	}
@@ -164,7 +164,7 @@ func TestPasswords(t *testing.T) {
 	for text, want := range map[string]string{
 		"secret\n": "", strings.Repeat("x", 256): "", strings.Repeat("x", 257): "the password has 257 bytes, more than 256", "\n": "the file is empty",
 	} {
-		o := served(t)
+		o := serveFlags(t)
 		if err := os.WriteFile(o.Password, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestPasswords(t *testing.T) {
 			t.Errorf("%.10q: server %v, client %v; want %q", text, err, cerr, want)
 		}
 	}
-	o := served(t)
+	o := serveFlags(t)
 	if _, err := options(o); err != nil {
 		t.Fatal(err)
 	}

@@ -15,14 +15,14 @@ const (
 	errnoENOSYS = "F-1,58" // 88
 )
 
-// openFiles is how many a debugger may have open at a time.
+// openFiles is how many files a debugger may have open at a time.
 const openFiles = 16
 
-// file reads the guest's program, the one file that there is.
+// file reads the guest's program, the only file.
 func (s *session) file(_ context.Context, b []byte) (string, error) {
 	op, args, _ := bytes.Cut(b, []byte(":"))
 	switch string(op) {
-	case "setfs": // of which process
+	case "setfs": // selects the process
 		return "F0", nil
 	case "open":
 		return s.openFile(args), nil
@@ -31,7 +31,7 @@ func (s *session) file(_ context.Context, b []byte) (string, error) {
 	case "fstat":
 		return s.statFile(args), nil
 	case "close":
-		fd, data := s.opened(args)
+		fd, data := s.findFile(args)
 		if data == nil {
 			return errnoEBADF, nil
 		}
@@ -43,8 +43,8 @@ func (s *session) file(_ context.Context, b []byte) (string, error) {
 	return "", nil
 }
 
-// opened returns an open file.
-func (s *session) opened(b []byte) (int, []byte) {
+// findFile returns an open file.
+func (s *session) findFile(b []byte) (int, []byte) {
 	n, ok := number(b)
 	if !ok || n >= openFiles {
 		return 0, nil
@@ -74,7 +74,7 @@ func (s *session) openFile(args []byte) string {
 
 func (s *session) preadFile(args []byte) string {
 	fd, rest, _ := bytes.Cut(args, []byte(","))
-	_, data := s.opened(fd)
+	_, data := s.findFile(fd)
 	var count, offset uint64
 	if data == nil || !numbers(rest, &count, &offset) {
 		return errnoEBADF
@@ -90,10 +90,10 @@ func (s *session) preadFile(args []byte) string {
 	return fmt.Sprintf("F%x;%s", n, data[:n])
 }
 
-// statFile answers with a struct stat of the protocol's: the highest byte first, 64 in all,
-// of which debuggers read the size.
+// statFile answers with a struct stat of the protocol's: 64 bytes, big-endian.
+// Debuggers read only the size.
 func (s *session) statFile(args []byte) string {
-	_, data := s.opened(args)
+	_, data := s.findFile(args)
 	if data == nil {
 		return errnoEBADF
 	}

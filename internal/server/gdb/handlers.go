@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// handlers is the table of packets, in the order in which they are tried (GDB manual, E.2 to
-// E.7).
+// handlers is the table of packets, in the order in which they are tried (GDB
+// manual, E.2 to E.7).
 var handlers = sync.OnceValue(func() []handler {
 	fixed := func(answer string) func(*session, context.Context, []byte) (string, error) {
 		return func(*session, context.Context, []byte) (string, error) { return answer, nil }
 	}
 	return []handler{
-		// Who is there, and how they talk.
-		{prefix: "qSupported", do: (*session).supported},
+		// Features and modes of the two sides.
+		{prefix: "qSupported", do: (*session).answerSupported},
 		{prefix: "QStartNoAckMode", exact: true, do: (*session).startNoAck},
 		{prefix: "qAttached", do: fixed("1")}, // quitting detaches
 		{prefix: "qHostInfo", exact: true, do: fixed("triple:" + hex.EncodeToString([]byte("x86_64-unknown-none-elf")) + ";ptrsize:8;endian:little;")},
@@ -28,7 +28,7 @@ var handlers = sync.OnceValue(func() []handler {
 
 		// Threads.
 		{prefix: "H", do: (*session).choose},
-		{prefix: "T", do: (*session).alive},
+		{prefix: "T", do: (*session).answerAlive},
 		{prefix: "qC", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) {
 			return fmt.Sprintf("QC%x", s.cpu+1), nil
 		}},
@@ -47,15 +47,15 @@ var handlers = sync.OnceValue(func() []handler {
 		{prefix: "qSearch:memory:", do: (*session).search},
 		{prefix: "qCRC:", do: (*session).checksum},
 
-		// Stopping and going on.
-		{prefix: "?", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) { return s.still() }},
+		// Stopping and resuming.
+		{prefix: "?", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) { return s.haltReason() }},
 		{prefix: "qThreadStopInfo", do: (*session).threadStop},
 		{prefix: "vCont?", exact: true, do: fixed("vCont;c;C;s;S;r")},
 		{prefix: "vCont;", do: (*session).resume},
-		{prefix: "c", do: alone("c")},
-		{prefix: "C", do: alone("C")},
-		{prefix: "s", do: alone("s")},
-		{prefix: "S", do: alone("S")},
+		{prefix: "c", do: legacyAction("c")},
+		{prefix: "C", do: legacyAction("C")},
+		{prefix: "s", do: legacyAction("s")},
+		{prefix: "S", do: legacyAction("S")},
 		{prefix: "Z", do: func(s *session, _ context.Context, b []byte) (string, error) { return s.breakpoint(b, s.t.Insert) }},
 		{prefix: "z", do: func(s *session, _ context.Context, b []byte) (string, error) { return s.breakpoint(b, s.t.Remove) }},
 
@@ -69,8 +69,9 @@ var handlers = sync.OnceValue(func() []handler {
 	}
 })
 
-// supported is the first packet of a debugger's: what it can, and what we can.
-func (s *session) supported(_ context.Context, b []byte) (string, error) {
+// answerSupported answers the debugger's first packet: the debugger's features,
+// and ours.
+func (s *session) answerSupported(_ context.Context, b []byte) (string, error) {
 	for f := range strings.SplitSeq(strings.TrimPrefix(string(b), ":"), ";") {
 		switch f {
 		case "swbreak+", "hwbreak+":
@@ -88,12 +89,12 @@ func (s *session) supported(_ context.Context, b []byte) (string, error) {
 }
 
 func (s *session) startNoAck(context.Context, []byte) (string, error) {
-	// The answer is acknowledged still; an acknowledgement that comes later does no harm.
+	// The answer is still acknowledged; a later acknowledgement does no harm.
 	s.noAck = true
 	return "OK", nil
 }
 
-// detach leaves the guest, which goes on.
+// detach leaves the guest, which resumes.
 func (s *session) detach(context.Context, []byte) (string, error) {
 	s.detached = true
 	if err := s.t.Detach(false); err != nil {
@@ -102,8 +103,8 @@ func (s *session) detach(context.Context, []byte) (string, error) {
 	return "OK", errDone
 }
 
-// kill leaves the guest as it is, without an answer: what a guest was is not a debugger's
-// to end.
+// kill leaves the guest as it is, without an answer: a debugger must not end the
+// guest.
 func (s *session) kill(context.Context, []byte) (string, error) {
 	s.detached = true
 	if err := s.t.Detach(true); err != nil {
@@ -112,7 +113,7 @@ func (s *session) kill(context.Context, []byte) (string, error) {
 	return noReply, errDone
 }
 
-// monitor has the target do what a user has typed, and sends what it says.
+// monitor has the target run a user's command, and sends the output.
 func (s *session) monitor(ctx context.Context, b []byte) (string, error) {
 	line := make([]byte, len(b)/2)
 	if !unhex(line, b) {
@@ -123,7 +124,7 @@ func (s *session) monitor(ctx context.Context, b []byte) (string, error) {
 		fmt.Fprintln(w, s.strange)
 		s.strange = ""
 	}
-	ctx, end := s.hear(ctx, s.waiting)
+	ctx, end := s.hear(ctx, s.readWhileWaiting)
 	defer end()
 	if err := s.t.Monitor(ctx, string(line), w); err != nil {
 		fmt.Fprintln(w, err)
@@ -132,9 +133,10 @@ func (s *session) monitor(ctx context.Context, b []byte) (string, error) {
 	return "OK", nil
 }
 
-// waiting reads what a debugger sends while it waits for an answer: acknowledgements of what is told meanwhile, an
-// interrupt, or its end. What else comes stays for who reads next.
-func (s *session) waiting() (stop, more bool) {
+// readWhileWaiting reads the debugger's input while it waits for an answer:
+// acknowledgements of console output, an interrupt, or the end of the
+// connection. Other input is left to the next reader.
+func (s *session) readWhileWaiting() (stop, more bool) {
 	switch b, err := s.in.Peek(1); {
 	case err != nil:
 		return true, false
@@ -148,7 +150,7 @@ func (s *session) waiting() (stop, more bool) {
 	return false, true
 }
 
-// console sends what a monitor command says, in pieces.
+// console sends the output of a monitor command, in pieces.
 type console struct{ s *session }
 
 func (c console) Write(b []byte) (int, error) {
@@ -184,7 +186,7 @@ func slice(doc string, b []byte) (string, error) {
 	return "m" + rest[:n], nil
 }
 
-// guestFile is what debuggers know the guest's program by.
+// guestFile is the name of the guest's program for debuggers.
 const guestFile = "/guest"
 
 func (s *session) execFile(_ context.Context, b []byte) (string, error) {
@@ -194,7 +196,8 @@ func (s *session) execFile(_ context.Context, b []byte) (string, error) {
 	return "", errBad
 }
 
-// offsets tells where the program is whose addresses its file does not have.
+// offsets returns the address of a program whose file does not have its
+// addresses.
 func (s *session) offsets(context.Context, []byte) (string, error) {
 	if base := s.t.Program().Base; base != 0 {
 		return fmt.Sprintf("TextSeg=%x", base), nil
@@ -202,8 +205,8 @@ func (s *session) offsets(context.Context, []byte) (string, error) {
 	return "", nil
 }
 
-// symbol asks the debugger, when it has symbols, for the landmark's address, and keeps what is
-// to be said when that is not where it should be.
+// symbol asks a debugger that has symbols for the landmark's address. If the
+// address is wrong, it keeps a message about that.
 func (s *session) symbol(_ context.Context, b []byte) (string, error) {
 	p := s.t.Program()
 	value, name, _ := bytes.Cut(b, []byte(":"))

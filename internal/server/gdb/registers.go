@@ -6,9 +6,11 @@ import (
 	"math"
 	"strings"
 	"sync"
+
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Registers are those of a vCPU.
+// Registers are the registers of a vCPU.
 type Registers struct {
 	General [16]uint64 // RAX RBX RCX RDX RSI RDI RBP RSP R8 to R15: the protocol's order, not the CPU's
 	RIP     uint64
@@ -22,7 +24,7 @@ type Registers struct {
 	XMM     [32][16]byte
 	MXCSR   uint32
 
-	Vector Vector       // which of the following there are
+	Vector Vector       // which of the following exist
 	YMMH   [32][16]byte // upper halves
 	ZMMH   [32][32]byte
 	K      [8]uint64
@@ -35,10 +37,10 @@ type Registers struct {
 	LDTR, TR                      uint16 // selectors
 }
 
-// Vector says how wide the vector registers are.
+// Vector is the width of the vector registers.
 type Vector uint8
 
-// The vector extensions; each has those before it.
+// The vector extensions; each includes the earlier ones.
 const (
 	SSE Vector = iota
 	AVX
@@ -46,15 +48,17 @@ const (
 	AVX512PKU // with PKRU
 )
 
-// register is one in the protocol's numbering, which is the order of descriptions.
+// register is a register in the protocol's numbering, which is the order of
+// descriptions.
 type register struct {
 	name, typ, group string
 	size             int // bytes
 	at               func(*Registers) any
 }
 
-// feature is a part of a target description (GDB manual, appendix G.5.10). GDB knows the
-// first ones by their names; what is in guestprobe's it shows as it is described.
+// feature is a part of a target description (GDB manual, appendix G.5.10). GDB
+// knows the first ones by their names. It shows the registers of guestprobe's
+// own feature as the description says.
 type feature struct {
 	name  string
 	needs Vector
@@ -62,9 +66,8 @@ type feature struct {
 	regs  []register
 }
 
-var generalNames = strings.Fields("rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15")
-
-// The numbers of registers that a stop reply has with it, and how many are at hand where a guest stands: general
+// The numbers of the registers that a stop reply includes, and how many
+// registers are available without a further read when a guest stops: general
 // registers, rip, eflags and segments.
 const (
 	numRBP, numRSP, numRIP = 6, 7, 16
@@ -86,23 +89,23 @@ func flagsType(id string, size int, bits string) string {
 	return b.String() + "</flags>"
 }
 
-// each appends n registers, named by a format.
-func each(regs []register, n, from int, name, typ, group string, size int, at func(r *Registers, i int) any) []register {
+// appendRegisters appends n registers, named by a format.
+func appendRegisters(regs []register, n, from int, name, typ, group string, size int, at func(r *Registers, i int) any) []register {
 	for i := range n {
 		regs = append(regs, register{fmt.Sprintf(name, from+i), typ, group, size, func(r *Registers) any { return at(r, i) }})
 	}
 	return regs
 }
 
-// features returns the descriptions of registers of all kinds.
+// features returns the descriptions of all kinds of registers.
 var features = sync.OnceValue(func() []feature {
 	var core []register
-	for i, name := range generalNames {
+	for i, reg := range x86.DebuggerRegs {
 		typ := "int64"
 		if i == numRBP || i == numRSP {
 			typ = "data_ptr"
 		}
-		core = append(core, register{name, typ, "general", 8, func(r *Registers) any { return &r.General[i] }})
+		core = append(core, register{reg.String(), typ, "general", 8, func(r *Registers) any { return &r.General[i] }})
 	}
 	core = append(core,
 		register{"rip", "code_ptr", "general", 8, func(r *Registers) any { return &r.RIP }},
@@ -110,16 +113,16 @@ var features = sync.OnceValue(func() []feature {
 	for i, name := range strings.Fields("cs ss ds es fs gs") {
 		core = append(core, register{name, "int32", "general", 4, func(r *Registers) any { return &r.Segments[i] }})
 	}
-	core = each(core, 8, 0, "st%d", "i387_ext", "float", 10, func(r *Registers, i int) any { return r.X87[i][:] })
+	core = appendRegisters(core, 8, 0, "st%d", "i387_ext", "float", 10, func(r *Registers, i int) any { return r.X87[i][:] })
 	for i, name := range strings.Fields("fctrl fstat ftag fiseg fioff foseg fooff fop") {
 		core = append(core, register{name, "int", "float", 4, func(r *Registers) any { return &r.Control[i] }})
 	}
-	sse := each(nil, 16, 0, "xmm%d", "vec128", "vector", 16, func(r *Registers, i int) any { return r.XMM[i][:] })
+	sse := appendRegisters(nil, 16, 0, "xmm%d", "vec128", "vector", 16, func(r *Registers, i int) any { return r.XMM[i][:] })
 	sse = append(sse, register{"mxcsr", "i386_mxcsr", "vector", 4, func(r *Registers) any { return &r.MXCSR }})
-	wide := each(nil, 16, 16, "xmm%d", "vec128", "vector", 16, func(r *Registers, i int) any { return r.XMM[16+i][:] })
-	wide = each(wide, 16, 16, "ymm%dh", "uint128", "vector", 16, func(r *Registers, i int) any { return r.YMMH[16+i][:] })
-	wide = each(wide, 8, 0, "k%d", "uint64", "vector", 8, func(r *Registers, i int) any { return &r.K[i] })
-	wide = each(wide, 32, 0, "zmm%dh", "v2ui128", "vector", 32, func(r *Registers, i int) any { return r.ZMMH[i][:] })
+	wide := appendRegisters(nil, 16, 16, "xmm%d", "vec128", "vector", 16, func(r *Registers, i int) any { return r.XMM[16+i][:] })
+	wide = appendRegisters(wide, 16, 16, "ymm%dh", "uint128", "vector", 16, func(r *Registers, i int) any { return r.YMMH[16+i][:] })
+	wide = appendRegisters(wide, 8, 0, "k%d", "uint64", "vector", 8, func(r *Registers, i int) any { return &r.K[i] })
+	wide = appendRegisters(wide, 32, 0, "zmm%dh", "v2ui128", "vector", 32, func(r *Registers, i int) any { return r.ZMMH[i][:] })
 	system := []register{
 		{"k_gs_base", "int64", "system", 8, func(r *Registers) any { return &r.KernelGSBase }},
 		{"cr0", "guest_cr0", "system", 8, func(r *Registers) any { return &r.CR0 }},
@@ -129,7 +132,7 @@ var features = sync.OnceValue(func() []feature {
 		{"cr8", "int64", "system", 8, func(r *Registers) any { return &r.CR8 }},
 		{"efer", "guest_efer", "system", 8, func(r *Registers) any { return &r.EFER }},
 	}
-	system = each(system, 4, 0, "dr%d", "data_ptr", "system", 8, func(r *Registers, i int) any { return &r.DR[i] })
+	system = appendRegisters(system, 4, 0, "dr%d", "data_ptr", "system", 8, func(r *Registers, i int) any { return &r.DR[i] })
 	system = append(system,
 		register{"dr6", "int64", "system", 8, func(r *Registers) any { return &r.DR6 }},
 		register{"dr7", "int64", "system", 8, func(r *Registers) any { return &r.DR7 }},
@@ -146,7 +149,7 @@ var features = sync.OnceValue(func() []feature {
 			{"fs_base", "int64", "general", 8, func(r *Registers) any { return &r.FSBase }},
 			{"gs_base", "int64", "general", 8, func(r *Registers) any { return &r.GSBase }}}},
 		{name: "org.gnu.gdb.i386.avx", needs: AVX,
-			regs: each(nil, 16, 0, "ymm%dh", "uint128", "vector", 16, func(r *Registers, i int) any { return r.YMMH[i][:] })},
+			regs: appendRegisters(nil, 16, 0, "ymm%dh", "uint128", "vector", 16, func(r *Registers, i int) any { return r.YMMH[i][:] })},
 		{name: "org.gnu.gdb.i386.avx512", needs: AVX512, regs: wide, types: vec128 + `<vector id="v2ui128" type="uint128" count="2"/>`},
 		{name: "org.gnu.gdb.i386.pkeys", needs: AVX512PKU,
 			regs: []register{{"pkru", "uint32", "", 4, func(r *Registers) any { return &r.PKRU }}}},
@@ -164,8 +167,8 @@ const vec128 = `<vector id="v4f" type="ieee_single" count="4"/><vector id="v2d" 
 	`<field name="v16_int8" type="v16i8"/><field name="v8_int16" type="v8i16"/><field name="v4_int32" type="v4i32"/>` +
 	`<field name="v2_int64" type="v2i64"/><field name="uint128" type="uint128"/></union>`
 
-// description returns the registers that a vCPU with v has, and the XML that tells a debugger
-// of them.
+// description returns the registers that a vCPU with v has, and the XML that
+// describes them to a debugger.
 func description(v Vector) ([]register, string) {
 	var regs []register
 	var b strings.Builder
@@ -188,7 +191,7 @@ func description(v Vector) ([]register, string) {
 	return regs, b.String() + "</target>"
 }
 
-// get appends the bytes of g in r, the lowest first.
+// get appends the bytes of g in r, little-endian.
 func (g *register) get(b []byte, r *Registers) []byte {
 	switch p := g.at(r).(type) {
 	case *uint64:
@@ -204,8 +207,8 @@ func (g *register) get(b []byte, r *Registers) []byte {
 	}
 }
 
-// set gives g in r the value of b, which is as long as g. It fails for a selector of more
-// than 16 bits.
+// set sets g in r to the value of b, which is as long as g. It fails for a
+// selector of more than 16 bits.
 func (g *register) set(b []byte, r *Registers) bool {
 	switch p := g.at(r).(type) {
 	case *uint64:

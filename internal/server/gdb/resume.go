@@ -11,15 +11,17 @@ import (
 	"time"
 )
 
-// plan is what a debugger asks the vCPUs to do.
+// plan is the debugger's request for the vCPUs.
 type plan struct {
 	actions []Action
-	// A vCPU that steps in a range steps on while it is in there: 0 to 0 for one step.
+	// A vCPU that steps in a range continues to step while it is inside: 0 to 0
+	// for one step.
 	lo, hi uint64
 	cpu    int // the one that steps
 }
 
-// resume is vCont: "ACTION[:THREAD];..."; for each vCPU the first that fits.
+// resume is vCont: "ACTION[:THREAD];..."; each vCPU gets the first action that
+// fits.
 func (s *session) resume(ctx context.Context, b []byte) (string, error) {
 	p := plan{actions: make([]Action, s.t.CPUs())}
 	chosen := make([]bool, len(p.actions))
@@ -48,7 +50,7 @@ func (s *session) resume(ctx context.Context, b []byte) (string, error) {
 	return s.proceed(ctx, p)
 }
 
-// action reads one of vCont's. Signals are not for guests.
+// action parses one action of vCont. Signals for guests are not supported.
 func action(b []byte) (a Action, lo, hi uint64, err error) {
 	if len(b) == 0 {
 		return 0, 0, 0, errBad
@@ -65,19 +67,20 @@ func action(b []byte) (a Action, lo, hi uint64, err error) {
 	return 0, 0, 0, errBad
 }
 
-// alone is c, C, s or S, of debuggers that do not use vCont, whose actions are written the same. An address to go on at
-// they set by the register: with one in the packet, or anything else, it is refused.
-func alone(letter string) func(*session, context.Context, []byte) (string, error) {
+// legacyAction handles c, C, s and S, from debuggers that do not use vCont. The
+// actions have the same form. A packet with an address to resume at, or with
+// anything else, is rejected: such debuggers set RIP instead.
+func legacyAction(letter string) func(*session, context.Context, []byte) (string, error) {
 	return func(s *session, ctx context.Context, b []byte) (string, error) {
 		a, _, _, err := action([]byte(letter + string(b)))
 		if err != nil {
 			return "", fmt.Errorf("%w: to go on elsewhere set RIP", err)
 		}
-		return s.legacy(ctx, a)
+		return s.resumeLegacy(ctx, a)
 	}
 }
 
-func (s *session) legacy(ctx context.Context, a Action) (string, error) {
+func (s *session) resumeLegacy(ctx context.Context, a Action) (string, error) {
 	p := plan{actions: make([]Action, s.t.CPUs()), cpu: s.cpu}
 	for cpu := range p.actions {
 		p.actions[cpu] = Continue
@@ -89,12 +92,12 @@ func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 	return s.proceed(ctx, p)
 }
 
-// proceed lets the guest go on, and returns where it has stopped.
+// proceed resumes the guest, and returns where it has stopped.
 func (s *session) proceed(ctx context.Context, p plan) (string, error) {
-	stop, err := s.goes(ctx, p)
+	stop, err := s.runPlan(ctx, p)
 	if err != nil {
-		// Who waits for a stop takes an error for one without a reason, and GDB then steps on for ever. The text is
-		// shown where the debugger's user looks.
+		// A debugger that waits for a stop takes an error for a stop without a reason, and
+		// GDB then steps on forever. The text is shown where the debugger's user sees it.
 		s.log.Debug("a debugger's guest cannot go on", "err", err)
 		if _, err := fmt.Fprintln(console{s}, err); err != nil {
 			return "", err
@@ -103,7 +106,7 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 		if s.last.Why == Exited {
 			was = s.last
 		}
-		stop = s.t.Still(was) // it may have crashed
+		stop = s.t.RecheckStop(was) // it may have crashed
 	} else if stop.Text != "" {
 		if _, err := fmt.Fprintln(console{s}, stop.Text); err != nil {
 			return "", err
@@ -114,21 +117,23 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 	return s.stopReply(stop)
 }
 
-// briefly is how long a guest runs before somebody listens to the debugger, which has an interrupt to
-// send at most: most steps, and breakpoints that are hit again and again, are over before that.
+// briefly is how long a guest runs before the debugger's input is read, which
+// can only be an interrupt. Most steps are over before that, and so are
+// breakpoints that are hit again and again.
 const briefly = time.Millisecond
 
-// alarm says that a guest has run for a while. Its timer goes on from one wait to the next and may ring early: a timer for
-// each wait would wake the runtime's poller at each.
+// alarm signals that a guest has run for a while. Its timer runs on from one
+// wait to the next and may ring early: a new timer for each wait would wake the
+// runtime's poller each time.
 type alarm struct {
 	rings chan struct{} // has an element when the timer has ended
-	set   atomic.Bool   // the timer goes
+	set   atomic.Bool   // the timer runs
 }
 
-// begin has rings get an element, in not more than briefly.
+// begin makes rings get an element, after at most briefly.
 func (a *alarm) begin() {
 	select {
-	case <-a.rings: // it was for somebody else
+	case <-a.rings: // it was for an earlier wait
 	default:
 	}
 	if a.set.Swap(true) {
@@ -143,22 +148,23 @@ func (a *alarm) begin() {
 	})
 }
 
-// goes lets the guest go on until it stops, or the debugger wants it to, or is gone.
-func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
+// runPlan resumes the guest and returns when it stops, when the debugger
+// interrupts it, or when the debugger is gone.
+func (s *session) runPlan(ctx context.Context, p plan) (stop Stop, err error) {
 	if s.pending {
 		s.pending = false
-		return s.t.Still(Stop{Why: Stopped, CPU: p.cpu}), nil
+		return s.t.RecheckStop(Stop{Why: Stopped, CPU: p.cpu}), nil
 	}
 	s.heard.Store(false)
 	defer func() {
-		// The guest has stopped by itself when the interrupt came.
+		// The guest had already stopped by itself when the interrupt arrived.
 		s.pending = s.heard.Load() && err == nil && stop.Why != Stopped
 	}()
 	step := slices.Contains(p.actions, Step)
 	begun, heard := time.Now(), false
 	hear := func() (end func()) {
 		heard = true
-		ctx, end = s.hear(ctx, s.interrupted)
+		ctx, end = s.hear(ctx, s.readInterrupt)
 		return end
 	}
 	for {
@@ -180,7 +186,7 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 		if err != nil || !step || stop.Why != Stepped || p.hi <= p.lo {
 			return stop, err
 		}
-		if ctx.Err() != nil { // it did not stop for that: it steps on
+		if ctx.Err() != nil { // it did not stop for that, so it steps on
 			stop.Why = Stopped
 			return stop, nil
 		}
@@ -193,9 +199,9 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 	}
 }
 
-// interrupted reads something that the debugger sends while the guest runs. Nothing but an interrupt
-// comes then; a debugger that does not know that gets its answer never.
-func (s *session) interrupted() (stop, more bool) {
+// readInterrupt reads the debugger's input while the guest runs. Only an
+// interrupt is allowed then; other packets get no answer.
+func (s *session) readInterrupt() (stop, more bool) {
 	e, err := readEvent(s.in)
 	stop = err != nil || e.interrupt
 	if err == nil && e.interrupt {
@@ -204,8 +210,9 @@ func (s *session) interrupted() (stop, more bool) {
 	return stop, !stop
 }
 
-// hear has next read what the debugger sends. The context that it returns ends when that says that what goes on
-// is to stop, or the debugger is gone. end is to be called before anybody else reads.
+// hear calls next whenever the debugger sends something. The context that it
+// returns ends when next asks for a stop. Call end before anything else reads
+// the connection.
 func (s *session) hear(ctx context.Context, next func() (stop, more bool)) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -225,8 +232,8 @@ func (s *session) hear(ctx context.Context, next func() (stop, more bool)) (_ co
 		}
 	}()
 	return ctx, func() {
-		// What comes from now on stays for who reads next. A connection that cannot have a deadline is
-		// closed, which both see.
+		// Later input is left to the next reader. A connection that does not support
+		// deadlines is closed, which both sides notice.
 		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 		<-done
 		cancel()
@@ -234,7 +241,7 @@ func (s *session) hear(ctx context.Context, next func() (stop, more bool)) (_ co
 	}
 }
 
-// The signals that stops are told as: those of Unix (GDB manual, E.3).
+// The signals that stops are reported as, in Unix's numbers (GDB manual, E.3).
 const (
 	sigINT  = 2
 	sigILL  = 4
@@ -243,7 +250,8 @@ const (
 	sigTERM = 15
 )
 
-// stopReply is a stop as a debugger is told it, with the registers that it asks for next.
+// stopReply formats a stop for the debugger, with the registers that it asks for
+// next.
 func (s *session) stopReply(stop Stop) (string, error) {
 	signal, reason := sigTRAP, ""
 	switch stop.Why {
@@ -280,9 +288,9 @@ func (s *session) stopReply(stop Stop) (string, error) {
 	return string(b), nil
 }
 
-// still is what the guest stands for now.
-func (s *session) still() (string, error) {
-	s.last = s.t.Still(s.last)
+// haltReason returns the reason of the present stop.
+func (s *session) haltReason() (string, error) {
+	s.last = s.t.RecheckStop(s.last)
 	return s.stopReply(s.last)
 }
 
@@ -291,13 +299,13 @@ func (s *session) breakpoint(b []byte, do func(Breakpoint) error) (string, error
 	place, condition, _ := bytes.Cut(b, []byte(";"))
 	var kind, addr, n uint64
 	if !numbers(place, &kind, &addr, &n) || len(condition) > 0 {
-		return "", errBad // conditions and commands are the debugger's: they were not offered
+		return "", errBad // conditions and commands, which were not offered to the debugger
 	}
 	if kind > uint64(WatchAccess) {
 		return "", nil
 	}
 	if Kind(kind) >= WatchWrite && n == 0 {
-		return "", errBad // nothing would be watched
+		return "", errBad // a watchpoint of no bytes
 	}
 	if err := do(Breakpoint{Kind(kind), addr, n}); err != nil {
 		return "", err

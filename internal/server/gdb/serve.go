@@ -20,7 +20,7 @@ type session struct {
 	log  *slog.Logger
 	in   *bufio.Reader
 	out  *bufio.Writer
-	sent []byte // what is sent again when the debugger asks for it
+	sent []byte // the last packet, for a debugger that asks for it again
 	raw  []byte // of readAll; reused
 
 	noAck    bool
@@ -30,31 +30,34 @@ type session struct {
 	threads  string // as XML, while it is read in parts
 
 	cpu   int // of g, m and the like
-	known int // whose registers are in cache, or nobody
+	known int // the vCPU whose registers are in cache, or negative
 	cache Registers
-	where Registers // those at hand; not kept from one packet to the next
+	where Registers // the registers that are available at once; not kept from one packet to the next
 	run   int       // of c and s; -1: all
 	last  Stop
-	also  map[int]Stop // of other vCPUs, since the last
+	also  map[int]Stop // of other vCPUs, since the last stop
 	alarm alarm
 	files map[int][]byte
 
-	// An interrupt that has come while the guest did not run stops it when it is to run next, as GDB's manual says ("Interrupts"):
-	// GDB sends it when it has let the guest go on, and the guest may have stopped by itself before it comes.
+	// An interrupt that arrived while the guest did not run. It stops the guest
+	// when it is to run next, as GDB's manual says ("Interrupts"): GDB sends it
+	// after it has resumed the guest, and the guest may stop by itself before the
+	// interrupt arrives.
 	pending bool
 	heard   atomic.Bool // an interrupt has come while the guest ran
 
 	detached bool   // Detach was called
-	strange  string // what is wrong with the debugger's symbols
+	strange  string // a message about wrong symbols in the debugger
 	breaks   bool   // stops may say that they are at a breakpoint
 }
 
 // errDone ends a session that a debugger has ended.
 var errDone = errors.New("the debugger is done")
 
-// Serve attaches to the guest, answers the debugger at from until that goes, and detaches. It
-// returns nil when the debugger has ended the session, or has closed the connection. Ending
-// ctx ends the session, too. Serve closes from.
+// Serve attaches to the guest, answers the debugger at from until it
+// disconnects, and detaches. It returns nil when the debugger has ended the
+// session, or has closed the connection. Ending ctx ends the session, too. Serve
+// closes from.
 func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error {
 	conn, release, err := newStream(from)
 	if err != nil {
@@ -81,14 +84,17 @@ func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error
 	return err
 }
 
-// Limits of a debugger that is refused: how long it has to send something and to read the answer, and how many answers it gets.
+// Limits of a rejected debugger: how long it has to send something and to read
+// the answer, and how many answers it gets.
 const (
 	refuseTime = 2 * time.Second
 	maxRefused = 64
 )
 
-// Refuse answers a debugger's packets with an error that says why, until it closes the connection, which Refuse closes after a
-// time. A connection that is closed while packets of the debugger are unread is reset, and the debugger may lose the answer.
+// Refuse answers a debugger's packets with an error that says why, until the
+// debugger closes the connection, or until Refuse closes it after a time. If it
+// closed the connection while packets of the debugger are unread, the connection
+// would be reset, and the debugger might lose the answer.
 func Refuse(conn net.Conn, why string) {
 	defer conn.Close()
 	s := &session{conn: conn, in: bufio.NewReader(conn), out: bufio.NewWriter(conn)}
@@ -102,7 +108,7 @@ func Refuse(conn net.Conn, why string) {
 		}
 		if e.data != nil {
 			answers++
-			if s.write([]byte{'+'}) != nil || s.reply("E."+printable(why)) != nil {
+			if s.write([]byte{'+'}) != nil || s.reply("E."+printableText(why)) != nil {
 				return // it is gone
 			}
 		}
@@ -125,7 +131,7 @@ func (s *session) serve(ctx context.Context) error {
 	}
 }
 
-// event does what an event asks for.
+// event handles an event.
 func (s *session) event(ctx context.Context, e event) error {
 	switch {
 	case e.nak && !s.noAck:
@@ -154,7 +160,7 @@ func (s *session) packet(ctx context.Context, data []byte) error {
 			continue
 		}
 		if !h.keeps {
-			s.known = nobody // somebody else may have changed registers since, or this does
+			s.known = nobody // other clients may have changed registers since, or this packet does
 		}
 		answer, err := h.do(s, ctx, data[len(h.prefix):])
 		if errors.Is(err, errDone) {
@@ -172,27 +178,28 @@ func (s *session) packet(ctx context.Context, data []byte) error {
 	return s.reply("")
 }
 
-// noReply is the answer of a packet that has none.
+// noReply stands for no answer.
 const noReply = "\x00"
 
-// errBad is a packet whose arguments are wrong.
+// errBad: the arguments of a packet are invalid.
 var errBad = errors.New("the packet is malformed")
 
-// failure is an error as an answer. Debuggers that did not say that they take text get a number,
-// which they show as it is: 1 for a packet that is wrong, 14 (EFAULT) for all else. With text the packet is one
-// whose errors had text before debuggers could say so.
+// failure formats an error as an answer. Debuggers that did not say that they
+// accept text get a number, which they display: 1 for an invalid packet, 14
+// (EFAULT) for everything else. With text, the packet's errors had text before
+// debuggers could say that they accept it.
 func (s *session) failure(err error, text bool) string {
 	switch {
 	case s.messages || text && !errors.Is(err, errBad):
-		return "E." + printable(err.Error())
+		return "E." + printableText(err.Error())
 	case errors.Is(err, errBad):
 		return "E01"
 	}
 	return "E0e"
 }
 
-// printable is text in one line of ASCII.
-func printable(text string) string {
+// printableText returns text as one line of ASCII.
+func printableText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return '?'
@@ -213,8 +220,9 @@ func (s *session) write(b []byte) error {
 	return s.out.Flush()
 }
 
-// handler answers packets that begin with a prefix; exact: that are it; keeps: the registers that were read for the one
-// before are still those of the vCPU; text: any debugger takes errors with text.
+// handler answers packets that begin with prefix. exact: that are equal to it.
+// keeps: cached registers of the packet before stay valid. text: all debuggers
+// accept errors with text.
 type handler struct {
 	prefix string
 	exact  bool

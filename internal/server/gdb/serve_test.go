@@ -31,7 +31,7 @@ func connect(t *testing.T, target Target) *debugger {
 	d := &debugger{t: t, conn: ours, in: bufio.NewReader(ours), done: make(chan error, 1)}
 	go func() { d.done <- Serve(context.Background(), theirs, target, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() { ours.Close() })
-	d.is("QStartNoAckMode", "OK") // with its acknowledgement
+	d.expect("QStartNoAckMode", "OK") // with its acknowledgement
 	return d
 }
 
@@ -65,7 +65,7 @@ func (d *debugger) ask(data string) string {
 	return d.packet()
 }
 
-func (d *debugger) is(data, want string) {
+func (d *debugger) expect(data, want string) {
 	d.t.Helper()
 	if got := d.ask(data); got != want {
 		d.t.Errorf("%s: %q, want %q", data, got, want)
@@ -113,7 +113,7 @@ func TestPackets(t *testing.T) {
 		if c[0] == "vCont;s:2;c" { // the vCPU that runs comes first
 			f.regs[0].RIP = 0x10104
 		}
-		d.is(c[0], c[1])
+		d.expect(c[0], c[1])
 	}
 	for _, c := range [][2]string{
 		{"z0,10105,1", "OK"}, {"z0,10105,1", "OK"},
@@ -126,7 +126,7 @@ func TestPackets(t *testing.T) {
 		{"S05", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0a01010000000000;"},
 		{"qRcmd,68656c70", "O" + hex.EncodeToString([]byte("said help\n"))},
 	} {
-		d.is(c[0], c[1])
+		d.expect(c[0], c[1])
 	}
 	if got := d.packet(); got != "OK" {
 		t.Errorf("behind what monitor says: %q", got)
@@ -137,8 +137,8 @@ func TestPackets(t *testing.T) {
 	if got := d.packet(); got != "E01" {
 		t.Errorf("behind it: %q", got)
 	}
-	d.is("qRcmd,zz", "E01")
-	d.is("D", "OK")
+	d.expect("qRcmd,zz", "E01")
+	d.expect("D", "OK")
 	if err := <-d.done; err != nil || f.attached || f.paused {
 		t.Errorf("detached: %v; attached %t, paused %t", err, f.attached, f.paused)
 	}
@@ -174,7 +174,7 @@ func TestStops(t *testing.T) {
 		if head, _, _ := strings.Cut(got, "06:"); head != c.want {
 			t.Errorf("%+v: %q, want %q", c.stop, head, c.want)
 		}
-		d.is("?", got)
+		d.expect("?", got)
 	}
 }
 
@@ -261,8 +261,8 @@ func TestRegisterText(t *testing.T) {
 			t.Errorf("%s: %q, want %q", packet, got, want)
 		}
 	}
-	d.is("P3=00", "E01")
-	d.is("m12000,1", "E0e") // in an answer to m, text would be memory
+	d.expect("P3=00", "E01")
+	d.expect("m12000,1", "E0e") // in an answer to m, text would be memory
 }
 
 // TestThreadStops: each vCPU says what it stands still for, the same until the guest goes on.
@@ -291,8 +291,8 @@ func TestThreadStops(t *testing.T) {
 	if got := rest(0); got != "T00thread:1;core:0;06:" {
 		t.Errorf("behind that: %q", got)
 	}
-	d.is("qThreadStopInfo3", "E0e")
-	d.is("qThreadStopInfo", "E01")
+	d.expect("qThreadStopInfo3", "E0e")
+	d.expect("qThreadStopInfo", "E01")
 }
 
 // TestAlarm: it rings behind each wait that was begun, whatever is left of the one before.
@@ -327,7 +327,7 @@ func TestMonitorEnds(t *testing.T) {
 			t.Errorf("monitor wait, interrupted: %q", got)
 		}
 	}
-	d.is("m12000,1", "E0e") // what comes behind is answered
+	d.expect("m12000,1", "E0e") // what comes behind is answered
 	d.send(wait)
 	d.conn.Close()
 	<-d.done
@@ -340,12 +340,12 @@ func TestCannotGoOn(t *testing.T) {
 	f.refuses = errors.New("no step of that")
 	d := connect(t, f)
 	for _, packet := range []string{"vCont;s:2", "vCont;r1000,20000:2", "vCont;c", "s", "c"} {
-		d.is(packet, "O"+hex.EncodeToString([]byte("no step of that\n")))
+		d.expect(packet, "O"+hex.EncodeToString([]byte("no step of that\n")))
 		cpu := map[bool]int{true: 2, false: 1}[strings.HasSuffix(packet, ":2")]
 		if got, want := d.packet(), fmt.Sprintf("T04thread:%d;", cpu); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %s, want %s", packet, got, want)
 		}
-		d.is("Hg1", "OK")
+		d.expect("Hg1", "OK")
 	}
 }
 
@@ -355,15 +355,15 @@ func TestMessages(t *testing.T) {
 	f.program = Program{Landmark: "_text", At: 0x400000}
 	d := connect(t, f)
 	d.ask("qSupported:error-message+")
-	d.is("m12000,1", "E.nothing is mapped there")
+	d.expect("m12000,1", "E.nothing is mapped there")
 	for _, packet := range []string{"pffff", "Pffff=00"} {
 		if got, want := d.ask(packet), "E.there is no register 0xffff: the last is 0x"; !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q and its number", packet, got, want)
 		}
 	}
-	d.is("c10000", "E.the packet is malformed: to go on elsewhere set RIP")
-	d.is("qSymbol::", "qSymbol:5f74657874")
-	d.is("qSymbol:401000:5f74657874", "OK")
+	d.expect("c10000", "E.the packet is malformed: to go on elsewhere set RIP")
+	d.expect("qSymbol::", "qSymbol:5f74657874")
+	d.expect("qSymbol:401000:5f74657874", "OK")
 	d.send("qRcmd," + hex.EncodeToString([]byte("x")))
 	said, err := hex.DecodeString(strings.TrimPrefix(d.packet(), "O"))
 	if err != nil || !strings.HasPrefix(string(said), "the debugger's file has _text at 0x401000, the guest at 0x400000") {
@@ -468,15 +468,15 @@ func TestAllRegisters(t *testing.T) {
 	if want := 2 * (17*8 + 7*4); len(all) != want {
 		t.Errorf("g has %d digits, want %d", len(all), want)
 	}
-	d.is("G"+all+strings.Repeat("5a", 10), "OK") // and st0
+	d.expect("G"+all+strings.Repeat("5a", 10), "OK") // and st0
 	if f.regs[0].X87[0] != [10]byte(bytes.Repeat([]byte{0x5a}, 10)) {
 		t.Errorf("st0 is %x", f.regs[0].X87[0])
 	}
 	want := strings.Replace(all, "8888888888888888", "0102030405060708", 1)
-	d.is("G"+want, "OK")
-	d.is("g", want)
-	d.is("G"+want+"00", "E01")
-	d.is("G"+want[2:], "E01")
+	d.expect("G"+want, "OK")
+	d.expect("g", want)
+	d.expect("G"+want+"00", "E01")
+	d.expect("G"+want[2:], "E01")
 	if f.regs[0].General[8] != 0x0807060504030201 {
 		t.Errorf("r8 is %#x", f.regs[0].General[8])
 	}
@@ -489,18 +489,18 @@ func TestReadOnce(t *testing.T) {
 	d := connect(t, f)
 	f.asked = 0
 	for range 3 {
-		d.is("p18", "00000000000000000000") // st0
-		d.is("p3", "3333333333333333")
+		d.expect("p18", "00000000000000000000") // st0
+		d.expect("p3", "3333333333333333")
 	}
 	if f.asked != 1 {
 		t.Errorf("asked %d times", f.asked)
 	}
-	d.is("qC", "QC1")
+	d.expect("qC", "QC1")
 	f.regs[0].X87[0][0], f.regs[0].General[3] = 7, 7
-	d.is("p18", "07000000000000000000")
-	d.is("p3", "0700000000000000")
-	d.is("P18=01000000000000000000", "OK")
-	d.is("p18", "01000000000000000000")
+	d.expect("p18", "07000000000000000000")
+	d.expect("p3", "0700000000000000")
+	d.expect("P18=01000000000000000000", "OK")
+	d.expect("p18", "01000000000000000000")
 }
 
 // TestSlices: a document comes whole in parts, whatever their length.
@@ -532,6 +532,6 @@ func TestChecksum(t *testing.T) {
 	f := newFake()
 	copy(f.mem, "123456789")
 	d := connect(t, f)
-	d.is("qCRC:10000,9", "C376e6e7") // CRC-32/MPEG-2's check value
-	d.is("qCRC:10000,fffff", "E0e")
+	d.expect("qCRC:10000,9", "C376e6e7") // CRC-32/MPEG-2's check value
+	d.expect("qCRC:10000,fffff", "E0e")
 }

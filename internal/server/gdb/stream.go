@@ -13,17 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link is a debugger's connection, as much as a session needs of it.
+// link is the part of a debugger's connection that a session needs.
 type link interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error
 }
 
-// stream is a connection over a unix socket whose reader waits in poll(2), on its own thread. A debugger's cycle is
-// packets of a few microseconds each, and the next one comes as soon as the last is answered: waiting in the
-// runtime's poller adds to each of them a wake of the poller, the choice of a goroutine, and often another thread.
+// stream is a connection over a unix socket whose reader waits in poll(2), on
+// its own thread. A debugger's cycle consists of packets of a few microseconds
+// each, and the next one comes as soon as the last is answered. Waiting in the
+// runtime's poller adds to each of them a wake of the poller, the choice of a
+// goroutine, and often another thread.
 //
-// Read and Write are for one goroutine each at a time, the other methods for any.
+// Read and Write may be called by one goroutine each at a time, the other
+// methods by any.
 type stream struct {
 	fd, wake int         // the socket, and an eventfd that ends a wait
 	woken    atomic.Bool // wake can be read
@@ -32,7 +35,8 @@ type stream struct {
 	gone bool // the descriptors are closed
 }
 
-// newStream takes conn over, which it closes. Where conn is no unix socket it is returned as it is.
+// newStream takes over conn, and closes it. If conn is not a unix socket, it
+// returns conn itself.
 func newStream(conn net.Conn) (_ link, release func(), err error) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -57,7 +61,8 @@ func newStream(conn net.Conn) (_ link, release func(), err error) {
 	return s, s.release, nil
 }
 
-// Read implements io.Reader. It returns os.ErrDeadlineExceeded while there is a deadline, whatever there is to be read.
+// Read implements io.Reader. It returns os.ErrDeadlineExceeded while there is a
+// deadline, even if there is data.
 func (s *stream) Read(p []byte) (int, error) {
 	for !s.woken.Load() {
 		n, _, err := unix.Recvfrom(s.fd, p, unix.MSG_DONTWAIT)
@@ -70,7 +75,7 @@ func (s *stream) Read(p []byte) (int, error) {
 			err = s.await(unix.POLLIN)
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return 0, fmt.Errorf("read from a debugger: %w", gone(err))
+			return 0, fmt.Errorf("read from a debugger: %w", goneError(err))
 		}
 	}
 	return 0, os.ErrDeadlineExceeded
@@ -85,7 +90,7 @@ func (s *stream) Write(p []byte) (int, error) {
 			n, err = 0, s.await(unix.POLLOUT)
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return done, fmt.Errorf("write to a debugger: %w", gone(err))
+			return done, fmt.Errorf("write to a debugger: %w", goneError(err))
 		}
 		if err == nil {
 			done += n
@@ -94,15 +99,16 @@ func (s *stream) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// gone makes the errors of a connection that has ended the one that says so.
-func gone(err error) error {
+// goneError converts errors of a connection that has ended into a common one.
+func goneError(err error) error {
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return net.ErrClosed
 	}
 	return err
 }
 
-// await waits until the socket is ready, or closed, or a reader is to end.
+// await waits until the socket is ready, or closed, or a deadline ends the
+// reader.
 func (s *stream) await(events int16) error {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: events}, {Fd: int32(s.wake), Events: unix.POLLIN}}
 	if events == unix.POLLOUT {
@@ -112,7 +118,8 @@ func (s *stream) await(events int16) error {
 	return err
 }
 
-// SetReadDeadline has a reader end with os.ErrDeadlineExceeded, or with a time of zero not any more. There are no deadlines in the future.
+// SetReadDeadline makes reads end with os.ErrDeadlineExceeded. A zero time ends
+// that. Deadlines in the future are not supported.
 func (s *stream) SetReadDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +138,7 @@ func (s *stream) SetReadDeadline(t time.Time) error {
 	return err
 }
 
-// Close ends reads and writes, also those that wait.
+// Close ends reads and writes, including waiting ones.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +151,7 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// release closes the descriptors, when nobody reads or writes any more.
+// release closes the descriptors, once nothing reads or writes them any more.
 func (s *stream) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

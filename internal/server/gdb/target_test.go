@@ -67,7 +67,7 @@ func (f *fakeTarget) Registers(cpu int, r *Registers, all bool) error {
 
 func (f *fakeTarget) SetRegisters(cpu int, r *Registers) error { f.regs[cpu] = *r; return nil }
 
-func (f *fakeTarget) at(addr uint64, n int) ([]byte, error) {
+func (f *fakeTarget) bytesAt(addr uint64, n int) ([]byte, error) {
 	if addr < f.base || addr-f.base > uint64(len(f.mem)) || uint64(n) > uint64(len(f.mem))-(addr-f.base) {
 		return nil, errNoMemory
 	}
@@ -75,13 +75,13 @@ func (f *fakeTarget) at(addr uint64, n int) ([]byte, error) {
 }
 
 func (f *fakeTarget) Read(_ int, addr uint64, p []byte) error {
-	b, err := f.at(addr, len(p))
+	b, err := f.bytesAt(addr, len(p))
 	copy(p, b)
 	return err
 }
 
 func (f *fakeTarget) Write(_ int, addr uint64, p []byte) error {
-	b, err := f.at(addr, len(p))
+	b, err := f.bytesAt(addr, len(p))
 	copy(b, p)
 	return err
 }
@@ -136,9 +136,9 @@ func (f *fakeTarget) Wait(ctx context.Context, soon <-chan struct{}) (Stop, erro
 	return Stop{CPU: 0}, nil
 }
 
-func (f *fakeTarget) Still(was Stop) Stop { return was }
+func (f *fakeTarget) RecheckStop(was Stop) Stop { return was }
 
-func (f *fakeTarget) Also(cpu int) (Stop, bool) {
+func (f *fakeTarget) StopOf(cpu int) (Stop, bool) {
 	stop, ok := f.also[cpu]
 	delete(f.also, cpu)
 	return stop, ok
@@ -163,6 +163,6 @@ var _ Target = &fakeTarget{}
 
 // equalMem reports whether the memory at addr is b.
 func (f *fakeTarget) equalMem(addr uint64, b []byte) bool {
-	got, err := f.at(addr, len(b))
+	got, err := f.bytesAt(addr, len(b))
 	return err == nil && bytes.Equal(got, b)
 }

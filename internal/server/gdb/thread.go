@@ -8,10 +8,12 @@ import (
 	"strings"
 )
 
-// all is the thread number -1: every vCPU. The number 0 is any of them; vCPU n is n+1.
+// all is the thread number -1: every vCPU. The number 0 is any of them; vCPU n
+// is n+1.
 const all = -1
 
-// threadID reads a number of a thread: the vCPU, or all. A 0 is the vCPU that any is.
+// threadID parses a thread's number: the vCPU, or all. For 0 it returns the vCPU
+// that any stands for.
 func (s *session) threadID(b []byte, any int) (int, error) {
 	if string(b) == "-1" {
 		return all, nil
@@ -29,7 +31,7 @@ func (s *session) threadID(b []byte, any int) (int, error) {
 	return int(n) - 1, nil
 }
 
-// choose sets whom the packets that follow are for.
+// choose sets which vCPU later packets refer to.
 func (s *session) choose(_ context.Context, b []byte) (string, error) {
 	if len(b) == 0 {
 		return "", errBad
@@ -48,7 +50,7 @@ func (s *session) choose(_ context.Context, b []byte) (string, error) {
 	return "OK", nil
 }
 
-func (s *session) alive(_ context.Context, b []byte) (string, error) {
+func (s *session) answerAlive(_ context.Context, b []byte) (string, error) {
 	if _, err := s.threadID(b, 0); err != nil {
 		return "", err
 	}
@@ -63,8 +65,9 @@ func (s *session) threadList(context.Context, []byte) (string, error) {
 	return "m" + strings.Join(ids, ","), nil
 }
 
-// threadStop says why a vCPU stands still: the one whose stop was told, or another one that has come to a breakpoint of
-// its own meanwhile. LLDB asks for it; GDB is told of the other ones when it lets the guest go on.
+// threadStop reports why a vCPU is stopped: the vCPU of the reported stop, or
+// another one that has since reached a breakpoint of its own. LLDB asks for it.
+// GDB learns of the others when it resumes the guest.
 func (s *session) threadStop(_ context.Context, b []byte) (string, error) {
 	cpu, err := s.threadID(b, s.cpu)
 	if err != nil {
@@ -74,11 +77,11 @@ func (s *session) threadStop(_ context.Context, b []byte) (string, error) {
 		return "", errBad
 	}
 	if cpu == s.last.CPU {
-		return s.still()
+		return s.haltReason()
 	}
 	stop, told := s.also[cpu]
 	if !told {
-		if stop, told = s.t.Also(cpu); told {
+		if stop, told = s.t.StopOf(cpu); told {
 			s.also[cpu] = stop
 		}
 	}
@@ -99,7 +102,8 @@ func (s *session) threadInfo(_ context.Context, b []byte) (string, error) {
 	return hex.EncodeToString([]byte(s.t.Describe(id))), nil
 }
 
-// threadTable has all vCPUs at once, as they are when its beginning is read.
+// threadTable returns all vCPUs at once, in their state when its beginning is
+// read.
 func (s *session) threadTable(_ context.Context, b []byte) (string, error) {
 	if s.threads == "" || strings.HasPrefix(string(b), "0,") {
 		var t strings.Builder

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -19,17 +20,19 @@ func (s *server) attachFlags() error {
 	}
 	ps, _, err := s.attach(specs, nil)
 	if err != nil {
-		e := toAPI(err)
+		e := *toAPI(err)
+		// A daemon that fails to start has no symbols to list.
+		e.Detail = strings.ReplaceAll(e.Detail, listSymbols, "start guestprobed without this probe: "+listSymbols)
 		if e.Index != nil {
-			return s.opt.placed(fmt.Errorf("--probe %q: %w", s.opt.probes[*e.Index], e))
+			return s.opt.placeError(fmt.Errorf("--probe %q: %w", s.opt.probes[*e.Index], &e))
 		}
-		return s.opt.placed(fmt.Errorf("--probe: %w", e))
+		return s.opt.placeError(fmt.Errorf("--probe: %w", &e))
 	}
 	s.logAttached(slices.Values(ps.Probes))
 	return nil
 }
 
-// startScripts has the scripts of --script run.
+// startScripts runs the scripts of --script.
 func (s *server) startScripts() error {
 	reqs, err := s.opt.readScripts()
 	if err != nil {
@@ -37,29 +40,15 @@ func (s *server) startScripts() error {
 	}
 	for _, req := range reqs {
 		if err := s.scripts.reserve(req.Detach); err != nil {
-			return s.opt.placed(fmt.Errorf("--script %s: %w", req.Name, err))
+			return s.opt.placeError(fmt.Errorf("--script %s: %w", req.Name, err))
 		}
 		_, warnings, err := s.startKept(context.Background(), &req, peer{UID: s.access.self, PID: int32(s.pid)}, nil)
 		if err != nil {
-			return s.opt.placed(fmt.Errorf("--script: %w", toAPI(err)))
+			return s.opt.placeError(fmt.Errorf("--script: %w", toAPI(err)))
 		}
 		for _, w := range warnings {
 			s.log.Warn("script", "name", req.Detach, "warning", w)
 		}
 	}
 	return nil
-}
-
-// markOrigin says of all probes and scripts of which nothing is said yet whence they are. Nobody is served yet.
-func (s *server) markOrigin(origin string) {
-	for _, a := range s.probes.Probes() {
-		if a.Label() == "" {
-			a.SetLabel(origin)
-		}
-	}
-	for _, k := range s.scripts.all() {
-		if k.origin == "" {
-			k.origin = origin
-		}
-	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -70,14 +72,14 @@ func (in *inspector) getBacktraces(w http.ResponseWriter, _ *http.Request, q val
 type backtrace struct {
 	frames []guest.Frame
 	more   bool
-	cpu    int // -1: it runs on none
+	cpu    int // -1: no vCPU runs it
 	root   guest.GPA
 	regs   *probe.Regs // of the innermost frame; nil: not known
 	task   *linux.Task
 	note   string
 }
 
-// vcpuStack returns the stack of what a vCPU runs.
+// vcpuStack returns the stack of the code that a vCPU runs.
 func (in *inspector) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
 	b.cpu = cpu
 	r, err := l.Registers(cpu)
@@ -93,7 +95,7 @@ func (in *inspector) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error
 	}
 	if v, ok := in.guest.Image().(linuxView); ok {
 		if gs, err := l.KernelGS(cpu); err == nil && gs != 0 {
-			if at, err := v.TaskReader().Current(gs, reader(l)); err == nil {
+			if at, err := v.TaskReader().CurrentTask(gs, reader(l)); err == nil {
 				if t, err := v.TaskReader().Task(at, reader(l)); err == nil {
 					b.task = &t
 				}
@@ -114,8 +116,8 @@ func reader(l *machine.Look) linux.Read {
 	}
 }
 
-// taskStack returns the stack of a task: that of a vCPU where it runs on one, else from where it
-// goes on when it is scheduled.
+// taskStack returns the stack of a task. If a vCPU runs the task, it is that
+// vCPU's stack; otherwise it begins where the scheduler will resume the task.
 func (in *inspector) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
 	t, err := in.task(pid)
 	if err != nil {
@@ -131,7 +133,7 @@ func (in *inspector) taskStack(l *machine.Look, pid int) (b backtrace, err error
 	if !ok {
 		return b, errNoTasks
 	}
-	f, err := v.TaskReader().Saved(t.Addr, reader(l))
+	f, err := v.TaskReader().SavedFrame(t.Addr, reader(l))
 	if err != nil {
 		return b, &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: fmt.Sprintf("the stack of task %d: %v", pid, err)}
 	}
@@ -152,7 +154,7 @@ func (b *backtrace) wire(in *inspector, l *machine.Look, names namer) api.Backtr
 	if out.Note == "" && !b.more {
 		out.Note = names.end(b.frames)
 	}
-	e := entered{b: b, l: l, names: names, regs: b.known(l, names.img), calls: map[int]*call{}}
+	e := entered{b: b, l: l, names: names, regs: b.knownRegisters(l, names.img), calls: map[int]*call{}}
 	for i := range b.frames {
 		f := &b.frames[i]
 		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
@@ -163,9 +165,10 @@ func (b *backtrace) wire(in *inspector, l *machine.Look, names namer) api.Backtr
 	return out
 }
 
-// known returns the registers of all frames, as far as they are known: those of the innermost one, and of callers those that are
-// on the stack, or in registers still, by call frame information.
-func (b *backtrace) known(l *machine.Look, img guest.View) []guest.KnownRegisters {
+// knownRegisters returns the known registers of all frames. All registers of the
+// innermost frame are known. For callers, call frame information yields the
+// registers that are saved on the stack or still in place.
+func (b *backtrace) knownRegisters(l *machine.Look, img guest.View) []guest.KnownRegisters {
 	out := make([]guest.KnownRegisters, len(b.frames))
 	cfi, _ := img.(interface {
 		SavedRegisters(guest.GVA) (guest.SavedRegisters, bool)
@@ -174,13 +177,13 @@ func (b *backtrace) known(l *machine.Look, img guest.View) []guest.KnownRegister
 		f, k := &b.frames[i], &out[i]
 		switch {
 		case i == 0 && b.regs != nil:
-			for n, v := range dwarfOrder(b.regs) {
-				k.Set(n, v)
+			for n, r := range x86.DwarfRegs {
+				k.Set(n, *b.regs.Reg(r))
 			}
 		case i > 0 && cfi != nil:
 			callee := &b.frames[i-1]
-			rule, ok := img.FrameRule(callee.At())
-			saved, has := cfi.SavedRegisters(callee.At())
+			rule, ok := img.FrameRule(callee.RuleAddr())
+			saved, has := cfi.SavedRegisters(callee.RuleAddr())
 			if ok && has {
 				cfa := callee.Regs[rule.Base] + uint64(int64(rule.CFA))
 				*k = out[i-1].Caller(cfa, &rule, &saved, func(addr uint64) (uint64, bool) { return readWord(l, b.root, addr) })
@@ -194,7 +197,7 @@ func (b *backtrace) known(l *machine.Look, img guest.View) []guest.KnownRegister
 	return out
 }
 
-// readWord reads a word of the guest's own.
+// readWord reads a word of the guest's memory, without our changes.
 func readWord(l *machine.Look, root guest.GPA, addr uint64) (uint64, bool) {
 	var b [8]byte
 	if _, err := l.Read(root, guest.GVA(addr), b[:], false); err != nil {
@@ -203,20 +206,15 @@ func readWord(l *machine.Look, root guest.GPA, addr uint64) (uint64, bool) {
 	return binary.LittleEndian.Uint64(b[:]), true
 }
 
-// The numbers of two registers in debug information.
+// The debug information's numbers of two registers.
 const dwarfRBP, dwarfRSP = 6, 7
 
-// dwarfOrder are general registers by their numbers there, as in registers.
-func dwarfOrder(r *probe.Regs) [guest.Registers]uint64 {
-	return [...]uint64{r.RAX, r.RDX, r.RCX, r.RBX, r.RSI, r.RDI, r.RBP, r.RSP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15}
-}
-
-// args returns the arguments of the function of a frame, as far as they are to be had: by debug
-// information, or at a function's first instruction by its prototype.
+// args returns the arguments of a frame's function that can be found: through
+// debug information, or at a function's first instruction through its prototype.
 func (e *entered) args(in *inspector, i int) (out []api.FrameArg) {
 	b, names := e.b, e.names
 	f := &b.frames[i]
-	at := f.At()
+	at := f.RuleAddr()
 	sym, ok := names.img.Find(at)
 	if !ok || f.User && sym.User != f.User {
 		return nil
@@ -238,7 +236,7 @@ func (e *entered) args(in *inspector, i int) (out []api.FrameArg) {
 		return out
 	}
 	known := in.guest.Types()
-	if known == nil || i > 0 || b.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
+	if known == nil || i > 0 || b.regs == nil || guest.GVA(f.PC) != skipEndbr(names.img, sym) {
 		return nil
 	}
 	proto := known.Func(event.ModuleOf(names.img, sym.Addr), sym.Name)
@@ -268,11 +266,13 @@ func (e *entered) args(in *inspector, i int) (out []api.FrameArg) {
 	return out
 }
 
-// argumentRegs are those of integer arguments (System V ABI for AMD64, 3.2.3).
+// argumentRegs are the registers that pass integer arguments (System V ABI for
+// AMD64, 3.2.3).
 var argumentRegs = [...]event.Reg{event.RegDI, event.RegSI, event.RegDX, event.RegCX, event.RegR8, event.RegR9}
 
-// behindEndbr returns where a function begins, behind endbr64.
-func behindEndbr(img guest.View, sym guest.Symbol) guest.GVA {
+// skipEndbr returns the address of a function's first instruction after an
+// endbr64.
+func skipEndbr(img guest.View, sym guest.Symbol) guest.GVA {
 	at := sym.Addr
 	if code := img.Code(at, 4); len(code) == 4 && binary.LittleEndian.Uint32(code) == 0xfa1e0ff3 { // endbr64
 		at += 4
@@ -280,14 +280,14 @@ func behindEndbr(img guest.View, sym guest.Symbol) guest.GVA {
 	return at
 }
 
-// frameLook finds what a frame has in its registers, as far as they are known, and in memory.
+// frameLook finds values in a frame's known registers and in memory.
 type frameLook struct {
 	l    *machine.Look
 	root guest.GPA
 	regs guest.KnownRegisters
 }
 
-// value returns what is there as text.
+// value returns the value as text.
 func (f *frameLook) value(from event.Fetch, t types.Type) (string, error) {
 	size, ok := types.Size(t)
 	if !ok || size == 0 || size > 8 {
@@ -300,18 +300,19 @@ func (f *frameLook) value(from event.Fetch, t types.Type) (string, error) {
 	return valueText(t, binary.LittleEndian.AppendUint64(nil, v)[:size]), nil
 }
 
-// valueText is a value as C writes it, structures in one line.
+// valueText returns a value in C's syntax, in one line.
 func valueText(t types.Type, data []byte) string {
-	if _, structure := types.Members(t); structure {
-		return script.CLine(t, data)
+	if text := script.CValue(t, data, false); !strings.Contains(text, "\n") { // else it has a structure
+		return text
 	}
-	return script.CValue(t, data, false)
+	return script.CLine(t, data)
 }
 
 // maxValue bounds the structures that frames show, in bytes.
 const maxValue = 64
 
-// variable returns the value of a variable as text. A reference has its address before what it leads to, as in gdb.
+// variable returns the value of a variable as text. For a reference, the address
+// comes before the referenced value, as in gdb.
 func (f *frameLook) variable(names namer, at guest.GVA, v debuginfo.Variable) (string, error) {
 	if v.Why != nil && len(v.Pieces) == 0 && !errors.Is(v.Why, debuginfo.ErrElsewhere) {
 		return "", v.Why
@@ -351,7 +352,7 @@ func (f *frameLook) variable(names namer, at guest.GVA, v debuginfo.Variable) (s
 	return text, nil
 }
 
-// bytes returns the n bytes of a variable, and where in memory they are.
+// bytes returns the n bytes of a variable, and their address in memory.
 func (f *frameLook) bytes(names namer, at guest.GVA, v debuginfo.Variable, n uint64) (b []byte, addr uint64, err error) {
 	from, err := source.Fetch(names.img, at, names.by, v)
 	if err != nil {
@@ -377,7 +378,8 @@ func (f *frameLook) bytes(names namer, at guest.GVA, v debuginfo.Variable, n uin
 	return b, addr, nil
 }
 
-// words returns the value of a structure that was passed in registers, by their numbers.
+// words returns the value of a structure that was passed in registers, given
+// their numbers.
 func (f *frameLook) words(words []int, t types.Type) (string, error) {
 	var data []byte
 	for _, w := range words {
@@ -397,7 +399,7 @@ func (f *frameLook) words(words []int, t types.Type) (string, error) {
 	return valueText(t, data[:size]), nil
 }
 
-// fetch evaluates one of fetchOf's expressions.
+// fetch evaluates the location of a variable.
 func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
 	switch x := from.(type) {
 	case event.Immediate:
@@ -421,9 +423,9 @@ func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
 	return 0, fmt.Errorf("%T is not evaluated", from)
 }
 
-// register returns what a register held in the frame.
+// register returns the value of a register in the frame.
 func (f *frameLook) register(r event.Reg) (uint64, error) {
-	if n := slices.Index(source.Registers[:], r); n >= 0 {
+	if n := slices.IndexFunc(x86.DwarfRegs[:], func(n x86.Reg64) bool { return event.RegOf(n) == r }); n >= 0 {
 		if v, ok := f.regs.Get(n); ok {
 			return v, nil
 		}

@@ -110,7 +110,7 @@ func TestOuterArguments(t *testing.T) {
 // gdbArguments returns what GDB says of the guest as it is now.
 func (h *harness) gdbArguments(program, image, core, script string) map[string]string {
 	h.Helper()
-	s, _ := h.saved()
+	s, _ := h.save()
 	f, err := os.Create(core)
 	if err == nil {
 		_, err = s.WriteELF(f)

@@ -32,8 +32,8 @@ func (l *load) want(format string, args ...any) {
 	l.said = append(l.said, fmt.Sprintf(format, args...))
 }
 
-// no ends the load when something went wrong.
-func no(err error) {
+// exitOnError ends the load when something went wrong.
+func exitOnError(err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -41,7 +41,7 @@ func no(err error) {
 
 // ok is no for what returns a value as well.
 func ok[T any](v T, err error) T {
-	no(err)
+	exitOnError(err)
 	return v
 }
 
@@ -51,12 +51,12 @@ func serveLoads() error {
 	runtime.LockOSThread()
 	// It was not there before: the server of NATS, which is in this program, too, would have found itself in it, and read it each
 	// second, which tools count.
-	no(unix.Mount("proc", "/proc", "proc", 0, ""))
-	no(unix.Mkdir("/tmp/load", 0o755))
-	no(unix.Chdir("/tmp/load"))
+	exitOnError(unix.Mount("proc", "/proc", "proc", 0, ""))
+	exitOnError(unix.Mkdir("/tmp/load", 0o755))
+	exitOnError(unix.Chdir("/tmp/load"))
 	say := func(lines ...string) {
 		_, err := unix.Writev(1, [][]byte{[]byte(strings.Join(lines, "\n") + "\n")})
-		no(err)
+		exitOnError(err)
 	}
 	say(fmt.Sprintf("PID %d", os.Getpid()))
 	var pending []byte
@@ -92,17 +92,17 @@ func serveLoads() error {
 	}
 }
 
-// counting counts the calls of functions by the kernel's own kprobes while f runs.
-func counting(f func(), functions ...string) []string {
+// countCalls counts the calls of functions by the kernel's own kprobes while f runs.
+func countCalls(f func(), functions ...string) []string {
 	const dir = "/sys/kernel/tracing/"
 	var events []byte
 	for _, name := range functions {
 		events = fmt.Appendf(events, "p:own/%s %s\n", name, name)
 	}
-	no(os.WriteFile(dir+"kprobe_events", events, 0))
-	no(os.WriteFile(dir+"events/own/enable", []byte("1"), 0))
+	exitOnError(os.WriteFile(dir+"kprobe_events", events, 0))
+	exitOnError(os.WriteFile(dir+"events/own/enable", []byte("1"), 0))
 	f()
-	no(os.WriteFile(dir+"events/own/enable", []byte("0"), 0))
+	exitOnError(os.WriteFile(dir+"events/own/enable", []byte("0"), 0))
 	profile := strings.Fields(string(ok(os.ReadFile(dir + "kprobe_profile"))))
 	counts := make([]string, len(functions))
 	for i := 0; i+2 < len(profile); i += 3 { // name, hits, misses
@@ -112,7 +112,7 @@ func counting(f func(), functions ...string) []string {
 			}
 		}
 	}
-	no(os.WriteFile(dir+"kprobe_events", []byte("\n"), 0))
+	exitOnError(os.WriteFile(dir+"kprobe_events", []byte("\n"), 0))
 	return counts
 }
 
@@ -129,32 +129,32 @@ func port(fd int) int {
 	return 0
 }
 
-// listening returns a socket that listens at a free port of the loopback.
-func listening(backlog int) (fd, at int) {
+// listenLoopback returns a socket that listens at a free port of the loopback.
+func listenLoopback(backlog int) (fd, at int) {
 	fd = ok(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0))
-	no(unix.Bind(fd, &unix.SockaddrInet4{Addr: loopback}))
-	no(unix.Listen(fd, backlog))
+	exitOnError(unix.Bind(fd, &unix.SockaddrInet4{Addr: loopback}))
+	exitOnError(unix.Listen(fd, backlog))
 	return fd, port(fd)
 }
 
 // dial connects to a port of the loopback, from the port that it returns.
 func dial(to int) (fd, from int) {
 	fd = ok(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0))
-	no(unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback}))
+	exitOnError(unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback}))
 	return fd, port(fd)
 }
 
-// connected returns both ends of a connection.
-func connected(listener, at int) (client, server, from int) {
+// connectPair returns both ends of a connection.
+func connectPair(listener, at int) (client, server, from int) {
 	client, from = dial(at)
 	server, _, err := unix.Accept(listener)
-	no(err)
+	exitOnError(err)
 	return client, server, from
 }
 
 func closeAll(fds ...int) {
 	for _, fd := range fds {
-		no(unix.Close(fd))
+		exitOnError(unix.Close(fd))
 	}
 }
 
@@ -168,6 +168,6 @@ func errno(err error) int {
 	if e, is := err.(syscall.Errno); is {
 		return -int(e)
 	}
-	no(err)
+	exitOnError(err)
 	return 0
 }

@@ -52,11 +52,11 @@ var systemTools = []bccTool{
 	{name: "funclatency", at: "dummy_kprobe=do_mkdirat,dummy_kretprobe=do_mkdirat", set: map[string]string{"targ_tgid": "PID"},
 		load: func(l *load) {
 			for i := range 23 {
-				no(unix.Mkdir(fmt.Sprint("latency", i), 0o755))
+				exitOnError(unix.Mkdir(fmt.Sprint("latency", i), 0o755))
 			}
 			l.want("23 calls")
 		},
-		got: func(r *toolRun) []string { return []string{fmt.Sprintf("%d calls", total(r.global("hist")))} }},
+		got: func(r *toolRun) []string { return []string{fmt.Sprintf("%d calls", total(r.globalVar("hist")))} }},
 	{name: "fsdist kprobe", section: kprobes, at: atExt4, set: map[string]string{"target_pid": "PID"}, load: fsdistLoad, got: fsdistSeen},
 	{name: "fsdist fentry", section: fentries, at: atExt4, set: map[string]string{"target_pid": "PID"}, load: fsdistLoad, got: fsdistSeen},
 	{name: "fsslower kprobe", event: slowerEvent, section: kprobes, at: atExt4, set: map[string]string{"target_pid": "PID"}, load: fsslowerLoad, got: fsslowerSeen},
@@ -65,8 +65,8 @@ var systemTools = []bccTool{
 		load: func(l *load) {
 			for i := range 9 {
 				name := fmt.Sprint("life", i)
-				no(unix.Close(file(name)))
-				no(unix.Unlink(name))
+				exitOnError(unix.Close(file(name)))
+				exitOnError(unix.Unlink(name))
 				l.want("%s %d", name, os.Getpid())
 			}
 		},
@@ -85,7 +85,7 @@ var systemTools = []bccTool{
 					read += ok(unix.Read(fd, make([]byte, 20)))
 				}
 				l.want("%s reads 5 %d writes %d %d", name, read, i+1, 100*(i+1)*(i+1))
-				no(unix.Close(fd))
+				exitOnError(unix.Close(fd))
 			}
 		},
 		got: func(r *toolRun) (all []string) {
@@ -93,7 +93,7 @@ var systemTools = []bccTool{
 			for _, v := range values {
 				all = append(all, fmt.Sprintf("%v reads %v %v writes %v %v", v["filename"], v["reads"], v["read_bytes"], v["writes"], v["write_bytes"]))
 			}
-			return ofLoad(all, "top")
+			return filterLoad(all, "top")
 		}},
 	{name: "opensnoop", event: openEvent, set: map[string]string{"targ_tgid": "PID"},
 		load: func(l *load) {
@@ -102,12 +102,12 @@ var systemTools = []bccTool{
 				fd, err := unix.Open(name, unix.O_RDONLY, 0) // none is there
 				l.want("%s %d %d", name, unix.O_RDONLY, errno(err))
 				fd, err = unix.Openat(unix.AT_FDCWD, name, unix.O_CREAT|unix.O_WRONLY, 0o600)
-				no(err)
+				exitOnError(err)
 				l.want("%s %d %d", name, unix.O_CREAT|unix.O_WRONLY, fd)
-				no(unix.Close(fd))
+				exitOnError(unix.Close(fd))
 			}
 		},
-		got: func(r *toolRun) []string { return ofLoad(r.lines("fname", "flags", "ret"), "open") }},
+		got: func(r *toolRun) []string { return filterLoad(r.lines("fname", "flags", "ret"), "open") }},
 	{name: "statsnoop", event: statEvent, set: map[string]string{"target_pid": "PID"},
 		load: func(l *load) {
 			var st unix.Stat_t
@@ -151,11 +151,11 @@ var systemTools = []bccTool{
 		load: func(l *load) {
 			for i := range 3 {
 				dir := fmt.Sprint("/tmp/load/mount", i)
-				no(unix.Mkdir(dir, 0o755))
-				no(unix.Mount(fmt.Sprint("src", i), dir, "tmpfs", unix.MS_NOSUID, "size=64k"))
+				exitOnError(unix.Mkdir(dir, 0o755))
+				exitOnError(unix.Mount(fmt.Sprint("src", i), dir, "tmpfs", unix.MS_NOSUID, "size=64k"))
 				l.want("0 src%d %s tmpfs size=64k %d 0", i, dir, unix.MS_NOSUID)
 				l.want("0 none %s nothing  0 %d", dir, errno(unix.Mount("none", dir, "nothing", 0, "")))
-				no(unix.Unmount(dir, unix.MNT_DETACH))
+				exitOnError(unix.Unmount(dir, unix.MNT_DETACH))
 				l.want("1  %s   %d 0", dir, unix.MNT_DETACH)
 			}
 		},
@@ -174,17 +174,17 @@ var systemTools = []bccTool{
 	{name: "capable", set: map[string]string{"targ_pid": "PID"},
 		load: func(l *load) {
 			for range 6 {
-				no(unix.Chroot("/"))
+				exitOnError(unix.Chroot("/"))
 				l.want("%d 0 0", unix.CAP_SYS_CHROOT)
 			}
 		},
 		got: func(r *toolRun) []string {
-			return r.only("cap", strconv.Itoa(unix.CAP_SYS_CHROOT)).lines("cap", "uid", "ret")
+			return r.filter("cap", strconv.Itoa(unix.CAP_SYS_CHROOT)).lines("cap", "uid", "ret")
 		}},
 	{name: "slabratetop", set: map[string]string{"target_pid": "PID"},
 		load: func(l *load) {
 			for range 11 {
-				no(unix.Close(ok(unix.Open("/dev/null", 0, 0))))
+				exitOnError(unix.Close(ok(unix.Open("/dev/null", 0, 0))))
 			}
 			l.want("filp 11")
 		},
@@ -199,22 +199,22 @@ var systemTools = []bccTool{
 		}},
 	{name: "cachestat", skipMissing: true,
 		load: func(l *load) {
-			n := counting(func() {
+			n := countCalls(func() {
 				fd := file("/mnt/cache")
 				ok(unix.Write(fd, make([]byte, 64<<10)))
-				no(unix.Fsync(fd))
-				no(unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED))
+				exitOnError(unix.Fsync(fd))
+				exitOnError(unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED))
 				for i := range 16 {
 					ok(unix.Pread(fd, make([]byte, 100), int64(i)<<12))
 				}
-				no(unix.Close(fd))
+				exitOnError(unix.Close(fd))
 				unix.Sync()
 			}, "add_to_page_cache_lru", "mark_page_accessed", "mark_buffer_dirty")
 			misses, accessed, dirty := ok(strconv.Atoi(n[0])), ok(strconv.Atoi(n[1])), ok(strconv.Atoi(n[2]))
 			l.want("misses %d total %d mbd %d", misses, accessed-dirty, dirty)
 		},
 		got: func(r *toolRun) []string {
-			return []string{fmt.Sprintf("misses %v total %v mbd %v", r.global("misses"), r.global("total"), r.global("mbd"))}
+			return []string{fmt.Sprintf("misses %v total %v mbd %v", r.globalVar("misses"), r.globalVar("total"), r.globalVar("mbd"))}
 		}},
 	{name: "oomkill", event: oomEvent,
 		load: func(l *load) {
@@ -224,9 +224,9 @@ var systemTools = []bccTool{
 				runtime.Gosched()
 			}
 			// The kernel takes the process with the highest score, and never one of -1000.
-			no(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
-			no(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0))
-			no(os.WriteFile("/proc/sysrq-trigger", []byte("f"), 0))
+			exitOnError(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
+			exitOnError(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0))
+			exitOnError(os.WriteFile("/proc/sysrq-trigger", []byte("f"), 0))
 			var status syscall.WaitStatus
 			ok(syscall.Wait4(pid, &status, 0, nil))
 			l.want("%d sleep", pid)
@@ -252,19 +252,19 @@ func vfsLoad(l *load) {
 		ok(unix.Write(fd, make([]byte, 8)))
 	}
 	// The system call has vfs_fsync inlined; asynchronous I/O calls it.
-	no(fsyncAsync(fd, 5))
+	exitOnError(fsyncAsync(fd, 5))
 	closeAll(zero, fd)
 	for i := range 7 {
 		name := fmt.Sprint("made", i)
-		no(unix.Mknod(name, unix.S_IFREG|0o644, 0))
-		no(unix.Close(ok(unix.Open(name, unix.O_RDONLY, 0))))
-		no(unix.Unlink(name))
+		exitOnError(unix.Mknod(name, unix.S_IFREG|0o644, 0))
+		exitOnError(unix.Close(ok(unix.Open(name, unix.O_RDONLY, 0))))
+		exitOnError(unix.Unlink(name))
 	}
 	l.want("read 17 write 13 fsync 5 open 9 create 7")
 }
 
 func vfsSeen(r *toolRun) []string {
-	n := r.global("stats").([]any)
+	n := r.globalVar("stats").([]any)
 	return []string{fmt.Sprintf("read %v write %v fsync %v open %v create %v", n[0], n[1], n[2], n[3], n[4])}
 }
 
@@ -278,9 +278,9 @@ func fsdistLoad(l *load) {
 			ok(unix.Pread(fd, make([]byte, 10), 0))
 		}
 		for range i / 2 {
-			no(unix.Fsync(fd))
+			exitOnError(unix.Fsync(fd))
 		}
-		no(unix.Close(fd))
+		exitOnError(unix.Close(fd))
 	}
 	unix.Sync() // nothing is to be written later, while another tool counts
 	l.want("read 42 write 21 open 7 fsync 9")
@@ -288,7 +288,7 @@ func fsdistLoad(l *load) {
 
 func fsdistSeen(r *toolRun) []string {
 	n := [5]int{}
-	for i, h := range r.global("hists").([]any) {
+	for i, h := range r.globalVar("hists").([]any) {
 		n[i] = total(h.(map[string]any)["slots"])
 	}
 	return []string{fmt.Sprintf("read %d write %d open %d fsync %d", n[0], n[1], n[2], n[3])}
@@ -303,16 +303,16 @@ func fsslowerLoad(l *load) {
 			l.want("1 %d %d %s", j*size, ok(unix.Write(fd, make([]byte, size))), name)
 		}
 		l.want("0 50 %d %s", ok(unix.Pread(fd, make([]byte, 1000), 50)), name)
-		no(unix.Fsync(fd))
+		exitOnError(unix.Fsync(fd))
 		l.want("3 0 %d %s", int64(1<<63-1), name)
-		no(unix.Close(fd))
+		exitOnError(unix.Close(fd))
 	}
 	unix.Sync()
 }
 
 func fsslowerSeen(r *toolRun) []string { return r.lines("op", "offset", "size", "file") }
 
-// ofLoad leaves of lines those of files with such names: the load's process may go on to the next tool while the tool is attached.
-func ofLoad(lines []string, prefix string) []string {
+// filterLoad leaves of lines those of files with such names: the load's process may go on to the next tool while the tool is attached.
+func filterLoad(lines []string, prefix string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, prefix) })
 }

@@ -31,7 +31,7 @@ var netTools = []bccTool{
 					ver, addr = 6, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}
 				}
 				fd, other := ok(unix.Socket(c.domain, c.kind, 0)), ok(unix.Socket(c.domain, c.kind, 0))
-				no(unix.Bind(fd, addr))
+				exitOnError(unix.Bind(fd, addr))
 				at := port(fd)
 				l.want("IPv%d port %d protocol %d options 0: 0", ver, at, c.proto)
 				switch a := addr.(type) {
@@ -41,15 +41,15 @@ var netTools = []bccTool{
 					a.Port = at
 				}
 				l.want("IPv%d port 0 protocol %d options 0: %d", ver, c.proto, errno(unix.Bind(other, addr)))
-				no(unix.SetsockoptInt(other, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
-				no(unix.SetsockoptInt(other, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+				exitOnError(unix.SetsockoptInt(other, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+				exitOnError(unix.SetsockoptInt(other, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 				switch a := addr.(type) {
 				case *unix.SockaddrInet4:
 					a.Port = 0
 				case *unix.SockaddrInet6:
 					a.Port = 0
 				}
-				no(unix.Bind(other, addr))
+				exitOnError(unix.Bind(other, addr))
 				l.want("IPv%d port %d protocol %d options 24: 0", ver, port(other), c.proto)
 				closeAll(fd, other)
 			}
@@ -64,27 +64,27 @@ var netTools = []bccTool{
 	{name: "solisten fexit", section: fentries, event: listenEvent, set: map[string]string{"target_pid": "PID"}, load: listenLoad, got: listenSeen},
 	{name: "tcpconnect", event: connectEvent, set: map[string]string{"filter_pid": "PID", "source_port": "true"},
 		load: func(l *load) {
-			fd, at := listening(16)
+			fd, at := listenLoopback(16)
 			for range 7 {
 				c, from := dial(at)
 				l.want("127.0.0.1:%d to 127.0.0.1:%d by %d", from, at, os.Getpid())
-				no(unix.Close(c))
+				exitOnError(unix.Close(c))
 			}
-			no(unix.Close(fd))
+			exitOnError(unix.Close(fd))
 			// A refusal comes behind the return of tcp_v4_connect.
 			refused := ok(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0))
-			no(unix.Bind(refused, &unix.SockaddrInet4{Addr: loopback}))
+			exitOnError(unix.Bind(refused, &unix.SockaddrInet4{Addr: loopback}))
 			from := port(refused)
 			if err := unix.Connect(refused, &unix.SockaddrInet4{Port: at, Addr: loopback}); err != unix.ECONNREFUSED {
 				panic(err)
 			}
 			l.want("127.0.0.1:%d to 127.0.0.1:%d by %d", from, at, os.Getpid())
-			no(unix.Close(refused))
+			exitOnError(unix.Close(refused))
 			six, six6 := ok(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0)), ok(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0))
 			one := [16]byte{15: 1}
-			no(unix.Bind(six, &unix.SockaddrInet6{Addr: one}))
-			no(unix.Listen(six, 4))
-			no(unix.Connect(six6, &unix.SockaddrInet6{Addr: one, Port: port(six)}))
+			exitOnError(unix.Bind(six, &unix.SockaddrInet6{Addr: one}))
+			exitOnError(unix.Listen(six, 4))
+			exitOnError(unix.Connect(six6, &unix.SockaddrInet6{Addr: one, Port: port(six)}))
 			l.want("::1:%d to ::1:%d by %d", port(six6), port(six), os.Getpid())
 			closeAll(six, six6)
 		},
@@ -105,12 +105,12 @@ var netTools = []bccTool{
 	{name: "tcpconnect counts", set: map[string]string{"filter_pid": "PID", "do_count": "true"}, unordered: true,
 		load: func(l *load) {
 			for i := range 3 {
-				fd, at := listening(16)
+				fd, at := listenLoopback(16)
 				for range 3 * (i + 1) {
 					c, _ := dial(at)
-					no(unix.Close(c))
+					exitOnError(unix.Close(c))
 				}
-				no(unix.Close(fd))
+				exitOnError(unix.Close(fd))
 				l.want("port %d: %d", at, 3*(i+1))
 			}
 		},
@@ -125,17 +125,17 @@ var netTools = []bccTool{
 	{name: "tcpconnlat fentry", section: fentries, event: latencyEvent, set: map[string]string{"targ_tgid": "PID"}, load: latencyLoad, got: latencySeen},
 	{name: "tcptracer", event: traceEvent, set: map[string]string{"filter_pid": "PID"},
 		load: func(l *load) {
-			fd, at := listening(4)
+			fd, at := listenLoopback(4)
 			for range 4 {
-				c, s, from := connected(fd, at)
+				c, s, from := connectPair(fd, at)
 				l.want("0 %d to %d", from, at)
 				l.want("1 %d to %d", at, from)
-				no(unix.Close(c))
+				exitOnError(unix.Close(c))
 				l.want("2 %d to %d", from, at)
-				no(unix.Close(s))
+				exitOnError(unix.Close(s))
 				l.want("2 %d to %d", at, from)
 			}
-			no(unix.Close(fd))
+			exitOnError(unix.Close(fd))
 		},
 		got: func(r *toolRun) (all []string) { // connect 0, accept 1, close 2
 			for _, e := range r.events {
@@ -147,7 +147,7 @@ var netTools = []bccTool{
 	{name: "tcprtt fentry", section: fentries, set: map[string]string{"targ_show_ext": "true"}, load: rttLoad, got: rttSeen},
 	{name: "tcpsynbl", section: kprobes,
 		load: func(l *load) {
-			fd, at := listening(37)
+			fd, at := listenLoopback(37)
 			var all []int
 			for range 9 { // that nobody accepts
 				c, _ := dial(at)
@@ -166,9 +166,9 @@ var netTools = []bccTool{
 		}},
 	{name: "tcptop", set: map[string]string{"target_pid": "PID"}, unordered: true,
 		load: func(l *load) {
-			fd, at := listening(4)
+			fd, at := listenLoopback(4)
 			for i := range 3 {
-				c, s, from := connected(fd, at)
+				c, s, from := connectPair(fd, at)
 				size := 1000 * (i + 1)
 				for range i + 1 {
 					ok(unix.Write(c, make([]byte, size)))
@@ -181,7 +181,7 @@ var netTools = []bccTool{
 				l.want("%d to %d: sent 0 received %d", at, from, received)
 				closeAll(c, s)
 			}
-			no(unix.Close(fd))
+			exitOnError(unix.Close(fd))
 		},
 		got: func(r *toolRun) (all []string) {
 			keys, values := r.dump("ip_map")
@@ -200,14 +200,14 @@ func swap(v any) uint16 {
 
 func listenLoad(l *load) {
 	for _, backlog := range []int{1, 7, 128} {
-		fd, at := listening(backlog)
+		fd, at := listenLoopback(backlog)
 		l.want("port %d backlog %d: 0", at, backlog)
-		no(unix.Listen(fd, backlog+1))
+		exitOnError(unix.Listen(fd, backlog+1))
 		l.want("port %d backlog %d: 0", at, backlog+1)
-		no(unix.Close(fd))
+		exitOnError(unix.Close(fd))
 	}
-	fd, at := listening(1)
-	c, s, _ := connected(fd, at)
+	fd, at := listenLoopback(1)
+	c, s, _ := connectPair(fd, at)
 	l.want("port %d backlog 1: 0", at)
 	l.want("port %d backlog 3: %d", at, errno(unix.Listen(s, 3))) // it is connected
 	closeAll(c, s, fd)
@@ -221,13 +221,13 @@ func listenSeen(r *toolRun) (all []string) {
 }
 
 func latencyLoad(l *load) {
-	fd, at := listening(16)
+	fd, at := listenLoopback(16)
 	for range 6 {
 		c, from := dial(at)
 		l.want("%d to %d by %s", from, at, bccGuest[1:])
-		no(unix.Close(c))
+		exitOnError(unix.Close(c))
 	}
-	no(unix.Close(fd))
+	exitOnError(unix.Close(fd))
 }
 
 func latencySeen(r *toolRun) (all []string) {
@@ -241,9 +241,9 @@ func latencySeen(r *toolRun) (all []string) {
 }
 
 func rttLoad(l *load) {
-	n := counting(func() {
-		fd, at := listening(4)
-		c, s, _ := connected(fd, at)
+	n := countCalls(func() {
+		fd, at := listenLoopback(4)
+		c, s, _ := connectPair(fd, at)
 		for range 20 {
 			ok(unix.Write(c, make([]byte, 100)))
 			ok(unix.Read(s, make([]byte, 100)))

@@ -98,8 +98,8 @@ func (r *toolRun) lines(fields ...string) (all []string) {
 	return all
 }
 
-// only are the events for which a field has a value.
-func (r *toolRun) only(field, value string) *toolRun {
+// filter are the events for which a field has a value.
+func (r *toolRun) filter(field, value string) *toolRun {
 	some := *r
 	some.events = nil
 	for _, e := range r.events {
@@ -136,8 +136,8 @@ func (r *toolRun) dump(name string) (keys, values []map[string]any) {
 	return keys, values
 }
 
-// global reads a global variable.
-func (r *toolRun) global(name string) any {
+// globalVar reads a global variable.
+func (r *toolRun) globalVar(name string) any {
 	r.Helper()
 	_, values := r.dump(".bss")
 	return values[0][name]

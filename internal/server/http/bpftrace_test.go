@@ -65,8 +65,8 @@ func bpftraceCorpus(t *testing.T) (ss []wholeScript) {
 // elements with equal values.
 const randomScripts, randomName = 40, "random-"
 
-// inOrder puts the lines of the maps of a random script in an order.
-func inOrder(name, out string) string {
+// sortMaps puts the lines of the maps of a random script in an order.
+func sortMaps(name, out string) string {
 	printed, maps, ok := strings.Cut(out, "\n\n\n")
 	if !ok || !strings.HasPrefix(name, randomName) {
 		return out
@@ -112,7 +112,7 @@ func runOurs(h *harness, text string) (r scriptRun) {
 	}
 	defer s.Close()
 	next[api.Start](h, s, api.RecordStart)
-	out, warnings, end := h.rest(s)
+	out, warnings, end := h.readRest(s)
 	r.err = firstError.FindString(strings.Join(warnings, "\n"))
 	if r.out = out; end.Code != nil {
 		r.status = *end.Code
@@ -180,7 +180,7 @@ func TestBpftrace(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := *h
 			h.T = t
-			ours, theirs := inOrder(c.name, runOurs(&h, c.text).String()), inOrder(c.name, golden[c.name+".out"])
+			ours, theirs := sortMaps(c.name, runOurs(&h, c.text).String()), sortMaps(c.name, golden[c.name+".out"])
 			why, want, known := strings.Cut(differ[c.name], "\n")
 			switch {
 			case golden[c.name] != c.text:

@@ -31,8 +31,8 @@ func (h *harness) apply(commands ...string) (api.ProbeList, error) {
 	return h.c.Apply(h.ctx, specs...)
 }
 
-// TestDeletionTellsFinalCounts: the answer has what a deletion has taken away.
-func TestDeletionTellsFinalCounts(t *testing.T) {
+// TestApplyAnswer is about the answer to commands: it has the probes that came, and those that went with their last counts.
+func TestApplyAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	p := h.attach("p:old schedule")[0]
 	h.g.hit(t, 0, "schedule", p.Offset, nil)
@@ -45,9 +45,8 @@ func TestDeletionTellsFinalCounts(t *testing.T) {
 	}
 }
 
-// TestChoice: names, groups and patterns of a request are those of the session, whose own test has all forms, in queries and in the
-// daemon's answers.
-func TestChoice(t *testing.T) {
+// TestNamesInRequests is about queries and answers: names, groups and patterns of a request are those of the session, whose TestChoice has all forms.
+func TestNamesInRequests(t *testing.T) {
 	h := serveFake(t, nil)
 	h.attach("p:io/read vfs_read", "p:io/write vfs_write", "p:io/write do_fork", "p:sched/read schedule", "p do_exit")
 	all := []uint64{1, 2, 3, 4, 5}
@@ -137,7 +136,7 @@ func TestStreamsOfTheSameDefinition(t *testing.T) {
 		t.Error(err)
 	}
 	one.Close()
-	h.gone(1)
+	h.awaitGone(1)
 	// Within one stream the kernel's rules hold.
 	if _, err := h.c.Events(h.ctx, api.StreamEvents{Probes: append(same, same...)}); !errors.Is(err, api.ErrNameTaken) {
 		t.Errorf("the same twice in a stream: %v", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// ownText reports whether all of these places are text that the guest's program may write.
-func ownText(v guest.View, places []api.TextRange) bool {
+// isOwnText reports whether all of these places are text that the guest's program may write.
+func isOwnText(v guest.View, places []api.TextRange) bool {
 	img, ok := v.(*guest.Image)
 	if !ok {
 		return false
@@ -30,9 +30,10 @@ func ownText(v guest.View, places []api.TextRange) bool {
 	return true
 }
 
-// withoutChanged leaves out errors about text that the guest has changed under a probe: the engine has logged it, the bytes are the
-// guest's own, and at the guest's end nobody has to do anything about them.
-func withoutChanged(err error) error {
+// dropChanged removes errors about text that the guest has changed under a
+// probe. The engine has logged them, the bytes belong to the guest, and at the
+// guest's end there is nothing left to do about them.
+func dropChanged(err error) error {
 	switch x := err.(type) {
 	case *probe.Error:
 		if x.Code == probe.CodeTextChanged || x.Code == probe.CodeForeignInt3 {
@@ -41,11 +42,11 @@ func withoutChanged(err error) error {
 	case interface{ Unwrap() []error }:
 		var left []error
 		for _, err := range x.Unwrap() {
-			left = append(left, withoutChanged(err))
+			left = append(left, dropChanged(err))
 		}
 		return errors.Join(left...)
 	case interface{ Unwrap() error }:
-		if inner := x.Unwrap(); inner != nil && withoutChanged(inner) == nil {
+		if inner := x.Unwrap(); inner != nil && dropChanged(inner) == nil {
 			return nil
 		}
 	}

@@ -21,7 +21,7 @@ func TestWithoutChanged(t *testing.T) {
 	}{
 		{nil, nil}, {changed, nil}, {wrap(changed, changed), nil}, {wrap(changed, other), other}, {wrap(other), other}, {other, other},
 	} {
-		if got := withoutChanged(x.err); !errors.Is(got, x.want) || (got == nil) != (x.want == nil) {
+		if got := dropChanged(x.err); !errors.Is(got, x.want) || (got == nil) != (x.want == nil) {
 			t.Errorf("%v: %v, want %v", x.err, got, x.want)
 		}
 	}
@@ -40,7 +40,7 @@ func TestOwnText(t *testing.T) {
 		{[]api.TextRange{{Addr: 0x3000, Live: "90"}, {Addr: 0x1000, Live: "90"}}, false},
 		{[]api.TextRange{{Addr: 0x9000, Live: "90"}}, false},
 	} {
-		if got := ownText(img, x.places); got != x.want {
+		if got := isOwnText(img, x.places); got != x.want {
 			t.Errorf("%+v: %t", x.places, got)
 		}
 	}

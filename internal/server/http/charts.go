@@ -17,8 +17,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// getCharts answers with what maps of scripts and programs look like now.
-func (s *server) getCharts(w http.ResponseWriter, r *http.Request, q values) error {
+// getCharts answers with charts of the maps of scripts and programs as they are
+// now.
+func (sh *scriptHost) getCharts(w http.ResponseWriter, r *http.Request, q values) error {
 	of := q.text("of")
 	out := api.ChartList{Sources: []api.ChartSource{}, Charts: []api.Chart{}}
 	ctx, cancel := context.WithTimeout(r.Context(), scriptTime)
@@ -30,20 +31,20 @@ func (s *server) getCharts(w http.ResponseWriter, r *http.Request, q values) err
 			found, out.Charts = true, charts()
 		}
 	}
-	for _, k := range s.scripts.all() {
+	for _, k := range sh.scripts.list() {
 		i := k.info()
 		add(api.ChartSource{ID: i.Name, Kind: "script", Label: i.Name, Ended: i.Ended}, func() []api.Chart { return k.charts(ctx) })
 	}
-	for _, rs := range s.scripts.followed() {
+	for _, rs := range sh.scripts.listFollowed() {
 		label := fmt.Sprintf("%s (stream %d)", cmp.Or(rs.name, "script"), rs.id)
 		add(api.ChartSource{ID: fmt.Sprintf("stream %d", rs.id), Kind: "stream", Label: label}, func() []api.Chart { return rs.charts(ctx) })
 	}
-	for _, obj := range s.probes.ObjectFiles() {
+	for _, obj := range sh.probes.ObjectFiles() {
 		label := fmt.Sprintf("programs at %s", strings.Join(obj.Probes[:min(len(obj.Probes), 3)], ", "))
 		if more := len(obj.Probes) - 3; more > 0 {
 			label += fmt.Sprintf(" and %d more", more)
 		}
-		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.Maps[0]), Kind: "program", Label: label}, func() []api.Chart { return s.mapCharts(obj.Maps) })
+		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.Maps[0]), Kind: "program", Label: label}, func() []api.Chart { return sh.mapCharts(obj.Maps) })
 	}
 	if !found {
 		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", of), Detail: "the answer without of lists what has"}
@@ -55,10 +56,11 @@ func (s *server) getCharts(w http.ResponseWriter, r *http.Request, q values) err
 	return nil
 }
 
-// charts are those of a script's maps, by name; none when it has ended.
+// charts returns the charts of a script's maps, sorted by name. It returns none
+// once the script has ended.
 func (rs *runningScript) charts(ctx context.Context) []api.Chart {
 	var b bytes.Buffer
-	rs.looked(ctx, func(p *script.Printer) { p.Like(true, func(text string) { b.WriteString(text) }).Maps() })
+	rs.lookAt(ctx, func(p *script.Printer) { p.Derive(true, func(text string) { b.WriteString(text) }).Maps() })
 	out := []api.Chart{}
 	for line := range bytes.Lines(b.Bytes()) {
 		var x struct {
@@ -66,17 +68,17 @@ func (rs *runningScript) charts(ctx context.Context) []api.Chart {
 			Data json.RawMessage
 		}
 		if json.Unmarshal(line, &x) != nil {
-			continue // its names are the script's own, not what the guest has
+			continue // its names come from the script, not from the guest
 		}
-		// What cannot be read is no chart.
+		// A map that cannot be read gets no chart.
 		if x.Type == "hist" || x.Type == "lhist" {
-			hists, _ := chart.Printed(x.Data)
+			hists, _ := chart.ParsePrinted(x.Data)
 			for name, buckets := range hists {
 				out = append(out, histChart(name, buckets))
 			}
 			continue
 		}
-		numbers, _ := chart.PrintedNumbers(x.Data, x.Type == "stats")
+		numbers, _ := chart.ParsePrintedNumbers(x.Data, x.Type == "stats")
 		out = append(out, numberCharts(numbers)...)
 	}
 	slices.SortFunc(out, func(a, b api.Chart) int { return cmp.Compare(a.Name, b.Name) })
@@ -93,7 +95,7 @@ func histChart(name string, buckets []chart.Bucket) api.Chart {
 	return c
 }
 
-// numberCharts are the numbers of maps, each map with all of its keys.
+// numberCharts returns charts of maps of numbers, each map with all of its keys.
 func numberCharts(numbers map[string]float64) (out []api.Chart) {
 	bars := map[string][]api.ChartBar{}
 	for title, n := range numbers {
@@ -115,18 +117,19 @@ func numberCharts(numbers map[string]float64) (out []api.Chart) {
 	return out
 }
 
-// charts are those of maps of programs: histograms, and of others with one number for a key these.
-func (s *server) mapCharts(ids []uint64) []api.Chart {
+// mapCharts returns charts of the maps of programs: histograms, and numbers for
+// maps with one number for each key.
+func (sh *scriptHost) mapCharts(ids []uint64) []api.Chart {
 	out := []api.Chart{}
 	for _, id := range ids {
-		d, err := s.dumpMap(strconv.FormatUint(id, 10))
+		d, err := sh.dumpMap(strconv.FormatUint(id, 10))
 		if err != nil {
 			continue // it went just now
 		}
 		if d.Hist {
 			var buckets []chart.Bucket
 			for _, b := range d.Buckets {
-				buckets = append(buckets, chart.Between(uint64(b.Low), uint64(b.High), b.Count))
+				buckets = append(buckets, chart.NewBucket(uint64(b.Low), uint64(b.High), b.Count))
 			}
 			out = append(out, histChart(d.Name, buckets))
 			continue
@@ -143,7 +146,8 @@ func (s *server) mapCharts(ids []uint64) []api.Chart {
 	return out
 }
 
-// numberOf is what an entry has counted, on all vCPUs, where that is one number.
+// numberOf returns the count of an entry, summed over all vCPUs, if it is a
+// single number.
 func numberOf(e api.MapEntry) (sum float64, ok bool) {
 	for i, v := range e.Values {
 		var n float64
@@ -162,7 +166,7 @@ func numberOf(e api.MapEntry) (sum float64, ok bool) {
 	return sum, len(e.Values) > 0
 }
 
-// littleEndian is the number of these bytes in hexadecimal.
+// littleEndian formats the number in these bytes in hexadecimal.
 func littleEndian(digits string) (n float64) {
 	for i := len(digits) - 2; i >= 0; i -= 2 {
 		b, err := strconv.ParseUint(digits[i:i+2], 16, 8)
@@ -174,7 +178,8 @@ func littleEndian(digits string) (n float64) {
 	return n
 }
 
-// keyText is a key as its type has it, otherwise as a number or its bytes.
+// keyText returns a key as text according to its type, or as a number or bytes
+// without one.
 func keyText(e api.MapEntry) string {
 	switch {
 	case e.KeyData != nil:
@@ -185,7 +190,7 @@ func keyText(e api.MapEntry) string {
 	return e.Key
 }
 
-// follow makes a script with a client one that others may look at, until the function that it returns is called.
+// follow lets other clients look at a client's script, until end is called.
 func (s *scripts) follow(rs *runningScript) (end func()) {
 	rs.look, rs.over = make(chan func()), make(chan struct{})
 	s.mu.Lock()
@@ -202,8 +207,8 @@ func (s *scripts) follow(rs *runningScript) (end func()) {
 	}
 }
 
-// followed returns the scripts with clients, by their streams.
-func (s *scripts) followed() []*runningScript {
+// listFollowed returns the scripts with clients, by their streams.
+func (s *scripts) listFollowed() []*runningScript {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(s.open), func(a, b *runningScript) int { return cmp.Compare(a.id, b.id) })

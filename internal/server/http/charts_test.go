@@ -16,7 +16,7 @@ func TestCharts(t *testing.T) {
 	h := serveFake(t, nil)
 	charts := func(of string) (l api.ChartList) {
 		t.Helper()
-		status, body := h.raw(http.MethodGet, "/v1/charts?"+url.Values{"of": {of}}.Encode(), "")
+		status, body := h.rawRequest(http.MethodGet, "/v1/charts?"+url.Values{"of": {of}}.Encode(), "")
 		if status != http.StatusOK {
 			t.Fatalf("%s: %d %s", of, status, body)
 		}
@@ -64,7 +64,7 @@ func TestCharts(t *testing.T) {
 	if got := fmt.Sprint(charts("").Sources); got != want {
 		t.Errorf("there are %s, want %s", got, want)
 	}
-	if status, body := h.raw(http.MethodGet, "/v1/charts?of=nothing", ""); status != http.StatusNotFound {
+	if status, body := h.rawRequest(http.MethodGet, "/v1/charts?of=nothing", ""); status != http.StatusNotFound {
 		t.Errorf("of nothing: %d %s", status, body)
 	}
 	// What has no room in a chart is told.

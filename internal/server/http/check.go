@@ -8,12 +8,14 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// checkPath is where check is asked for.
+// checkPath is the path of requests to check.
 const checkPath = "/v1/check"
 
-// check says what is wrong with a definition or a script, and does nothing with it. Who checks while it is typed has asked
-// for that in the answer: what is not yet right is no request that has failed, of which browsers' consoles tell.
-func (s *server) check(w http.ResponseWriter, r *http.Request) error {
+// check reports the errors in a definition or a script without attaching it. A
+// client that checks while the user types asks for errors in the answer
+// (InAnswer): an HTTP error would show up in the browser's console at each
+// unfinished line.
+func (sh *scriptHost) check(w http.ResponseWriter, r *http.Request) error {
 	var req api.Check
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
@@ -22,11 +24,11 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 	var err error
 	switch {
 	case req.Probe != nil && req.Script == nil:
-		out.Probes, err = s.probes.Check(specOf(req.Probe))
+		out.Probes, err = sh.probes.Check(specOf(req.Probe))
 	case req.Script != nil && req.Probe == nil:
 		var sc *script.Script
-		if sc, err = s.compileScript(r.Context(), req.Script); err == nil {
-			out.Probes, out.Warnings = sc.Attached(), sc.Warnings
+		if sc, err = sh.compileScript(r.Context(), req.Script); err == nil {
+			out.Probes, out.Warnings = sc.CountProbes(), sc.Warnings
 		}
 	default:
 		return badValue("want one of probe and script")
@@ -42,16 +44,16 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// compileScript compiles the script of a request, which ctx ends.
-func (s *server) compileScript(ctx context.Context, req *api.RunScript) (*script.Script, error) {
-	done, err := s.effort.begin(ctx)
+// compileScript compiles the script of a request. It stops when ctx ends.
+func (sh *scriptHost) compileScript(ctx context.Context, req *api.RunScript) (*script.Script, error) {
+	done, err := sh.effort.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	o := scriptOptions(req)
-	o.Stop = func() error { return s.effort.stop(ctx) }
-	sc, err := s.probes.CompileScript(req.Script, o)
+	o.Stop = func() error { return sh.effort.stop(ctx) }
+	sc, err := sh.probes.CompileScript(req.Script, o)
 	if err != nil {
 		return nil, scriptError(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// busy keeps the machine busy with so many other processes until the test ends.
-func busy(t *testing.T, n int) {
+// loadCPUs keeps the machine busy with so many other processes until the test ends.
+func loadCPUs(t *testing.T, n int) {
 	t.Helper()
 	for range n {
 		c := exec.Command("sh", "-c", "while kill -0 $PPID; do :; done")
@@ -56,8 +56,8 @@ func TestEventsClose(t *testing.T) {
 	for _, vcpus := range []int{1, 2, 4, 8} {
 		t.Run(fmt.Sprint(vcpus, " vCPUs"), func(t *testing.T) {
 			h := serveMachine(t, vcpus)
-			busy(t, 4)
-			for i := range rounds(t, kvmtest.Full(1, 2)) {
+			loadCPUs(t, 4)
+			for i := range rounds(t, kvmtest.ChooseSize(1, 2)) {
 				for j, spec := range []api.ProbeSpec{
 					{Def: "p:t user_hot a=%di b=%si"},
 					{Def: "p:t user_hot a=%di", Filter: "a & 1"},
@@ -65,15 +65,15 @@ func TestEventsClose(t *testing.T) {
 					{Def: "p:t user_hot far=@0xffff800000000000:u8", Filter: "far != 0"},
 					{Def: "p:t user_hot s=+0($stack):string"},
 				} {
-					h.closes(spec, uint64(rand.IntN(3000)), fmt.Sprintf("round %d.%d", i, j))
+					h.checkSums(spec, uint64(rand.IntN(3000)), fmt.Sprintf("round %d.%d", i, j))
 				}
 			}
 		})
 	}
 }
 
-// closes traces a probe, detaches it behind so many hits, and compares the counts.
-func (h *harness) closes(spec api.ProbeSpec, hits uint64, what string) {
+// checkSums traces a probe, detaches it behind so many hits, and compares the counts.
+func (h *harness) checkSums(spec api.ProbeSpec, hits uint64, what string) {
 	h.Helper()
 	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{spec}})
 	defer s.Close()
@@ -204,7 +204,7 @@ func TestStartAsItStops(t *testing.T) {
 		runtime.Gosched()
 	}
 	h.cancel()
-	h.gone(0)
+	h.awaitGone(0)
 	h.s.streams.mu.Unlock()
 	s, ok := <-opened
 	if !ok {

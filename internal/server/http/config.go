@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -18,32 +19,33 @@ import (
 // maxConfig bounds the file of --config, in bytes.
 const maxConfig = 1 << 20
 
-// notConfigured are the flags that are about one start of the daemon.
+// notConfigured are the flags that apply to one start of the daemon only.
 var notConfigured = []string{"config", "check-config", "ready-fd"}
 
-// configure takes from the file of --config what the command line does not say, and checks all of it. What is wrong
-// with something in the file is told with its line.
+// configure fills in, from the file of --config, the flags that the command line
+// does not set, and checks all of them. Errors about the file name the line.
 func (o *options) configure() error {
 	if o.config != "" {
-		if err := files.Trusted(o.config); err != nil {
+		if err := files.CheckTrusted(o.config); err != nil {
 			return fmt.Errorf("--config %w", err)
 		}
 		text, err := files.Read(o.config, maxConfig)
 		if err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}
-		if o.configured, err = command.Configured(o.set, o.config, text, notConfigured...); err != nil {
+		if o.configured, err = command.ApplyConfig(o.set, o.config, text, notConfigured...); err != nil {
 			return err
 		}
 	}
-	return o.placed(o.check())
+	return o.placeError(o.check())
 }
 
 // flagName finds the flag that an error is about.
 var flagName = regexp.MustCompile(`^--([a-z-]+)`)
 
-// placed puts before an error about a flag where the file of --config has it.
-func (o *options) placed(err error) error {
+// placeError prefixes an error about a flag with the flag's line in the file of
+// --config.
+func (o *options) placeError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -53,23 +55,25 @@ func (o *options) placed(err error) error {
 	return err
 }
 
-// of puts before an error about what a flag's value names, a file say, where the file of --config has that flag.
-func (o *options) of(flag string, err error) error {
+// flagError prefixes an error about the thing that a flag names, such as a file,
+// with the flag's line in the file of --config.
+func (o *options) flagError(flag string, err error) error {
 	if where := o.configured[flag]; err != nil && where != "" {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	return err
 }
 
-// checkFiles is what --check-config does: the guest's image is read, and each definition and script parsed. Whether the
-// guest has what they name is found out when they are attached.
+// checkFiles does the work of --check-config: it reads the guest's image, and
+// parses each definition and script. Whether the guest has the places that they
+// name is known only when they are attached.
 func (o *options) checkFiles(r *command.Run) error {
 	if o.restore != "" {
 		if _, err := readSnapshot("--restore", o); err != nil {
-			return o.placed(err)
+			return o.placeError(err)
 		}
 	}
-	if err := o.checkPlaces(); err != nil {
+	if err := cmp.Or(o.checkPlaces(r.Getenv), o.checkKVM()); err != nil {
 		return err
 	}
 	prog, err := loadProgram(o)
@@ -80,8 +84,8 @@ func (o *options) checkFiles(r *command.Run) error {
 		return err
 	}
 	for _, def := range o.probes {
-		if _, err := event.Parse(def); err != nil {
-			return o.placed(command.Usagef("--probe %q: %w", def, err))
+		if err := event.ReadCommand(def).Check(); err != nil {
+			return o.placeError(command.Usagef("--probe %q: %w", def, err))
 		}
 	}
 	scripts, err := o.readScripts()
@@ -92,11 +96,12 @@ func (o *options) checkFiles(r *command.Run) error {
 	if err != nil {
 		return err
 	}
-	// Without types what is wrong with a script's may be known at a start alone, by --debug.
+	// Without types, errors in a script's types show only when the daemon starts,
+	// through --debug.
 	if types, ok := known.(script.Types); ok {
 		for _, req := range scripts {
-			if err := script.Check(req.Name, req.Script, types); err != nil {
-				return o.placed(command.Usagef("--script: %w", scriptError(err)))
+			if err := script.Check(req.Name, req.Script, req.Args, types); err != nil {
+				return o.placeError(command.Usagef("--script: %w", scriptError(err)))
 			}
 		}
 	}
@@ -114,17 +119,17 @@ func (o *options) readScripts() (reqs []api.RunScript, err error) {
 		name := strings.TrimSuffix(filepath.Base(path), ".bt")
 		switch other, taken := seen[name]; {
 		case len(name) > api.MaxScriptName || !api.ScriptName.MatchString(name):
-			return nil, o.placed(command.Usagef("--script %s: %q is no name of a script: want a letter or _, then letters, digits and _ . -, at most %d in all", path, name, api.MaxScriptName))
+			return nil, o.placeError(command.Usagef("--script %s: %q is no name of a script: want a letter or _, then letters, digits and _ . -, at most %d in all", path, name, api.MaxScriptName))
 		case taken:
-			return nil, o.placed(command.Usagef("--script %s: there is %s already: scripts go by their files' names", path, other))
+			return nil, o.placeError(command.Usagef("--script %s: there is %s already: scripts go by their files' names", path, other))
 		}
 		seen[name] = path
 		text, err := files.Read(path, maxScriptFile)
 		switch {
 		case errors.Is(err, files.ErrTooLarge):
-			return nil, o.placed(fmt.Errorf("--script %s: %w", path, err))
+			return nil, o.placeError(fmt.Errorf("--script %s: %w", path, err))
 		case err != nil:
-			return nil, o.placed(fmt.Errorf("--script %w", err))
+			return nil, o.placeError(fmt.Errorf("--script %w", err))
 		}
 		reqs = append(reqs, api.RunScript{Script: string(text), Name: path, Format: api.ScriptText, Detach: name})
 	}

@@ -44,8 +44,8 @@ func (h *harness) answer(c net.Conn) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// until waits for something that other goroutines bring about.
-func (h *harness) until(what string, is func() bool) {
+// waitFor waits for something that other goroutines bring about.
+func (h *harness) waitFor(what string, is func() bool) {
 	h.Helper()
 	for !is() {
 		select {
@@ -90,7 +90,7 @@ func TestWaitingConnectionsGo(t *testing.T) {
 		t.Errorf("with %d streams: %v", limit, err)
 	}
 	streams[0].Close()
-	h.until("room again", func() bool { _, err := h.c.Guest(h.ctx); return err == nil })
+	h.waitFor("room again", func() bool { _, err := h.c.Guest(h.ctx); return err == nil })
 }
 
 // TestBodies: what the bodies of requests take together is bounded, and given back.
@@ -101,14 +101,14 @@ func TestBodies(t *testing.T) {
 		return h.dial(fmt.Sprintf("POST /v1/programs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", maxFileBody) + strings.Repeat(" ", n))
 	}
 	first := upload(most)
-	h.until("the first upload", func() bool { return h.s.conns.bodies.Load() == most })
+	h.waitFor("the first upload", func() bool { return h.s.conns.bodies.Load() == most })
 	second := upload(1<<20 + 1)
 	if status, body := h.answer(second); status != http.StatusTooManyRequests || !strings.Contains(body, "--max-bodies") {
 		t.Errorf("the second upload: %d %s", status, body)
 	}
 	first.Close()
 	second.Close()
-	h.until("room again", func() bool { return h.s.conns.bodies.Load() == 0 })
+	h.waitFor("room again", func() bool { return h.s.conns.bodies.Load() == 0 })
 	h.attach("p:a vfs_read")
 }
 
@@ -121,15 +121,24 @@ func TestBodyThatDoesNotCome(t *testing.T) {
 	h.attach("p:a vfs_read")
 }
 
+// shortenStall gives clients 50 ms from now on to read some of an answer. What came before may have needed longer on a slow
+// machine.
+func (h *harness) shortenStall() {
+	short := *h.s.limits.Load()
+	short.stall = 50 * time.Millisecond
+	h.s.limits.Store(&short)
+}
+
 // TestStreamThatIsNotRead: a stream whose client does not read is ended, and says why and
 // what was lost when it is read after all.
 func TestStreamThatIsNotRead(t *testing.T) {
-	h := serveFake(t, func(o *options) { o.stallTime = 50 * time.Millisecond })
+	h := serveFake(t, nil)
 	h.attach("p:a schedule")
+	h.shortenStall()
 	c := h.dial("GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	h.until("the subscription", func() bool { return h.listeners() == 1 })
+	h.waitFor("the subscription", func() bool { return h.listeners() == 1 })
 	hits := uint64(0)
-	h.until("its end", func() bool {
+	h.waitFor("its end", func() bool {
 		for range 1000 {
 			if h.listeners() == 1 {
 				h.g.hit(t, 0, "schedule", 0, nil)
@@ -192,7 +201,7 @@ func TestStopUnread(t *testing.T) {
 				tc.one(h)
 			}
 			c := h.dial("GET /v1/" + tc.path + " HTTP/1.1\r\nHost: x\r\n\r\n")
-			h.until("the stream", func() bool {
+			h.waitFor("the stream", func() bool {
 				h.s.streams.mu.Lock()
 				defer h.s.streams.mu.Unlock()
 				return len(h.s.streams.open) == 1
@@ -222,7 +231,7 @@ func TestStopManyUnread(t *testing.T) {
 		}
 		h.dial("GET /v1/" + path + " HTTP/1.1\r\nHost: x\r\n\r\n")
 	}
-	h.until("the streams", func() bool {
+	h.waitFor("the streams", func() bool {
 		h.s.streams.mu.Lock()
 		defer h.s.streams.mu.Unlock()
 		return len(h.s.streams.open) == maxStreams
@@ -263,18 +272,19 @@ func TestTraceOfMany(t *testing.T) {
 
 // TestAnswerThatIsNotRead: the room of an answer that nobody reads is given back.
 func TestAnswerThatIsNotRead(t *testing.T) {
-	h := serveFake(t, func(o *options) { o.stallTime = 50 * time.Millisecond })
+	h := serveFake(t, nil)
 	var defs []string
 	for i := range 2000 {
 		defs = append(defs, fmt.Sprintf("p:e%d vfs_read", i))
 	}
 	h.attach(defs...)
 	h.c.Close()
+	h.shortenStall()
 	h.dial("GET /v1/probes HTTP/1.1\r\nHost: x\r\n\r\n")
 	open := func() int {
 		h.s.conns.mu.Lock()
 		defer h.s.conns.mu.Unlock()
 		return len(h.s.conns.open)
 	}
-	h.until("the connection's end", func() bool { return open() == 0 })
+	h.waitFor("the connection's end", func() bool { return open() == 0 })
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// consoleQueue is how many lines a slow reader may be behind.
+// consoleQueue is how many lines are queued for a slow reader.
 const consoleQueue = 4096
 
-// inputTime is how long a request waits for the guest to read what was typed before. It is within
-// shutdownTime.
+// inputTime is how long a request waits for the guest to read earlier input. It
+// is shorter than shutdownTime.
 const inputTime = time.Second
 
-// typeConsole has the guest read what was typed.
-func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
+// typeConsole passes console input to the guest.
+func (in *inspector) typeConsole(w http.ResponseWriter, r *http.Request) error {
 	var req api.ConsoleInput
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), inputTime)
 	defer cancel()
-	n, err := s.guest.Input(ctx, b)
+	n, err := in.guest.Input(ctx, b)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -41,16 +41,16 @@ func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) streamConsole(w http.ResponseWriter, r *http.Request, q values) error {
-	st, err := s.openStream(w, r)
+func (eh *eventHost) streamConsole(w http.ResponseWriter, r *http.Request, q values) error {
+	st, err := eh.streams.openStream(w, r)
 	if err != nil {
 		return err
 	}
-	defer s.closeStream(st)
+	defer eh.streams.closeStream(st)
 	if q.flag("bytes") {
-		tap, history := s.guest.Tap()
+		tap, history := eh.guest.Tap()
 		defer tap.Close()
-		streamOutput(s, r, st, &outlet[struct{}]{
+		streamOutput(eh, r, st, &outlet[struct{}]{
 			history: history, follow: true,
 			c: tap.Ready(), put: func(struct{}) {}, drain: func() bool { return st.drainTap(tap) },
 			left: func() uint64 {
@@ -60,37 +60,37 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request, q values)
 		})
 		return nil
 	}
-	sub, history := s.guest.Console(consoleQueue)
+	sub, history := eh.guest.Console(consoleQueue)
 	defer sub.Close()
-	streamOutput(s, r, st, &outlet[machine.ConsoleLine]{
+	streamOutput(eh, r, st, &outlet[machine.ConsoleLine]{
 		history: history, follow: q.flag("follow"),
 		c: sub.C(), put: st.putConsole, drain: func() bool { return st.drainConsole(sub) },
-		left: func() uint64 { return sub.Lost() + uint64(len(sub.C())) },
+		left: func() uint64 { return sub.LostLines() + uint64(len(sub.C())) },
 	})
 	return nil
 }
 
-// outlet is where the records of a console stream come from.
+// outlet is the source of a console stream's records.
 type outlet[T any] struct {
-	history []machine.ConsoleLine // what is not sent of it
+	history []machine.ConsoleLine // the kept lines that are not sent yet
 	follow  bool
 	c       <-chan T      // yields when there is something; closed with the guest
-	put     func(T)       // puts what came
-	drain   func() bool   // puts what else is there, up to a bufferful and what is lost; whether there may be more
-	left    func() uint64 // lost, and not taken
+	put     func(T)       // puts a received record
+	drain   func() bool   // puts up to a bufferful of the remaining records, and how many were lost; reports whether there may be more
+	left    func() uint64 // how many were lost or not read
 }
 
-// streamOutput sends the stream. When it returns the client has the end, or is gone: nobody is
-// left to tell.
-func streamOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) {
-	if err := sendOutput(s, r, st, o); errors.Is(err, errSlow) {
+// streamOutput sends the stream. When it returns, the client has received the
+// end or has disconnected, so there is no error to report.
+func streamOutput[T any](eh *eventHost, r *http.Request, st *stream, o *outlet[T]) {
+	if err := sendOutput(eh, r, st, o); errors.Is(err, errSlow) {
 		st.endSlow(o.left()+uint64(len(o.history)), nil)
 	}
 }
 
-// sendOutput sends the lines of history and, with follow, what comes, until there is a
-// reason to stop. An error means that the end is not sent.
-func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) error {
+// sendOutput sends the lines of history and, with follow, new records until
+// there is a reason to stop. If it returns an error, the end was not sent.
+func sendOutput[T any](eh *eventHost, r *http.Request, st *stream, o *outlet[T]) error {
 	for len(o.history) > 0 {
 		st.putConsole(o.history[0])
 		o.history = o.history[1:]
@@ -105,7 +105,7 @@ func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) err
 		st.end(api.EndHistory, nil, nil)
 		return nil
 	}
-	// end sends what is already there, and the end.
+	// end sends the records that are already there, and the end.
 	end := func(reason string, code *int64) error {
 		for o.drain() {
 			if err := st.flush(); err != nil {
@@ -115,12 +115,12 @@ func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) err
 		st.end(reason, code, nil)
 		return nil
 	}
-	heart := time.NewTicker(s.opt.heartbeat)
+	heart := time.NewTicker(eh.opt.heartbeat)
 	defer heart.Stop()
 	for {
 		// The channel first, then the state: a change in between shows at once.
-		changed := s.guest.Changed()
-		reason, code, ended := guestEnd(s.guest.State())
+		changed := eh.guest.Changed()
+		reason, code, ended := guestEnd(eh.guest.State())
 		if ended {
 			return end(reason, code)
 		}
@@ -141,32 +141,33 @@ func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) err
 			return end(api.EndAsked, nil)
 		case <-r.Context().Done():
 			return nil
-		case <-s.stop:
+		case <-eh.streams.stop:
 			return end(api.EndShutdown, nil)
 		}
 	}
 }
 
-// drainConsole puts lines that are there, up to a bufferful, and reports
-// whether there may be more.
+// drainConsole puts available lines, up to a bufferful, and reports whether
+// there may be more.
 func (st *stream) drainConsole(sub consoleSub) bool {
 	for st.buf.Len() < maxGather {
 		select {
 		case l, ok := <-sub.C():
 			if !ok {
-				st.putLost(sub.Lost())
+				st.putLost(sub.LostLines())
 				return false
 			}
 			st.putConsole(l)
 		default:
-			st.putLost(sub.Lost())
+			st.putLost(sub.LostLines())
 			return false
 		}
 	}
 	return true
 }
 
-// drainTap puts what is there. There is never more: a tap holds less than a bufferful.
+// drainTap puts all output that is there. It never reports more: a tap holds
+// less than a bufferful.
 func (st *stream) drainTap(tap consoleTap) bool {
 	b, lost := tap.Take()
 	if len(b) > 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"iter"
+	"log/slog"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -13,13 +14,17 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// sessionOptions describes the guest to the session of its probes.
-func (s *server) sessionOptions() session.Options {
-	o := session.Options{Log: s.log, MapMemory: int64(s.opt.maps), Types: s.guest.Types, Source: s.guest.Source, Exits: machine.ExitReasons(), Hold: s.hold}
-	if l, ok := s.guest.(linuxGuest); ok && l.kernel() != nil {
+// sessionOptions describes a guest to the session of its probes. Maps may use
+// that much memory.
+func sessionOptions(g Guest, log *slog.Logger, maps int64) session.Options {
+	o := session.Options{
+		Log: log, MapMemory: maps, Types: g.Types, Source: g.Source, Exits: machine.ExitReasons(),
+		Hold: func() (func() error, error) { return hold(g) },
+	}
+	if l, ok := g.(linuxGuest); ok && l.kernel() != nil {
 		o.Kernel, o.Tasks = l.kernel().programs, l.kernel().reader
 	}
-	if g, ok := s.guest.(sharedGuest); ok {
+	if g, ok := g.(sharedGuest); ok {
 		o.Clock = func(now func() int64) (session.Clock, error) {
 			c, err := g.Clock(now)
 			return session.Clock(c), err
@@ -28,13 +33,13 @@ func (s *server) sessionOptions() session.Options {
 	return o
 }
 
-// sharedGuest is what a Guest has whose memory programs can share.
+// sharedGuest has the methods of a Guest whose memory programs can share.
 type sharedGuest interface {
 	program.Shared
 	Clock(now func() int64) (machine.Clock, error)
 }
 
-// specOf reads a request for a probe.
+// specOf converts a request for a probe.
 func specOf(s *api.ProbeSpec) session.Spec {
 	return session.Spec{
 		Def: s.Def, Disabled: s.Disabled, Post: s.Post, Regs: s.Regs, Stack: s.Stack, Space: guest.GPA(s.Space), Filter: s.Filter, OnHost: s.OnHost, Stop: s.Stop,
@@ -60,7 +65,7 @@ func wireSpec(s *session.Spec) api.ProbeSpec {
 	}
 }
 
-// objectSpec reads a request for the programs of an object file.
+// objectSpec converts a request for the programs of an object file.
 func objectSpec(r *api.AttachProgram) session.ObjectSpec {
 	return session.ObjectSpec{
 		File: r.Object, Section: r.Section, At: r.At, SkipMissing: r.SkipMissing, Set: r.Set, OnHost: r.OnHost, Disabled: r.Disabled,
@@ -76,7 +81,7 @@ func wireObject(o *session.ObjectSpec) api.AttachProgram {
 	}
 }
 
-// wireOutline describes a probe by what an outline has.
+// wireOutline describes a probe with the fields of an outline.
 func wireOutline(i *session.Info) api.Probe {
 	if i.Kind == 'w' {
 		return wireProbe(i)
@@ -99,6 +104,9 @@ func wireProbe(i *session.Info) api.Probe {
 	p, x := wireOutline(i), &i.Site
 	p.Def, p.User, p.Space, p.Size, p.Parts = i.Spec.Def, x.User, api.Hex(x.Space), i.Size, i.Parts
 	p.Pending, p.Changed = x.Pending, x.Changed
+	if p.Tracepoint = i.Tracepoint; p.Tracepoint != "" {
+		p.Pending = i.Enabled && !i.TracepointOn
+	}
 	p.Post, p.Regs, p.Stack, p.Stay, p.Stop, p.Origin = i.Spec.Post, i.Spec.Regs, i.Spec.Stack, i.Stay, i.Spec.Stop, i.Label
 	p.MaxActive, p.HighWater = x.MaxActive, x.HighWater
 	p.Insn = hex.EncodeToString(x.Insn)
@@ -131,7 +139,7 @@ func wireWatch(i *session.Info) api.Probe {
 	return p
 }
 
-// wireProgram describes the program of a probe, nil for none.
+// wireProgram describes the program of a probe. It returns nil for nil.
 func wireProgram(p *session.ProgramInfo) *api.ProgramInfo {
 	if p == nil {
 		return nil
@@ -177,12 +185,12 @@ func wireInfos(is []session.Info) []api.Probe {
 }
 
 // wireProbes describes probes, one at a time.
-func wireProbes(is iter.Seq[session.Info]) iter.Seq[api.Probe] { return eachInfo(is, wireProbe) }
+func wireProbes(is iter.Seq[session.Info]) iter.Seq[api.Probe] { return convertEach(is, wireProbe) }
 
 // wireOutlines is wireProbes for outlines.
-func wireOutlines(is iter.Seq[session.Info]) iter.Seq[api.Probe] { return eachInfo(is, wireOutline) }
+func wireOutlines(is iter.Seq[session.Info]) iter.Seq[api.Probe] { return convertEach(is, wireOutline) }
 
-func eachInfo(is iter.Seq[session.Info], how func(*session.Info) api.Probe) iter.Seq[api.Probe] {
+func convertEach(is iter.Seq[session.Info], how func(*session.Info) api.Probe) iter.Seq[api.Probe] {
 	return func(yield func(api.Probe) bool) {
 		for i := range is {
 			if !yield(how(&i)) {
@@ -192,7 +200,7 @@ func eachInfo(is iter.Seq[session.Info], how func(*session.Info) api.Probe) iter
 	}
 }
 
-// wireAttached is the rest of an answer to a request that attaches probes.
+// wireAttached returns the rest of an answer to a request that attaches probes.
 func wireAttached(a *session.Attached) api.ProbeList {
 	l := api.ProbeList{Detached: wireInfos(a.Detached)}
 	for _, x := range a.Skipped {
@@ -201,30 +209,19 @@ func wireAttached(a *session.Attached) api.ProbeList {
 	return l
 }
 
-// attach attaches probes, and describes them. Its error is an *api.Error.
-func (s *server) attach(specs []api.ProbeSpec, own *session.Owner) (api.ProbeList, []*session.Probe, error) {
-	a, err := s.probes.Attach(probeSpecs(specs), own)
-	list := wireAttached(&a)
-	list.Probes = wireInfos(s.probes.Describe(a.Probes))
-	if err != nil {
-		err = toAPI(err)
-	}
-	return list, a.Probes, err
-}
-
 // hold pauses the guest if it runs, and returns a function that resumes it. Callers hold resetMu.
-func (s *server) hold() (resume func() error, err error) {
-	if s.guest.State().Phase != machine.PhaseRunning {
+func hold(g Guest) (resume func() error, err error) {
+	if g.State().Phase != machine.PhaseRunning {
 		return func() error { return nil }, nil
 	}
 	var late *machine.StopTimeoutError
-	if err := s.guest.Pause(); errors.As(err, &late) {
-		return nil, errors.Join(err, s.guest.Resume())
+	if err := g.Pause(); errors.As(err, &late) {
+		return nil, errors.Join(err, g.Resume())
 	}
 	return func() error {
-		if s.guest.State().Phase != machine.PhasePaused {
+		if g.State().Phase != machine.PhasePaused {
 			return nil // it has ended
 		}
-		return s.guest.Resume()
+		return g.Resume()
 	}, nil
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Core answers about the guest of a snapshot's file as a daemon does about one that runs, as far as one can look at it, in
-// this process and without KVM.
+// Core answers requests about the guest of a snapshot's file as a daemon does
+// about a running one. It supports all requests that only read, in this process
+// and without KVM.
 type Core struct {
 	server   *server
 	http     *http.Server
@@ -24,8 +25,9 @@ type Core struct {
 	served   chan struct{}
 }
 
-// OpenCore opens the snapshot or ELF core at path. Its guest's image is read from where it was, or from the file that image names. Errors
-// are about the two files.
+// OpenCore opens the snapshot or ELF core at path. Its guest's image is read
+// from its old path, or from the file named image. Errors are about the two
+// files.
 func OpenCore(path, image string) (*Core, error) {
 	o := defaultOptions()
 	o.restore, o.given = path, func(string) bool { return false }
@@ -64,11 +66,11 @@ func OpenCore(path, image string) (*Core, error) {
 	return c, nil
 }
 
-// Inside says which vCPUs and tasks of the guest were inside a probe's handlers when it ended: their registers are those that the handlers
-// have used.
-func (c *Core) Inside() []string { return c.server.saved.Config.Inside }
+// InsideNotes describes the vCPUs and tasks of the guest that were inside a
+// probe's handlers when it ended. Their registers are the handlers' registers.
+func (c *Core) InsideNotes() []string { return c.server.saved.Config.Inside }
 
-// Dial returns a connection to it. Any goroutine.
+// Dial returns a connection to the core. Any goroutine.
 func (c *Core) Dial(ctx context.Context) (net.Conn, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -101,12 +103,12 @@ func (c *Core) Dial(ctx context.Context) (net.Conn, error) {
 	return nil, err
 }
 
-// Close ends it, and what was asked of it.
+// Close closes the core and ends requests that are being served.
 func (c *Core) Close() {
 	c.http.Close()
 	c.arrivals.Close()
 	<-c.served
-	// There is nothing in the guest to take back, and nobody to tell.
+	// A core has no code to restore, and no client to report an error to.
 	_ = c.server.probes.Close()
 	_ = c.server.guest.Close(context.Background())
 }
@@ -137,15 +139,16 @@ func (a *arrivals) Close() error {
 // Addr returns an address without a name.
 func (a *arrivals) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-// looks are the routes that a guest of a file has.
+// looks are the routes for a guest of a file.
 var looks = map[string]bool{
 	"GET /version": true, "GET /v1/guest": true, "POST /v1/guest/save": true, "GET /v1/symbols": true, "GET /v1/tasks": true,
 	"GET /v1/registers": true, "GET /v1/memory": true, "GET /v1/backtraces": true, "GET /v1/pagetables": true,
 	"GET /v1/disas": true, "GET /v1/variables": true, "GET /v1/blacklist": true,
 }
 
-// onlyLooks refuses what cannot be done with the guest of a file.
-func (s *server) onlyLooks(rt route) error {
+// checkLooksOnly rejects requests that are not possible with the guest of a
+// file.
+func (s *server) checkLooksOnly(rt route) error {
 	if s.saved == nil || looks[rt.Method+" "+rt.Path] {
 		return nil
 	}

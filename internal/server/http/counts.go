@@ -21,9 +21,10 @@ const (
 	countsAtOnce = 500
 	// timedAtMost bounds how many calls of a return probe are timed in an interval.
 	timedAtMost = 500
-	// Return probes make events all together, or none does. They stop when there were so many in timedTurn, until
-	// that is over: it is what the durations of fast functions cost the guest at most, and the share of time in which
-	// slow ones beside them are timed.
+	// Either all timed return probes make events, or none does. They stop after
+	// eventsInTurn events, until the turn of timedTurn is over. This bounds the
+	// guest's cost of timing fast functions, and sets the share of time in which
+	// slow functions are timed beside them.
 	eventsInTurn = 2000
 	timedTurn    = 100 * time.Millisecond
 )
@@ -31,21 +32,22 @@ const (
 // countStream is one client's view of the counts.
 type countStream struct {
 	*stream
-	s     *server
+	host  *eventHost
 	only  map[*session.Probe]bool    // nil: all probes, present and future
-	sent  map[uint64]*countedProbe   // by number: as the client knows them
-	timed map[uint64]*durationCounts // by number, since the last record; nil: the client does not want them
-	watch *timedEvents               // while events are made; nil: not now
-	again <-chan time.Time           // when they are to be made again; nil: at the next moment
+	sent  map[uint64]*countedProbe   // by number: the counts that the client has
+	timed map[uint64]*durationCounts // by number, since the last record; nil: the client does not want durations
+	watch *timedEvents               // while events are made; nil otherwise
+	again <-chan time.Time           // when to make events again; nil: at the next moment
 }
 
-// countedProbe is a probe as it was sent. Moment is the last one that it was there at.
+// countedProbe is a probe's last sent state. Moment is the last moment in which
+// it existed.
 type countedProbe struct {
 	was    api.ProbeCounts
 	moment int64
 }
 
-func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error) {
+func (eh *eventHost) streamCounts(w http.ResponseWriter, r *http.Request) (err error) {
 	var req api.StreamCounts
 	if err := readBody(w, r, &req, true); err != nil {
 		return err
@@ -54,9 +56,9 @@ func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error
 	if req.IntervalMS < api.MinInterval || req.IntervalMS > api.MaxInterval {
 		return badValue("intervalMs %d: not %d to %d", req.IntervalMS, api.MinInterval, api.MaxInterval)
 	}
-	c := &countStream{s: s, sent: map[uint64]*countedProbe{}}
+	c := &countStream{host: eh, sent: map[uint64]*countedProbe{}}
 	if len(req.Names) > 0 {
-		as, err := s.probes.Choose(req.Names...)
+		as, err := eh.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
@@ -65,26 +67,27 @@ func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error
 			c.only[a] = true
 		}
 	}
-	if c.stream, err = s.openStream(w, r); err != nil {
+	if c.stream, err = eh.streams.openStream(w, r); err != nil {
 		return err
 	}
-	defer s.closeStream(c.stream)
+	defer eh.streams.closeStream(c.stream)
 	if req.Durations {
 		c.timed = map[uint64]*durationCounts{}
 		defer func() { c.untime() }()
 	}
-	began := s.probes.Now()
-	c.put(api.RecordStart, api.Start{Stream: c.id, Epoch: s.probes.Epoch(), TimeNS: began, BootNS: s.boot.Load(), Probes: []api.Probe{}})
+	began := eh.probes.Now()
+	c.put(api.RecordStart, api.Start{Stream: c.id, Epoch: eh.probes.Epoch(), TimeNS: began, BootNS: eh.control.boot.Load(), Probes: []api.Probe{}})
 	if c.run(r, time.Duration(req.IntervalMS)*time.Millisecond) == errSlow {
-		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		eh.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		c.untime()
 		c.endSlow(0, nil)
 	}
-	return nil // the client is gone; nobody is left to tell
+	return nil // the client is gone
 }
 
-// run sends counts until there is a reason to stop. The guest's end is none: it may be booted anew. An error means
-// that there is nobody to send them to.
+// run sends counts until there is a reason to stop. The guest's end is not a
+// reason, because it may be booted again. An error means that the client is
+// gone.
 func (c *countStream) run(r *http.Request, every time.Duration) error {
 	clock := time.NewTicker(every)
 	defer clock.Stop()
@@ -92,12 +95,12 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 		return err
 	}
 	for {
-		changed, gone := c.s.guest.Changed(), c.s.probes.Changed()
-		if c.s.guest.State().Phase == machine.PhaseClosed {
+		changed, gone := c.host.guest.Changed(), c.host.probes.Changed()
+		if c.host.guest.State().Phase == machine.PhaseClosed {
 			return c.finish(api.EndShutdown)
 		}
-		if len(c.only) > 0 && c.s.allDetached(maps.Keys(c.only)) {
-			if err := c.moment(); err != nil { // says that they are gone
+		if len(c.only) > 0 && c.host.allDetached(maps.Keys(c.only)) {
+			if err := c.moment(); err != nil { // reports that they are gone
 				return err
 			}
 			return c.finish(api.EndDetached)
@@ -114,12 +117,12 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 		case <-changed:
 		case <-gone:
 		case <-c.asked:
-			c.s.probes.Sync() // the durations until now
+			c.host.probes.Sync() // the durations until now
 			if err := c.moment(); err != nil {
 				return err
 			}
 			return c.finish(api.EndAsked)
-		case <-c.s.stop:
+		case <-c.host.streams.stop:
 			return c.finish(api.EndShutdown)
 		case <-r.Context().Done():
 			return r.Context().Err()
@@ -134,12 +137,12 @@ func (c *countStream) finish(reason string) error {
 	return nil
 }
 
-// moment sends what has changed.
+// moment sends the counts that have changed.
 func (c *countStream) moment() error {
 	if c.timed != nil {
 		c.take()
 	}
-	now, guest := c.s.probes.Now(), c.s.wireGuest()
+	now, guest := c.host.probes.Now(), c.host.control.wireGuest()
 	rec := api.Counted{TimeNS: now, Guest: &guest, Probes: []api.ProbeCounts{}}
 	send := func(more bool) error {
 		rec.More = more
@@ -147,7 +150,7 @@ func (c *countStream) moment() error {
 		rec = api.Counted{TimeNS: now, Probes: rec.Probes[:0]}
 		return c.flush()
 	}
-	for p := range wireOutlines(c.s.probes.Counts(c.s.attachedOf(c.only))) {
+	for p := range wireOutlines(c.host.probes.Counts(c.host.selectAttached(c.only))) {
 		n := api.ProbeCounts{
 			ID: p.ID, Name: p.Name, Kind: p.Kind, Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr,
 			Enabled: p.Enabled, Armed: p.Armed, Optimized: p.Optimized, Runs: p.Runs, Plan: p.Plan,
@@ -185,15 +188,16 @@ func (c *countStream) moment() error {
 	return send(false)
 }
 
-// timedEvents are the events of return probes of a countStream, made all at a time.
+// timedEvents are the events of a countStream's return probes, which are made
+// together.
 type timedEvents struct {
 	sub   *session.Subscription
-	began time.Time    // the turn
-	seen  atomic.Int64 // events in it, whosever they are
-	of    int          // so many probes are to be timed
+	began time.Time    // beginning of the turn
+	seen  atomic.Int64 // events in it, of all probes
+	of    int          // how many probes are to be timed
 }
 
-// ready yields when there is something to take.
+// ready yields when there are events to take.
 func (t *timedEvents) ready() <-chan struct{} {
 	if t == nil {
 		return nil
@@ -201,11 +205,11 @@ func (t *timedEvents) ready() <-chan struct{} {
 	return t.sub.Ready()
 }
 
-// time has probes make events, so that the calls of return probes can be timed, unless they do already or there
-// is no such probe.
+// time has probes make events, so that the calls of return probes can be timed.
+// It does nothing if they make events already, or if there is no return probe.
 func (c *countStream) time() {
 	of := 0
-	for _, a := range c.s.attachedOf(c.only) {
+	for _, a := range c.host.selectAttached(c.only) {
 		if a.Timed() {
 			of++
 		}
@@ -220,15 +224,17 @@ func (c *countStream) time() {
 	}
 	c.watch = &timedEvents{began: time.Now(), of: of}
 	t, only := c.watch, c.only
-	t.sub = c.s.probes.Subscribe(func(ev event.Event) bool {
+	t.sub = c.host.probes.Subscribe(func(ev event.Event) bool {
 		a := session.ProbeOf(ev)
 		n := t.seen.Add(1)
-		// The first event that is too many is let through, whosever it is, and says so.
+		// The first event beyond the limit passes, whatever its probe, because it signals
+		// the limit.
 		return n == eventsInTurn+1 || n <= eventsInTurn && a.Timed() && (only == nil || only[a])
 	}, event.Queue{Events: 2*eventsInTurn + 1}, session.ReturnEvents)
 }
 
-// take counts the durations that there are, and ends the events for a while where they are enough.
+// take counts the durations that have arrived. When there are enough, it stops
+// the events for a while.
 func (c *countStream) take() {
 	if c.watch == nil {
 		return
@@ -243,10 +249,10 @@ func (c *countStream) take() {
 			continue
 		}
 		d := c.timed[a.ID()]
-		if d != nil && d.count >= uint64(c.s.opt.timedAtMost) {
+		if d != nil && d.count >= uint64(c.host.opt.timedAtMost) {
 			continue
 		}
-		// What a hostile guest has made of a record is nobody's duration.
+		// A hostile guest can damage records, so a damaged one has no duration.
 		if rec, err := ev.Decode(); err == nil && rec.Moment == event.AtReturn && rec.Duration >= 0 {
 			if d == nil {
 				d = &durationCounts{buckets: map[int]uint64{}}
@@ -257,7 +263,7 @@ func (c *countStream) take() {
 	}
 	full := 0
 	for _, d := range c.timed {
-		if d.count >= uint64(c.s.opt.timedAtMost) {
+		if d.count >= uint64(c.host.opt.timedAtMost) {
 			full++
 		}
 	}
@@ -275,7 +281,7 @@ func (c *countStream) take() {
 	}
 }
 
-// untime has probes make no more events for this stream.
+// untime stops making events for this stream.
 func (c *countStream) untime() {
 	if c.watch == nil {
 		return
@@ -296,7 +302,7 @@ func (d *durationCounts) add(ns uint64) {
 	d.buckets[durationBucket(ns)]++
 }
 
-// wire returns nil where nothing was counted.
+// wire returns nil if nothing was counted.
 func (d *durationCounts) wire() *api.Durations {
 	if d == nil {
 		return nil

@@ -101,7 +101,7 @@ func TestCountsOfMany(t *testing.T) {
 		t.Errorf("end %+v", end)
 	}
 	for body, want := range map[string]int{`{"names":["nope"]}`: http.StatusNotFound, `{"intervalMs":9}`: http.StatusBadRequest, `{"hz":1}`: http.StatusBadRequest} {
-		if status, text := h.raw(http.MethodPost, "/v1/counts", body); status != want {
+		if status, text := h.rawRequest(http.MethodPost, "/v1/counts", body); status != want {
 			t.Errorf("%s: status %d, want %d: %s", body, status, want, text)
 		}
 	}
@@ -167,8 +167,8 @@ func TestCountsOfDurations(t *testing.T) {
 	}
 }
 
-// TestCountsOfDurationsBesideFast: a function that is called often takes nothing of the time of another one.
-func TestCountsOfDurationsBesideFast(t *testing.T) {
+// TestDurationsRouteBesideFast: a function that is called often takes nothing of the time of another one.
+func TestDurationsRouteBesideFast(t *testing.T) {
 	const most = 9
 	h := serveMachine(t, 1, func(o *options) { o.timedAtMost = most })
 	h.attach("r:fast bench_target", "r:slow vfs_read")
@@ -199,4 +199,14 @@ func TestDurationBuckets(t *testing.T) {
 	if _, hi := durationRange(251); hi != ^uint64(0) {
 		t.Errorf("the last bucket ends at %d", hi)
 	}
+}
+
+// calls calls a function of the guest.
+func (h *harness) calls(fn string, args ...api.Hex) int64 {
+	h.Helper()
+	r, err := h.c.Call(h.ctx, api.Call{Symbol: fn, Args: args})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return r.Value
 }

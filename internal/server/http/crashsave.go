@@ -12,17 +12,18 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// errNoCrash: the guest is not what it was when it crashed.
+// errNoCrash: the guest has changed since it crashed.
 var errNoCrash = errors.New("the guest was reset meanwhile")
 
-// saveCrash saves a guest that has come to its end where --save-on-crash says, and returns what the log is to say of
-// that. Without the flag it returns nil. still reports whether a snapshot is of that end.
-func (s *server) saveCrash(still func(*snapshot.Snapshot) bool) []any {
-	path := s.opt.saveOnCrash
+// saveCrash saves a guest that has ended to the file of --save-on-crash, and
+// returns log attributes about that. Without the flag it returns nil. still
+// reports whether a snapshot is of the same end.
+func (sv *saver) saveCrash(still func(*snapshot.Snapshot) bool) []any {
+	path := sv.opt.saveOnCrash
 	if path == "" {
 		return nil
 	}
-	snap, err := s.save()
+	snap, err := sv.save()
 	switch {
 	case err != nil:
 	case !still(snap):
@@ -39,22 +40,23 @@ func (s *server) saveCrash(still func(*snapshot.Snapshot) bool) []any {
 	return []any{"saved", path, "look", "guestprobe --core " + path + " bt --all"}
 }
 
-// hasCrashed reports whether a snapshot is of a guest that has crashed.
+// hasCrashed reports whether the guest of a snapshot has crashed.
 func hasCrashed(snap *snapshot.Snapshot) bool {
 	return snap.Config.Ended == string(machine.PhaseCrashed)
 }
 
-// kernelPanicked notes whether the kernel of a Linux guest has panicked.
-func (s *server) kernelPanicked(now *bool) bool {
+// kernelPanicked records whether the kernel of a Linux guest has panicked.
+func (sv *saver) kernelPanicked(now *bool) bool {
 	*now = false
-	if l, ok := s.guest.(kernelGuest); ok && s.opt.saveOnCrash != "" {
+	if l, ok := sv.guest.(kernelGuest); ok && sv.opt.saveOnCrash != "" {
 		k, _ := l.Kernel()
 		*now = k.System == machine.KernelPanicked
 	}
 	return *now
 }
 
-// checkSaveOnCrash refuses a file that cannot be there when it is needed, and makes its path good for another directory.
+// checkSaveOnCrash rejects a file that cannot be written at a crash, and makes
+// its path absolute.
 func (o *options) checkSaveOnCrash() error {
 	if o.saveOnCrash == "" {
 		return nil

@@ -66,11 +66,11 @@ func TestDebugBeside(t *testing.T) {
 				continue
 			}
 			if o.debug == "" {
-				if i, err := p.readSource(""); err != nil || i.Func("work1") == nil {
+				if i, err := p.readSource(&o); err != nil || i.Func("work1") == nil {
 					t.Errorf("%s: %v", form, err)
 				}
 			}
-			s := &server{opt: o, manager: &service.Manager{}}
+			s := &server{opt: &o, manager: &service.Manager{}}
 			c, err := s.jailConfig(&socket{path: filepath.Join(dir, "socket")}, p)
 			if err != nil {
 				t.Fatal(err)
@@ -94,12 +94,27 @@ func TestDebugBeside(t *testing.T) {
 		if _, err := loadProgram(&options{guest: prog, debug: prog}); err == nil || !strings.HasPrefix(err.Error(), "--debug: ") || !strings.Contains(err.Error(), " is in "+name+", which is not found at ") {
 			t.Errorf("%s: --debug without %s: %v", form, name, err)
 		}
-		p, err := loadProgram(&options{guest: prog})
+		o := options{guest: prog}
+		p, err := loadProgram(&o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.readSource(""); err == nil || !strings.Contains(err.Error(), " is in "+name+", which is not found at ") {
+		if _, err := p.readSource(&o); err == nil || !strings.Contains(err.Error(), " is in "+name+", which is not found at ") {
 			t.Errorf("%s: the source without %s: %v", form, name, err)
+		}
+		// One that is damaged, and that the confined daemon may not look at again.
+		if err := os.WriteFile(want[0], []byte("\x7fELF"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o = options{guest: prog}
+		if p, err = loadProgram(&o); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(want[0]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.readSource(&o); err == nil || !strings.Contains(err.Error(), want[0]) || strings.Contains(err.Error(), "is not found") {
+			t.Errorf("%s: the source with a damaged %s: %v", form, name, err)
 		}
 	}
 }

@@ -23,9 +23,9 @@ var described = func() *http.ServeMux {
 	return mux
 }()
 
-// asDescribed holds an answer against the operation: its status is one that the document has, and its body has the fields that
+// checkDescribed holds an answer against the operation: its status is one that the document has, and its body has the fields that
 // the document requires, and no others.
-func asDescribed(t testing.TB, r *http.Request, status int, body string) {
+func checkDescribed(t testing.TB, r *http.Request, status int, body string) {
 	t.Helper()
 	_, pattern := described.Handler(r)
 	i := slices.IndexFunc(Operations(), func(o Operation) bool { return o.Method+" "+o.Path == pattern })
@@ -50,7 +50,7 @@ func asDescribed(t testing.TB, r *http.Request, status int, body string) {
 		return
 	}
 	for line := range strings.Lines(body) {
-		if err := fits(reflect.TypeOf(a.Of), line); err != nil {
+		if err := checkFits(reflect.TypeOf(a.Of), line); err != nil {
 			t.Errorf("%s: %v, in %.300s", pattern, err, line)
 		}
 		if a.Media == nil {
@@ -65,15 +65,15 @@ func asDescribed(t testing.TB, r *http.Request, status int, body string) {
 		if k < 0 {
 			t.Errorf("%s: a record of type %s, which the document does not have", pattern, rec.Type)
 		} else if of := Records()[k].Data; of != nil {
-			if err := fits(reflect.TypeOf(of), string(rec.Data)); err != nil {
+			if err := checkFits(reflect.TypeOf(of), string(rec.Data)); err != nil {
 				t.Errorf("%s: %s: %v, in %.300s", pattern, rec.Type, err, line)
 			}
 		}
 	}
 }
 
-// fits reports whether a text is JSON of that type, as the document describes it.
-func fits(t reflect.Type, text string) error {
+// checkFits reports whether a text is JSON of that type, as the document describes it.
+func checkFits(t reflect.Type, text string) error {
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		return err
@@ -155,7 +155,7 @@ func fitFields(t reflect.Type, m map[string]any, where string) error {
 	return nil
 }
 
-// TestAnswersAreDescribed asks for everything that a GET without parameters answers; asDescribed holds the answers of other tests too.
+// TestAnswersAreDescribed asks for everything that a GET without parameters answers; checkDescribed holds the answers of other tests too.
 func TestAnswersAreDescribed(t *testing.T) {
 	h := serveFake(t, nil)
 	h.attach("p:a vfs_read", "r:b vfs_read $retval")
@@ -167,7 +167,7 @@ func TestAnswersAreDescribed(t *testing.T) {
 		if slices.ContainsFunc(o.Query, func(p Parameter) bool { return p.Required }) {
 			path += "?at=vfs_read"
 		}
-		h.raw(o.Method, path, "")
+		h.rawRequest(o.Method, path, "")
 	}
 }
 
@@ -181,14 +181,14 @@ func TestFits(t *testing.T) {
 		`[]`:                           "Knobs is []interface {}, not an object",
 	} {
 		got := ""
-		if err := fits(reflect.TypeFor[api.Knobs](), text); err != nil {
+		if err := checkFits(reflect.TypeFor[api.Knobs](), text); err != nil {
 			got = err.Error()
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	if err := fits(reflect.TypeFor[api.ProbeList](), `{"probes":null}`); err == nil {
+	if err := checkFits(reflect.TypeFor[api.ProbeList](), `{"probes":null}`); err == nil {
 		t.Error("null is taken for an array")
 	}
 }

@@ -2,6 +2,7 @@ package http
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -19,9 +20,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// Disassembler lists functions of images. It remembers what it has found out
-// about the last one. The zero value is ready; methods may be called from any
-// thread.
+// Disassembler lists functions of images. It caches the analysis of the last
+// one. The zero value is ready; methods may be called from any thread.
 type Disassembler struct {
 	mu    sync.Mutex
 	img   guest.View
@@ -45,7 +45,7 @@ func (in *inspector) getDisas(w http.ResponseWriter, _ *http.Request, q values) 
 	return nil
 }
 
-// markProbes notes the probes that are attached to instructions of d.
+// markProbes marks the probes that are attached to instructions of d.
 func (in *inspector) markProbes(d *api.Disas) {
 	at := map[api.Hex]*api.DisasInst{}
 	for i := range d.Insts {
@@ -54,7 +54,7 @@ func (in *inspector) markProbes(d *api.Disas) {
 	as := slices.DeleteFunc(slices.Clone(in.probes.Probes()), func(a *session.Probe) bool {
 		return a.Def().Kind == event.KindWatch || uint64(a.Addr())-uint64(d.Addr) >= d.Size
 	})
-	for _, i := range in.probes.Present(as) {
+	for _, i := range in.probes.DescribePresent(as) {
 		p := wireProbe(&i)
 		x := api.DisasProbe{Name: p.Name, How: "none", Hits: p.Stats.Hits, Region: p.Region}
 		switch {
@@ -72,7 +72,7 @@ func (in *inspector) markProbes(d *api.Disas) {
 }
 
 // Function lists the function of img that at names: SYMBOL, SYMBOL+OFFSET or an
-// address. Errors are *api.Error, or those of guest.Image's Lookup.
+// address. Errors are *api.Error, or come from guest.Image's Lookup.
 func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 	sym, addr, err := findFunction(img, at)
 	if err != nil {
@@ -86,14 +86,14 @@ func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 	size := min(int(min(sym.Size, flow.MaxCode+1)), len(code))
 	out := api.Disas{
 		Symbol: sym.Name, Addr: api.Hex(sym.Addr), Size: uint64(size), Offset: uint64(addr - sym.Addr), User: sym.User,
-		Blacklist: img.Blacklisted(sym.Addr), Insts: []api.DisasInst{},
+		Blacklist: img.BlacklistReason(sym.Addr), Insts: []api.DisasInst{},
 	}
 	cpl := uint8(0)
 	if sym.User {
 		cpl = 3
 	}
 	tables := map[int][]uint64{}
-	for _, j := range f.Indirect() {
+	for _, j := range f.IndirectJumps() {
 		tables[j.Off] = j.Targets
 	}
 	for _, i := range f.Insts() {
@@ -110,7 +110,7 @@ func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 		if no := probe.Boundary(f, sym, at); no != nil {
 			line.Kind, line.Reason = x86.Refuse.String(), string(no.Code)
 		}
-		if why := img.Blacklisted(at); why != "" {
+		if why := img.BlacklistReason(at); why != "" {
 			no := api.DisasRegion{Reason: string(probe.CodeBlacklisted), Detail: why}
 			line.Kind, line.Reason, line.Ours, line.Kernel = x86.Refuse.String(), no.Reason, no, no
 		}
@@ -119,7 +119,7 @@ func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 		}
 		out.Insts = append(out.Insts, line)
 	}
-	if off, err, bad := f.Undecodable(); bad && off < size {
+	if off, err, bad := f.FirstUndecodable(); bad && off < size {
 		out.Undecodable = fmt.Sprintf("at +%#x: %v", off, err)
 	} else if f.Size() > flow.MaxCode {
 		out.Undecodable = fmt.Sprintf("more than %d bytes are not analyzed", flow.MaxCode)
@@ -145,6 +145,9 @@ func findFunction(img guest.View, at string) (guest.Symbol, guest.GVA, error) {
 	}
 	sym, err := img.Lookup(name)
 	if err != nil {
+		if near := guest.SymbolAdvice(name, img.Symbols()); near != "" && errors.Is(err, guest.ErrSymbolNotFound) && guest.Advice(err) == "" {
+			err = &guest.MissingSymbolError{Name: name, Advice: near}
+		}
 		return sym, 0, err
 	}
 	if offset != 0 && offset >= sym.Size {
@@ -158,19 +161,19 @@ func findFunction(img guest.View, at string) (guest.Symbol, guest.GVA, error) {
 func (d *Disassembler) analyze(img guest.View, sym guest.Symbol) *flow.Func {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, _ := d.of(img).Of(sym)
+	f, _ := d.functionsOf(img).Analyze(sym)
 	return f
 }
 
-// of returns the functions of img. Callers hold mu.
-func (d *Disassembler) of(img guest.View) *probe.Functions {
+// functionsOf returns the functions of img. Callers hold mu.
+func (d *Disassembler) functionsOf(img guest.View) *probe.Functions {
 	if d.img != img {
 		d.img, d.funcs = img, probe.NewFunctions(img)
 	}
 	return d.funcs
 }
 
-// region returns the answer of one set of rules.
+// region returns the result for one set of rules.
 func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 	reg, no := f.Region(off, r)
 	if no == nil {
@@ -186,7 +189,7 @@ func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 
 // instText prints an instruction, or returns "".
 func instText(img guest.View, i *x86.Inst, at guest.GVA) string {
-	return x86text.Of(i, uint64(at), func(addr uint64) (string, uint64) {
+	return x86text.Format(i, uint64(at), func(addr uint64) (string, uint64) {
 		s, _ := img.Find(guest.GVA(addr))
 		return s.Name, uint64(s.Addr)
 	})

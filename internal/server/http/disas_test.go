@@ -79,7 +79,7 @@ func TestDisasEverything(t *testing.T) {
 		}
 		for _, i := range d.Insts {
 			refused := i.Kind == "refused" && i.Reason == "blacklisted" && i.Ours.Reason == "blacklisted" && i.Kernel.Reason == "blacklisted"
-			if want := img.Blacklisted(guest.GVA(i.Addr)) != ""; refused != want {
+			if want := img.BlacklistReason(guest.GVA(i.Addr)) != ""; refused != want {
 				t.Errorf("%s+%#x: %+v, blacklisted %v", s.Name, i.Offset, i, want)
 			}
 			blacklisted = blacklisted || refused

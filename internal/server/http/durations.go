@@ -14,10 +14,11 @@ import (
 type durations struct {
 	count, lost uint64
 	sum         time.Duration
-	buckets     []uint64 // by durationBounds: how many took so long at most
+	buckets     []uint64 // by durationBounds: how many calls took at most that long
 }
 
-// durationBounds are those of the histograms' buckets: 250 ns to 16 s.
+// durationBounds are the upper bounds of the histograms' buckets: 250 ns to 16
+// s.
 var durationBounds = func() (b []time.Duration) {
 	for at := 250 * time.Nanosecond; at < 20*time.Second; at *= 4 {
 		b = append(b, at)
@@ -60,7 +61,7 @@ func (g *gathering) run() (end func()) {
 	return func() { close(stop); done.Wait(); g.sub.Close() }
 }
 
-// take counts what has come.
+// take counts the events that have arrived.
 func (g *gathering) take() {
 	g.taking.Lock()
 	defer g.taking.Unlock()
@@ -69,7 +70,7 @@ func (g *gathering) take() {
 		if !ok {
 			return
 		}
-		// What a hostile guest has made of a record is nobody's duration.
+		// A hostile guest can damage records, so a damaged one has no duration.
 		rec, err := ev.Decode()
 		known := err == nil && rec.Moment == event.AtReturn && rec.Duration >= 0
 		if !known {
@@ -79,7 +80,7 @@ func (g *gathering) take() {
 	}
 }
 
-// count counts a return, and how long its call took where that is known.
+// count counts a return, and the duration of its call if that is known.
 func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,7 +104,8 @@ func (g *gathering) count(ev event.Event, took time.Duration, known bool) {
 	}
 }
 
-// forget forgets probes that were detached, once they are more than those that are there. Callers hold mu.
+// forget removes detached probes once they outnumber the attached ones. Callers
+// hold mu.
 func (g *gathering) forget() {
 	probes := g.st.Probes()
 	if len(g.took) <= 2*len(probes)+100 {
@@ -116,8 +118,8 @@ func (g *gathering) forget() {
 	maps.DeleteFunc(g.took, func(id uint64, _ *durations) bool { return !there[id] })
 }
 
-// scraped returns the durations of all calls that had returned before it was called, by name.
-func (g *gathering) scraped() (out []metrics.Duration) {
+// scrape returns the durations of all calls that had returned before it was called, by name.
+func (g *gathering) scrape() (out []metrics.Duration) {
 	g.st.Sync()
 	g.take()
 	byName := map[string]int{} // where it is in out
@@ -135,7 +137,7 @@ func (g *gathering) scraped() (out []metrics.Duration) {
 			}
 		}
 		x := &out[i]
-		x.Lost += a.Lost()
+		x.Lost += a.LostEvents()
 		g.mu.Lock()
 		if d := g.took[a.ID()]; d != nil {
 			x.Count += d.count

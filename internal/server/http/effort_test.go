@@ -42,7 +42,7 @@ func TestEffortBounded(t *testing.T) {
 	}
 	used.Store(limit)
 	for path, body := range requests {
-		status, answer := h.raw("POST", path, body)
+		status, answer := h.rawRequest("POST", path, body)
 		if status != 429 || !strings.Contains(answer, `"too_many"`) || !strings.Contains(answer, `"ENOMEM"`) || !strings.Contains(answer, "--memory-limit") {
 			t.Errorf("%s: %d %s", path, status, answer)
 		}
@@ -55,7 +55,7 @@ func TestEffortBounded(t *testing.T) {
 		}
 		return 0
 	}
-	if status, answer := h.raw("POST", "/v1/check", script); status != 429 || !strings.Contains(answer, `"ENOMEM"`) {
+	if status, answer := h.rawRequest("POST", "/v1/check", script); status != 429 || !strings.Contains(answer, `"ENOMEM"`) {
 		t.Errorf("while it is compiled: %d %s", status, answer)
 	}
 	// Only one compiles at a time, and all get their own answer.
@@ -70,7 +70,7 @@ func TestEffortBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 12 {
 		wg.Go(func() {
-			if status, answer := h.raw("POST", "/v1/check", script); status != 400 || !strings.Contains(answer, "more than 32768 instructions") {
+			if status, answer := h.rawRequest("POST", "/v1/check", script); status != 400 || !strings.Contains(answer, "more than 32768 instructions") {
 				t.Errorf("%d %s", status, answer)
 			}
 		})

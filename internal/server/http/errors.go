@@ -19,8 +19,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// statusOf says which HTTP status a code has; 422 is for what the engine
-// refuses: the request was understood and cannot be done.
+// statusOf returns the HTTP status of a code. 422 means that the engine rejects
+// the operation: the request was understood but cannot be carried out.
 var statusOf = map[api.Code]int{
 	api.CodeBadJSON:       http.StatusBadRequest,
 	api.CodeUnknownField:  http.StatusBadRequest,
@@ -75,8 +75,9 @@ func status(code api.Code) int {
 	return http.StatusUnprocessableEntity
 }
 
-// toAPI turns any error into what goes over the wire. Whatever it does not
-// know is internal: a bug of ours, with the text for the one who reports it.
+// toAPI converts any error into an API error. An error that it does not know
+// becomes "internal": that is a bug in guestprobe, and its text is meant for the
+// bug report.
 func toAPI(err error) *api.Error {
 	var wire *api.Error
 	if errors.As(err, &wire) {
@@ -131,7 +132,7 @@ func toAPI(err error) *api.Error {
 	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("internal error: %v", err), Detail: "this is a bug of the daemon; its log has more"}
 }
 
-// insideCure says what to do about an ErrInside.
+// insideCure returns the remedy for an ErrInside.
 func insideCure(err error) string {
 	var in *probe.InsideError
 	cure := "it did not come out in time: try again, with the guest running"
@@ -141,7 +142,11 @@ func insideCure(err error) string {
 	return cure
 }
 
-// sessionToAPI turns a refusal of the session into what goes over the wire, with the cures that guestprobe and guestprobed have.
+// listSymbols is the cure for a name that no symbol is similar to.
+const listSymbols = "'guestprobe symbols GLOB' lists those it has"
+
+// sessionToAPI converts an error of the session into an API error, with the
+// remedies that guestprobe and guestprobed offer.
 func sessionToAPI(e *session.Error) *api.Error {
 	out := &api.Error{
 		Code: api.Code(e.Code), Errno: probe.ErrnoName(e.Errno), Message: e.Text, Detail: e.Detail,
@@ -152,7 +157,7 @@ func sessionToAPI(e *session.Error) *api.Error {
 	switch {
 	case errors.As(e.Err, &syntax) && errors.As(syntax.Err, &refused):
 		if refused.Code == probe.CodeSymbolNotFound && refused.Detail == "" && syntax.Code != event.CodeFilePlace {
-			out.Detail += "; 'guestprobe symbols GLOB' lists those it has"
+			out.Detail += "; " + listSymbols
 		}
 	case e.Code == session.CodeClosing:
 		return errClosing
@@ -164,14 +169,14 @@ func sessionToAPI(e *session.Error) *api.Error {
 	return out
 }
 
-// toProbeError turns what the image says about a name into what the engine
-// would say.
-func toProbeError(name string, err error) error {
+// toProbeError converts an error of the image about a name into the error that
+// the engine would return.
+func toProbeError(img guest.View, name string, err error) error {
 	var ambiguous *guest.AmbiguousSymbolError
 	if errors.As(err, &ambiguous) {
 		return &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead"}
 	}
-	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", name), Detail: cmp.Or(guest.Advice(err), "'guestprobe symbols GLOB' lists those it has")}
+	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", name), Detail: cmp.Or(guest.Advice(err), guest.SymbolAdvice(name, img.Symbols()), listSymbols)}
 }
 
 // badValue reports a field or a query parameter outside its range.
@@ -179,9 +184,11 @@ func badValue(format string, args ...any) error {
 	return &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: fmt.Sprintf(format, args...)}
 }
 
-// atIndex says which probe of a batch an error is about.
-func atIndex(err error, i int) error {
+// indexError says which probe of a batch an error is about.
+func indexError(err error, i int) error {
 	e := *toAPI(err)
 	e.Index = &i
 	return &e
 }
+
+var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}

@@ -21,47 +21,48 @@ import (
 // eventStream is one client's view of the events.
 type eventStream struct {
 	*stream
-	s    *server
+	host *eventHost
 	sub  *session.Subscription
 	only map[*session.Probe]bool // nil: all probes, present and future
 
-	// base is what the rings had lost before the stream began, and last what they had
-	// when it ended; before that last is nil.
+	// base is how many records the rings had lost before the stream began, and
+	// last how many when it ended. Before that, last is nil.
 	base uint64
 	last *uint64
 
-	began int64 // when it was asked for, since the store's epoch
-	boot  int64 // the store's, as its client knows it
+	began int64 // when it was requested, since the store's epoch
+	boot  int64 // the boot that its client knows of
 
-	stops uint64 // the last stop of a vCPU that it knows of
+	stops uint64 // the last stop of a vCPU that the client knows of
 
-	// damaged counts records that make no sense, which count as lost: a hostile guest's.
+	// damaged counts invalid records, which count as lost. A hostile guest can
+	// write them.
 	damaged uint64
 	own     *session.Owner
 
-	profile *profile // what gathers the stacks of a profile; nil: hits are sent
-	gone    uint64   // lost by that
+	profile *profile // gathers the stacks of a profile; nil: hits are sent
+	gone    uint64   // lost by the profile
 
-	brought *api.ProbeList // by the stream, as they were then; nil once its client knows
+	brought *api.ProbeList // the stream's own probes as they were attached; nil once its client has them
 }
 
-func (s *server) streamEvents(w http.ResponseWriter, r *http.Request, q values) error {
+func (eh *eventHost) streamEvents(w http.ResponseWriter, r *http.Request, q values) error {
 	req, err := eventsRequest(w, r, q)
 	if err != nil {
 		return err
 	}
-	return s.serveEvents(w, r, req, nil)
+	return eh.serveEvents(w, r, req, nil)
 }
 
-// serveEvents streams hits, or what p makes of them and of samples.
-func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.StreamEvents, p *profile) (err error) {
+// serveEvents streams hits, or with p a profile of hits or samples.
+func (eh *eventHost) serveEvents(w http.ResponseWriter, r *http.Request, req api.StreamEvents, p *profile) (err error) {
 	own := &session.Owner{}
-	e := &eventStream{s: s, own: own, profile: p, began: s.probes.Now(), boot: s.boot.Load()}
+	e := &eventStream{host: eh, own: own, profile: p, began: eh.probes.Now(), boot: eh.control.boot.Load()}
 	if p != nil {
-		e.only = map[*session.Probe]bool{} // those of req.Probes, if any
+		e.only = map[*session.Probe]bool{} // the probes of req.Probes, if any
 	}
 	if len(req.Names) > 0 {
-		chosen, err := s.probes.Choose(req.Names...)
+		chosen, err := eh.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
@@ -70,32 +71,32 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 			e.only[a] = true
 		}
 	}
-	// First the subscription, then the probes: their first hit is in it.
+	// Subscribe first, so that the probes' first hit is included.
 	wanted := session.AllEvents
-	if p != nil && p.hz > 0 { // samples are no events
+	if p != nil && p.hz > 0 { // samples are not events
 		wanted = session.NoEvents
 	}
 	filter := e.wants
 	if len(req.Probes) > 0 {
 		filter = func(ev event.Event) bool { return session.ProbeOf(ev).Owner() == own }
 	}
-	e.sub = s.probes.Subscribe(filter, event.Queue{}, wanted)
+	e.sub = eh.probes.Subscribe(filter, event.Queue{}, wanted)
 	defer e.sub.Close()
 	e.base = e.ringLost()
 
 	if len(req.Probes) > 0 {
-		list, come, err := s.attach(req.Probes, own)
+		list, come, err := eh.attach(req.Probes, own)
 		if err != nil {
 			return err
 		}
-		defer s.endSession(own)
-		s.logAttached(slices.Values(list.Probes), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		defer eh.endSession(own)
+		eh.logAttached(slices.Values(list.Probes), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base, e.brought = setOf(come), 0, &list
 	}
-	if e.stream, err = s.openStream(w, r); err != nil {
+	if e.stream, err = eh.streams.openStream(w, r); err != nil {
 		return err
 	}
-	defer s.closeStream(e.stream)
+	defer eh.streams.closeStream(e.stream)
 	if p != nil {
 		p.begin()
 		defer p.end()
@@ -104,26 +105,26 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 		err = e.run(r)
 	}
 	if errors.Is(err, errSlow) {
-		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-		s.endSession(own)
-		s.probes.Sync()
-		e.sub.Close() // what is still in the queue is counted as lost
-		e.endSlow(e.lostTotal(), e.finals())
+		eh.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		eh.endSession(own)
+		eh.probes.Sync()
+		e.sub.Close() // the records left in the queue count as lost
+		e.endSlow(e.countLost(), e.finals())
 	}
-	return nil // the client is gone; nobody is left to tell
+	return nil // the client is gone
 }
 
-// putStart sends the first record, an api.Start, a part at a time: it has every probe of
-// the stream in it.
+// putStart sends the first record, an api.Start, in parts: it contains every
+// probe of the stream.
 func (e *eventStream) putStart() error {
-	epoch, err := json.Marshal(e.s.probes.Epoch())
+	epoch, err := json.Marshal(e.host.probes.Epoch())
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
 	}
-	probes := wireProbes(e.s.probes.Infos(e.s.attachedOf(e.only)))
+	probes := wireProbes(e.host.probes.Infos(e.host.selectAttached(e.only)))
 	var skipped []api.Skipped
 	if e.brought != nil {
-		// Others, or the daemon's end, may have taken them away already.
+		// Other clients, or the daemon's end, may have detached them already.
 		probes, skipped, e.brought = slices.Values(e.brought.Probes), e.brought.Skipped, nil
 	}
 	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
@@ -138,16 +139,16 @@ func (e *eventStream) putStart() error {
 }
 
 // endStream has a stream send its end.
-func (s *server) endStream(w http.ResponseWriter, r *http.Request) error {
-	if id := r.PathValue("stream"); !s.streams.ask(id) {
+func (eh *eventHost) endStream(w http.ResponseWriter, r *http.Request) error {
+	if id := r.PathValue("stream"); !eh.streams.ask(id) {
 		return &api.Error{Code: api.CodeNoStream, Errno: "ENOENT", Message: fmt.Sprintf("no stream %q is open", id)}
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// eventsRequest reads what is asked for: from the query of a GET, from the body
-// of a POST.
+// eventsRequest reads the request from the query of a GET or from the body of a
+// POST.
 func eventsRequest(w http.ResponseWriter, r *http.Request, q values) (req api.StreamEvents, err error) {
 	if r.Method == http.MethodPost {
 		if err := readBody(w, r, &req, true); err != nil {
@@ -162,25 +163,11 @@ func eventsRequest(w http.ResponseWriter, r *http.Request, q values) (req api.St
 	return req, nil
 }
 
-// endSession detaches the probes that a stream has brought and that are not to
-// stay.
-func (s *server) endSession(own *session.Owner) { s.logEnd(s.probes.EndOwner(own)) }
-
-// logEnd logs the end of the probes of a stream.
-func (s *server) logEnd(ps []session.Info, err error) {
-	if err != nil {
-		s.log.Error("detach at the end of a stream", "err", err)
-	}
-	for _, p := range ps {
-		s.log.Info("detached with its stream", "probe", p.Name, "hits", p.Stats.Hits)
-	}
-}
-
-// run sends events until there is a reason to stop. An error means that there is nobody to
-// send them to. A client that does not read
-// blocks only this goroutine: its queue fills and loses, and that is counted.
+// run sends events until there is a reason to stop. An error means that the
+// client is gone. A client that does not read blocks only this goroutine: its
+// queue fills up, and further events are dropped and counted as lost.
 func (e *eventStream) run(r *http.Request) error {
-	most := e.s.opt.heartbeat
+	most := e.host.opt.heartbeat
 	beat := most
 	if e.profile != nil {
 		// A profile of few hits is complete early: its client stops at a heartbeat.
@@ -195,8 +182,8 @@ func (e *eventStream) run(r *http.Request) error {
 	busy := make(chan struct{}) // always has a value
 	close(busy)
 	for {
-		changed, gone := e.s.guest.Changed(), e.s.probes.Changed()
-		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
+		changed, gone := e.host.guest.Changed(), e.host.probes.Changed()
+		if reason, code, ended := guestEnd(e.host.guest.State()); ended {
 			return e.finish(reason, code)
 		}
 		if e.orphaned() {
@@ -210,7 +197,7 @@ func (e *eventStream) run(r *http.Request) error {
 			if err := e.putAll(); err != nil {
 				return err
 			}
-			e.putLost(e.lostTotal())
+			e.putLost(e.countLost())
 			e.end(api.EndShutdown, nil, e.finals())
 			return nil
 		}
@@ -224,8 +211,8 @@ func (e *eventStream) run(r *http.Request) error {
 		select {
 		case <-again:
 		case <-ready:
-			// The first hit is sent at once; under load those that follow wait a
-			// moment for each other.
+			// The first hit is sent at once; under load the following ones are gathered for
+			// a moment.
 			ready = nil
 			gather.Reset(gatherTime)
 		case <-gather.C:
@@ -237,7 +224,7 @@ func (e *eventStream) run(r *http.Request) error {
 				beat = min(2*beat, most)
 				heart.Reset(beat)
 			}
-		case named := <-e.profile.toName():
+		case named := <-e.profile.nameRequests():
 			if _, _, err := e.drain(true); err != nil {
 				return err
 			}
@@ -253,10 +240,11 @@ func (e *eventStream) run(r *http.Request) error {
 	}
 }
 
-// putStops sends which vCPUs probes have stopped, the stream's and others, behind the hits that did: what stands still
-// has no hits.
+// putStops reports the vCPUs that were stopped by probes of this stream or
+// others. The hits that stopped them come first, because a stopped vCPU has no
+// more hits.
 func (e *eventStream) putStops() error {
-	for _, x := range e.s.stopsAfter(&e.stops, func(by any) bool { return by != nil }) {
+	for _, x := range e.host.stopsAfter(&e.stops, func(by any) bool { return by != nil }) {
 		e.put(api.RecordStop, x)
 	}
 	return e.flush()
@@ -265,17 +253,17 @@ func (e *eventStream) putStops() error {
 // orphaned reports whether the stream was about certain probes and all of them
 // are gone.
 func (e *eventStream) orphaned() bool {
-	return len(e.only) > 0 && e.s.allDetached(maps.Keys(e.only))
+	return len(e.only) > 0 && e.host.allDetached(maps.Keys(e.only))
 }
 
-// finish sends what has happened until now, and the end. The stream's own probes go
-// first: what they have handled is then what is delivered and lost. Those of others make
-// events for who else listens only.
+// finish sends the remaining events and the end. The stream's own probes are
+// detached first: from then on, every hit that they handled is either delivered
+// or lost. Events of other clients' probes are left to other subscribers.
 func (e *eventStream) finish(reason string, code *int64) error {
-	e.s.endSession(e.own)
+	e.host.endSession(e.own)
 	e.sub.Release()
-	e.s.probes.Sync()
-	e.sub.Stop() // others' probes go on
+	e.host.probes.Sync()
+	e.sub.Stop() // other clients' probes stay armed
 	last := e.ringLost()
 	e.last = &last
 	_, _, err := e.drain(true)
@@ -288,12 +276,12 @@ func (e *eventStream) finish(reason string, code *int64) error {
 	return err
 }
 
-// drain sends the events that are there, or without all so many as make one write. Closed
-// means that no more will come.
+// drain sends the queued events; without all, only as many as fit into one
+// write. closed means that no more will come.
 func (e *eventStream) drain(all bool) (closed, more bool, err error) {
 	for {
 		if e.late() {
-			e.sub.Close() // what is still in the queue is counted as lost
+			e.sub.Close() // the records left in the queue count as lost
 		}
 		ev, ok, ended := e.sub.TryNext()
 		if ok {
@@ -302,16 +290,16 @@ func (e *eventStream) drain(all bool) (closed, more bool, err error) {
 				continue
 			}
 		}
-		e.putLost(e.lostTotal())
+		e.putLost(e.countLost())
 		if err := e.flush(); err != nil || !ok || !all {
 			return ended, ok, err
 		}
 	}
 }
 
-// lostTotal is everything that this stream has lost: in its own queue, before it in the
-// rings, and behind it.
-func (e *eventStream) lostTotal() uint64 {
+// countLost returns everything that this stream has lost: in the rings, in its
+// own queue, and after the queue.
+func (e *eventStream) countLost() uint64 {
 	ring := e.last
 	if ring == nil {
 		now := e.ringLost()
@@ -322,11 +310,11 @@ func (e *eventStream) lostTotal() uint64 {
 
 func (e *eventStream) ringLost() uint64 {
 	if e.only == nil {
-		return e.s.probes.EventCounts().Total().Lost
+		return e.host.probes.EventCounts().Total().Lost
 	}
 	n := uint64(0)
 	for a := range e.only {
-		n += a.Lost()
+		n += a.LostEvents()
 	}
 	return n
 }
@@ -351,12 +339,12 @@ func (e *eventStream) putHit(ev event.Event) {
 		return
 	}
 	h := api.Hit{
-		TimeNS: e.s.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: a.Name(), ID: a.ID(), Stage: rec.Moment.String(),
-		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
+		TimeNS: e.host.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: a.Name(), ID: a.ID(), Stage: rec.Moment.String(),
+		Addr: api.Hex(rec.Addr), Symbol: e.host.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
 	if rec.Moment == event.AtReturn {
-		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.s.symbolize(rec.Ret), rec.Duration
+		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.host.symbolize(rec.Ret), rec.Duration
 	}
 	if rec.HasTask {
 		h.Task = &api.Task{PID: rec.PID, Comm: rec.Comm}
@@ -368,14 +356,14 @@ func (e *eventStream) putHit(ev event.Event) {
 		h.Regs = wireRegs(rec.Regs)
 	}
 	if rec.Stack != nil {
-		h.Stack = newNamer(e.s.guest).frames(rec.Stack, rec.Moment != event.AtReturn)
+		h.Stack = newNamer(e.host.guest).frames(rec.Stack, rec.Moment != event.AtReturn)
 	}
 	e.deliver(h)
 }
 
 // deliver puts a hit.
 func (e *eventStream) deliver(h api.Hit) {
-	if boot := e.s.boot.Load(); boot != e.boot && h.TimeNS >= boot {
+	if boot := e.host.control.boot.Load(); boot != e.boot && h.TimeNS >= boot {
 		e.boot = boot
 		e.put(api.RecordBoot, api.Boot{BootNS: boot})
 	}
@@ -386,10 +374,10 @@ func (e *eventStream) deliver(h api.Hit) {
 	e.put(api.RecordHit, h)
 }
 
-// drop is for a record that makes no sense.
+// drop counts and logs an invalid record.
 func (e *eventStream) drop(ev event.Event, err error) {
 	if e.damaged++; e.damaged == 1 {
-		e.s.log.Warn("damaged record, counted as lost like those that follow in this stream", "source", ev.Source, "err", err)
+		e.host.log.Warn("damaged record, counted as lost like those that follow in this stream", "source", ev.Source, "err", err)
 	}
 }
 
@@ -409,7 +397,7 @@ func wireArg(v event.Value) api.Arg {
 }
 
 func wireRegs(r *probe.Regs) map[string]api.Hex {
-	all := r.All()
+	all := r.Values()
 	m := make(map[string]api.Hex, len(all))
 	for i, v := range all {
 		m[x86.RegNames[i]] = api.Hex(v)

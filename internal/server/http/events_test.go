@@ -37,8 +37,8 @@ func (h *harness) stream(ctx context.Context, r api.StreamEvents) *remote.Stream
 	return s
 }
 
-// gone waits until n probes are left.
-func (h *harness) gone(n int) {
+// awaitGone waits until n probes are left.
+func (h *harness) awaitGone(n int) {
 	h.Helper()
 	for {
 		changed := h.s.probes.Changed()
@@ -149,9 +149,9 @@ func TestSessionProbesComeOut(t *testing.T) {
 	s := h.stream(ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:out schedule"}, {Def: "p:in do_wait", Stay: true}}})
 	next[api.Start](h, s, api.RecordStart)
 	h.attach("p:other do_exit")
-	h.identical(false)
+	h.checkIdentical(false)
 	cancel()
-	h.gone(2)
+	h.awaitGone(2)
 	var names []string
 	for _, p := range h.s.probes.Probes() {
 		names = append(names, p.Name())
@@ -169,8 +169,8 @@ func TestRefusedSession(t *testing.T) {
 	if !errors.As(err, &e) || *e.Index != 1 {
 		t.Errorf("error %v", err)
 	}
-	h.gone(0)
-	h.identical(true)
+	h.awaitGone(0)
+	h.checkIdentical(true)
 	if n := h.listeners(); n != 0 {
 		t.Errorf("%d listeners are left", n)
 	}

@@ -21,7 +21,7 @@ type fakeGuest struct {
 	img   *guest.Image
 	types event.Types
 	view  guest.View // instead of img, if there is one
-	*probetest.Bare
+	*probetest.Fake
 
 	onModules func()
 
@@ -37,7 +37,7 @@ type fakeGuest struct {
 	closed  int
 }
 
-const fakeStack = probetest.BareStack
+const fakeStack = probetest.StackBase
 
 func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 	tb.Helper()
@@ -56,7 +56,7 @@ func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
 	}
 	var err error
-	if g.Bare, err = probetest.NewBare(img, cpus, g.Image); err != nil {
+	if g.Fake, err = probetest.NewFake(probetest.FakeOptions{Image: img, CPUs: cpus, Still: true, Bare: true, View: g.Image, Probe: probe.Options{OptimizeDelay: -1}}); err != nil {
 		tb.Fatal(err)
 	}
 	return g
@@ -190,7 +190,7 @@ func (g *fakeGuest) Console(queue int) (consoleSub, []machine.ConsoleLine) {
 
 func (c *fakeConsole) C() <-chan machine.ConsoleLine { return c.ch }
 
-func (c *fakeConsole) Lost() uint64 {
+func (c *fakeConsole) LostLines() uint64 {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
 	return c.lost

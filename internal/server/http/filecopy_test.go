@@ -59,7 +59,7 @@ func TestGiveFile(t *testing.T) {
 		`{"path":"/x","copy":"AA==","a":1}`: "unknown field",
 		`{"path":"/x","copy":"` + base64.StdEncoding.EncodeToString(make([]byte, maxFileBody)) + `"}`: "a file has at most 16 MiB",
 	} {
-		if code, text := h.raw("POST", "/v1/files", body); code/100 != 4 || !strings.Contains(text, want) {
+		if code, text := h.rawRequest("POST", "/v1/files", body); code/100 != 4 || !strings.Contains(text, want) {
 			t.Errorf("%.60s: %d %s, want %s", body, code, text, want)
 		}
 	}

@@ -26,7 +26,7 @@ func (o *options) fleetFlags(f *pflag.FlagSet) {
 	f.Var((*labelsValue)(&o.labels), "label", "say this of us in the fleet, `NAME=VALUE`, as kernel=6.1; may be repeated")
 }
 
-// checkFleet refuses what no fleet takes.
+// checkFleet rejects values that fleets do not accept.
 func (o *options) checkFleet() error {
 	if o.fleet.URL == "" {
 		if o.given != nil {
@@ -69,11 +69,13 @@ func (s *server) newConns(l net.Listener) *conns {
 	return &conns{Listener: l, limits: &s.limits, open: map[*conn]bool{}}
 }
 
-// publishTime is how long the fleet's server may take for what is to be published yet when the daemon stops.
+// publishTime is how long the daemon waits at its end for the fleet's server to
+// accept the last published records.
 const publishTime = 10 * time.Second
 
-// joinFleet has hs serve connections of the fleet, if we are to be in one, until leave is called, behind hs' end. A
-// server that does not answer is waited for meanwhile.
+// joinFleet has hs serve connections of the fleet, if the daemon is to join one,
+// until leave is called after hs' end. It does not block on a server that does
+// not answer: the connection is retried in the background.
 func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 	if s.opt.fleet.URL == "" {
 		return func() {}, nil
@@ -91,7 +93,8 @@ func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 	for name, value := range s.opt.labels {
 		labels[name] = value
 	}
-	// Not with the daemon's context: what is under way when it ends is told yet.
+	// Not the daemon's context: records that are made while it ends are still
+	// published.
 	n, err := fleet.Connect(context.Background(), s.opt.fleet, "guestprobed "+labels["name"], true, s.log)
 	if err != nil {
 		return nil, err
@@ -128,7 +131,7 @@ func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 		left, cancel := context.WithTimeout(context.Background(), publishTime)
 		defer cancel()
 		if n.Connected() {
-			m.Published(left)
+			m.AwaitPublished(left)
 		}
 		n.Close()
 	}, nil

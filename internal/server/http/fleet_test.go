@@ -42,7 +42,7 @@ func cluster(t *testing.T, n int) (ss []*nats.Server, urls []string) {
 			s.WaitForShutdown()
 		})
 		for !s.ReadyForConnections(time.Second) {
-			if patience.Of(t).Err() != nil {
+			if patience.Context(t).Err() != nil {
 				t.Fatal("a server does not begin")
 			}
 		}
@@ -52,9 +52,9 @@ func cluster(t *testing.T, n int) (ss []*nats.Server, urls []string) {
 	return ss, urls
 }
 
-// inFleet starts daemons on fake guests, whose first servers are different ones, and returns them by name, and a network
+// startFleet starts daemons on fake guests, whose first servers are different ones, and returns them by name, and a network
 // to reach them by.
-func inFleet(t *testing.T, n int, urls []string, change func(*options)) (map[string]*harness, *fleet.Network, []fleet.Daemon) {
+func startFleet(t *testing.T, n int, urls []string, change func(*options)) (map[string]*harness, *fleet.Network, []fleet.Daemon) {
 	t.Helper()
 	hs := map[string]*harness{}
 	for i := range n {
@@ -67,7 +67,7 @@ func inFleet(t *testing.T, n int, urls []string, change func(*options)) (map[str
 			}
 		})
 	}
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	net, err := fleet.Connect(ctx, fleet.Address{URL: urls[len(urls)-1]}, "test", false, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func inFleet(t *testing.T, n int, urls []string, change func(*options)) (map[str
 
 // reach returns a client of a daemon.
 func reach(t *testing.T, n *fleet.Network, d fleet.Daemon) *remote.Client {
-	c := remote.Of(d.Name, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, d, 64<<10) }, func() {})
+	c := remote.NewWithDial(d.Name, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, d, 64<<10) }, func() {})
 	t.Cleanup(c.Close)
 	return c
 }
@@ -91,7 +91,7 @@ func reach(t *testing.T, n *fleet.Network, d fleet.Daemon) *remote.Client {
 func TestFleetServerEnds(t *testing.T) {
 	const half = 150
 	ss, urls := cluster(t, 3)
-	hs, net, ds := inFleet(t, *fleetDaemons, urls, nil)
+	hs, net, ds := startFleet(t, *fleetDaemons, urls, nil)
 	var open, gone, over sync.WaitGroup
 	open.Add(len(ds))
 	gone.Add(1)
@@ -164,7 +164,7 @@ func TestFleetSlowReader(t *testing.T) {
 	const hits = 6000
 	_, urls := cluster(t, 1)
 	// So long may the daemon take to write that the stream has ended, too.
-	hs, net, ds := inFleet(t, 1, urls, func(o *options) { o.stallTime = 2 * time.Second })
+	hs, net, ds := startFleet(t, 1, urls, func(o *options) { o.stallTime = 2 * time.Second })
 	h, c := hs[ds[0].Name], reach(t, net, ds[0])
 	s, err := c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e do_fork n=%di:u64", Regs: true}}})
 	if err != nil {
@@ -175,7 +175,7 @@ func TestFleetSlowReader(t *testing.T) {
 	for i := range hits {
 		h.g.hit(t, i%2, "do_fork", start.Probes[0].Offset, nil)
 	}
-	h.gone(0) // the stream has given up
+	h.awaitGone(0) // the stream has given up
 	seen, end := uint64(0), api.End{}
 	for end.Reason == "" {
 		rec, err := s.Next()

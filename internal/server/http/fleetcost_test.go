@@ -53,8 +53,8 @@ func (c *costs) put(thing string, g growth, digits int, v float64) {
 	c.lines[thing].values = append(c.lines[thing].values, v)
 }
 
-// rounded has two digits that are not zero: what is computed is not known better.
-func rounded(v float64) float64 {
+// roundDigits has two digits that are not zero: what is computed is not known better.
+func roundDigits(v float64) float64 {
 	unit := math.Pow10(int(math.Floor(math.Log10(max(v, 1)))) - 1)
 	return math.Round(v/unit) * unit
 }
@@ -71,10 +71,10 @@ func (c *costs) write(w io.Writer) {
 		}
 		switch l.growth {
 		case linear:
-			fmt.Fprintf(w, " %.0f |", rounded(l.values[last]*many/float64(c.sizes[last])))
+			fmt.Fprintf(w, " %.0f |", roundDigits(l.values[last]*many/float64(c.sizes[last])))
 		case above:
 			slope := (l.values[last] - l.values[0]) / float64(c.sizes[last]-c.sizes[0])
-			fmt.Fprintf(w, " %.0f |", rounded(l.values[last]+slope*float64(many-c.sizes[last])))
+			fmt.Fprintf(w, " %.0f |", roundDigits(l.values[last]+slope*float64(many-c.sizes[last])))
 		case constant:
 			fmt.Fprintf(w, " %.*f |", l.digits, l.values[last])
 		default:
@@ -115,18 +115,18 @@ func TestFleetCosts(t *testing.T) {
 	var fleets []*fleetCost
 	for _, n := range all.sizes {
 		f := &fleetCost{costs: all, t: t, s: startNATS(t)}
-		f.hs, f.n, f.ds = inFleet(t, n, []string{f.s.url}, nil)
+		f.hs, f.n, f.ds = startFleet(t, n, []string{f.s.url}, nil)
 		f.discover()
 		fleets = append(fleets, f)
 	}
-	own := idle(t, fleets)
+	own := measureIdle(t, fleets)
 	for _, f := range fleets {
 		f.list()
 		f.maps(10)
 		f.maps(1000)
 		f.events("as they are read", unread)
 		f.events("at once", allEvents)
-		f.published()
+		f.measurePublished()
 	}
 	out, err := os.Create(*fleetCosts)
 	if err != nil {
@@ -140,8 +140,8 @@ func TestFleetCosts(t *testing.T) {
 // perDaemon is a number divided by that of daemons.
 func (f *fleetCost) perDaemon(n int64) float64 { return float64(n) / float64(len(f.ds)) }
 
-// each calls do for all daemons, so many at a time, each with a client of its own.
-func (f *fleetCost) each(atOnce int, do func(d fleet.Daemon, h *harness, c *remote.Client)) {
+// forEachDaemon calls do for all daemons, so many at a time, each with a client of its own.
+func (f *fleetCost) forEachDaemon(atOnce int, do func(d fleet.Daemon, h *harness, c *remote.Client)) {
 	room := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for _, d := range f.ds {
@@ -162,13 +162,13 @@ func (f *fleetCost) discover() {
 	before := f.s.traffic("test")
 	var took []time.Duration
 	for range times {
-		ds, err := f.n.Find(patience.Of(f.t), fleet.Look{Quiet: 300 * time.Millisecond})
+		ds, err := f.n.Find(patience.Context(f.t), fleet.Look{Quiet: 300 * time.Millisecond})
 		if err != nil || len(ds) != len(f.ds) {
 			f.t.Fatalf("%d daemons, %v; want %d", len(ds), err, len(f.ds))
 		}
 		took = append(took, slices.MaxFunc(ds, func(a, b fleet.Daemon) int { return int(a.Since - b.Since) }).Since)
 	}
-	x := f.s.traffic("test").since(before)
+	x := f.s.traffic("test").sub(before)
 	f.put("`fleet ls`: the last daemon has answered, ms", linear, 1, quantile(took, 2).Seconds()*1e3)
 	f.put("`fleet ls`: messages to who asks", linear, 0, float64(x.got/times))
 	f.put("`fleet ls`: bytes to who asks", linear, 0, float64(x.gotBytes/times))
@@ -181,31 +181,31 @@ func (f *fleetCost) list() {
 	var took []time.Duration
 	for range times {
 		began := time.Now()
-		f.each(64, func(d fleet.Daemon, h *harness, c *remote.Client) {
+		f.forEachDaemon(64, func(d fleet.Daemon, h *harness, c *remote.Client) {
 			if _, err := c.Probes(h.ctx); err != nil {
 				f.t.Errorf("%s: %v", d.Name, err)
 			}
 		})
 		took = append(took, time.Since(began))
 	}
-	x := f.s.traffic("test").since(before)
+	x := f.s.traffic("test").sub(before)
 	f.put("`list` of all of them, behind that, ms", linear, 1, quantile(took, 2).Seconds()*1e3)
 	f.put("`list`: messages of the client and to it, for a daemon", constant, 1, f.perDaemon(x.messages())/times)
 	f.put("`list`: bytes of these", constant, 0, f.perDaemon(x.bytes())/times)
 }
 
-// idle measures daemons that do nothing: those of fleets, and guestprobeds of their own with a fleet and without, of which it returns lines of a table.
-func idle(t *testing.T, fleets []*fleetCost) (table string) {
+// measureIdle measures daemons that do nothing: those of fleets, and guestprobeds of their own with a fleet and without, of which it returns lines of a table.
+func measureIdle(t *testing.T, fleets []*fleetCost) (table string) {
 	const pairs = 3
 	mine := &fleetCost{t: t, s: startNATS(t)}
-	_, mine.n, _ = inFleet(t, 0, []string{mine.s.url}, nil)
+	_, mine.n, _ = startFleet(t, 0, []string{mine.s.url}, nil)
 	var own []*serving
 	for range pairs {
 		own = append(own, startServing(t), startServing(t, "--fleet", mine.s.url))
 	}
 	fleets = append(fleets, mine)
 	for _, f := range fleets {
-		keeping(t, f.n, 1) // all look now, and have looked once more when the time is over
+		keepReplicas(t, f.n, 1) // all look now, and have looked once more when the time is over
 	}
 	x, used, server := make([]traffic, len(fleets)), make([]float64, len(own)), make([]float64, len(fleets))
 	for i, f := range fleets {
@@ -220,7 +220,7 @@ func idle(t *testing.T, fleets []*fleetCost) (table string) {
 	}
 	for i, f := range fleets {
 		server[i] = processorTime(t, f.s.pid) - server[i]
-		x[i] = f.s.traffic("guestprobed").since(x[i])
+		x[i] = f.s.traffic("guestprobed").sub(x[i])
 	}
 	for i, f := range fleets[:len(fleets)-1] {
 		f.put("idle: messages of a daemon and to it in 45 s", constant, 1, f.perDaemon(x[i].messages()))

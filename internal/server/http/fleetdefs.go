@@ -10,23 +10,23 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// followed is what the daemon does for the definitions of its fleet.
+// followed is the daemon's work for the definitions of its fleet.
 type followed struct {
 	s      *server
 	n      *fleet.Network
 	m      *fleet.Member
 	name   string        // the daemon's, in the fleet
-	nudge  chan struct{} // capacity 1: somebody waits for what was changed
-	onlyBy sync.Mutex    // held by who begins and ends
+	nudge  chan struct{} // capacity 1: a client waits for a change
+	onlyBy sync.Mutex    // held to start and end definitions
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at each change
@@ -34,13 +34,13 @@ type followed struct {
 	all      map[string]*begun // by ID
 }
 
-// begun is a definition that means the daemon.
+// begun is a definition that applies to the daemon.
 type begun struct {
 	def    fleet.Definition
 	kind   string
 	script *keptScript
 	probes []uint64 // numbers
-	err    error    // refused
+	err    error    // why it could not be attached
 }
 
 // follow follows the definitions of the fleet until ctx ends.
@@ -50,13 +50,14 @@ func (f *followed) follow(ctx context.Context) {
 	}
 }
 
-// apply begins and ends what has come and gone, and reports whether something is to be tried again soon.
+// apply starts definitions that are new and ends those that were withdrawn. It
+// reports whether one has to be retried soon.
 func (f *followed) apply(ctx context.Context, x fleet.Index) (again bool) {
 	f.onlyBy.Lock()
 	defer f.onlyBy.Unlock()
 	f.mu.Lock()
 	was := maps.Clone(f.all)
-	older := x.Revision < f.revision // of a server that does not know it yet
+	older := x.Revision < f.revision // from a server that has not received the latest one yet
 	f.mu.Unlock()
 	if older {
 		return true
@@ -97,7 +98,7 @@ func (f *followed) apply(ctx context.Context, x fleet.Index) (again bool) {
 	return again
 }
 
-// begin does what a definition says, or returns nil when it cannot be read now.
+// begin attaches a definition, or returns nil if it cannot be read now.
 func (f *followed) begin(ctx context.Context, d fleet.Definition) *begun {
 	ask, cancel := context.WithTimeout(ctx, fleetAskTime)
 	defer cancel()
@@ -134,7 +135,7 @@ func (f *followed) begin(ctx context.Context, d fleet.Definition) *begun {
 	return b
 }
 
-// fleetAskTime is how long the fleet's server may take to say what a definition is.
+// fleetAskTime is how long the fleet's server may take to return a definition.
 const fleetAskTime = 5 * time.Second
 
 // beginScript has a script run.
@@ -162,7 +163,7 @@ func (f *followed) beginScript(d fleet.Definition, req api.RunScript) (*keptScri
 // attach attaches probes.
 func (f *followed) attach(d fleet.Definition, specs []api.ProbeSpec) (ids []uint64, err error) {
 	for i := range specs {
-		if strings.HasPrefix(strings.TrimSpace(specs[i].Def), "-") {
+		if event.ReadCommand(specs[i].Def).IsDeletion() {
 			return nil, badValue("definition %s: %.40q takes probes away", d.Name, specs[i].Def)
 		}
 		specs[i].Stay = true
@@ -175,12 +176,12 @@ func (f *followed) attach(d fleet.Definition, specs []api.ProbeSpec) (ids []uint
 		ids = append(ids, a.ID())
 		a.SetLabel(api.OriginFleet)
 	}
-	f.s.changed()
+	f.s.state.MarkChanged()
 	f.s.logAttached(slices.Values(ps.Probes), "fleet", d.Name)
 	return ids, nil
 }
 
-// end takes back what was begun.
+// end detaches the probes or the script of a definition.
 func (f *followed) end(b *begun) {
 	if b == nil {
 		return
@@ -193,11 +194,11 @@ func (f *followed) end(b *begun) {
 		if _, err := f.s.probes.DetachIf(func(a *session.Probe) bool { return slices.Contains(b.probes, a.ID()) }); err != nil {
 			f.s.log.Error("a definition's probes are not detached", "name", b.def.Name, "err", err)
 		}
-		f.s.changed()
+		f.s.state.MarkChanged()
 	}
 }
 
-// state is what has become of all. The caller has mu.
+// definitions returns the state of each definition. The caller has mu.
 func (f *followed) definitions() []api.FleetDefinition {
 	out := []api.FleetDefinition{}
 	for _, b := range f.all {
@@ -234,7 +235,8 @@ func (f *followed) definitions() []api.FleetDefinition {
 // waitTime bounds how long getFleet waits for a revision.
 const waitTime = 20 * time.Second
 
-// getFleet says what the daemon does for its fleet, with revision once it has followed the definitions so far.
+// getFleet reports the state of the fleet's definitions in this daemon. With
+// revision, it waits until the daemon has followed the definitions that far.
 func (s *server) getFleet(w http.ResponseWriter, r *http.Request, q values) error {
 	wanted := q.number("revision")
 	f := s.followed.Load()

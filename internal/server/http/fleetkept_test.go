@@ -27,12 +27,12 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// keeping has servers keep what a fleet's do, each of it on so many.
-func keeping(t *testing.T, n *fleet.Network, replicas int) {
+// keepReplicas has servers keep what a fleet's do, each of it on so many.
+func keepReplicas(t *testing.T, n *fleet.Network, replicas int) {
 	t.Helper()
 	b := fleet.DefaultBounds()
 	b.EventsBytes, b.MapsBytes, b.Replicas = 64<<20, 64<<20, replicas
-	for ctx := patience.Of(t); ; {
+	for ctx := patience.Context(t); ; {
 		err := n.Prepare(ctx, b)
 		if err == nil {
 			return
@@ -43,10 +43,10 @@ func keeping(t *testing.T, n *fleet.Network, replicas int) {
 	}
 }
 
-// defined leaves a script to the fleet, and waits until the daemons follow it.
-func defined(t *testing.T, n *fleet.Network, ds []fleet.Daemon, name, text string) fleet.Definition {
+// defineScript leaves a script to the fleet, and waits until the daemons follow it.
+func defineScript(t *testing.T, n *fleet.Network, ds []fleet.Daemon, name, text string) fleet.Definition {
 	t.Helper()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	body, err := json.Marshal(api.Definition{Script: &api.RunScript{Script: text}})
 	if err != nil {
 		t.Fatal(err)
@@ -56,15 +56,15 @@ func defined(t *testing.T, n *fleet.Network, ds []fleet.Daemon, name, text strin
 		t.Fatal(err)
 	}
 	for _, d := range ds {
-		followedTo(t, n, d, x.Revision, 1)
+		awaitFollowed(t, n, d, x.Revision, 1)
 	}
 	return def
 }
 
-// followedTo waits until a daemon has followed the definitions so far, and has so many.
-func followedTo(t *testing.T, n *fleet.Network, d fleet.Daemon, revision uint64, want int) {
+// awaitFollowed waits until a daemon has followed the definitions so far, and has so many.
+func awaitFollowed(t *testing.T, n *fleet.Network, d fleet.Daemon, revision uint64, want int) {
 	t.Helper()
-	ctx, c := patience.Of(t), reach(t, n, d)
+	ctx, c := patience.Context(t), reach(t, n, d)
 	for {
 		st, err := c.Fleet(ctx, revision)
 		if err != nil {
@@ -97,7 +97,7 @@ type kept struct {
 // readKept reads it as often as it takes to be what is wanted.
 func readKept(t *testing.T, n *fleet.Network, def fleet.Definition, wanted func(*kept) bool) *kept {
 	t.Helper()
-	ctx := patience.Of(t)
+	ctx := patience.Context(t)
 	for {
 		k, err := readOnce(ctx, n, def)
 		if err == nil && wanted(k) {
@@ -258,14 +258,14 @@ func TestFleetKept(t *testing.T) {
 	servers, daemons, pause := fleetSize(t)
 	c := keepers(t, servers)
 	away := map[string]*line{"vm0": newLine(t, c.addr(servers-1)), "vm1": newLine(t, c.addr(servers-1))}
-	hs, n, ds := inFleet(t, daemons, c.urls, func(o *options) {
+	hs, n, ds := startFleet(t, daemons, c.urls, func(o *options) {
 		if l := away[o.fleetName]; l != nil {
 			o.fleet.URL = "nats://" + l.Addr().String() // which knows no way around it
 		}
 		o.fleetMaps = time.Duration(daemons) * 10 * time.Millisecond
 	})
-	keeping(t, n, servers)
-	def := defined(t, n, ds, "counts", `kprobe:do_fork { @n = count(); @by[arg0 % 2] = count(); @h = hist(arg0); printf("%d\n", arg0); }`)
+	keepReplicas(t, n, servers)
+	def := defineScript(t, n, ds, "counts", `kprobe:do_fork { @n = count(); @by[arg0 % 2] = count(); @h = hist(arg0); printf("%d\n", arg0); }`)
 	hits := func(from int, left ...string) {
 		for _, d := range ds {
 			for i := range half {
@@ -295,7 +295,7 @@ func TestFleetKept(t *testing.T) {
 		c.begin(t, 0)
 	}
 	away["vm0"].set(false)
-	for ctx := patience.Of(t); ; {
+	for ctx := patience.Context(t); ; {
 		_, _, err := n.Withdraw(ctx, "counts")
 		if err == nil {
 			break
@@ -334,10 +334,10 @@ func TestFleetKept(t *testing.T) {
 // TestFleetKeepsCounts: a daemon that comes later runs what was left to the fleet, and the last counts of one that is gone stay.
 func TestFleetKeepsCounts(t *testing.T) {
 	c := keepers(t, 1)
-	hs, n, ds := inFleet(t, 1, c.urls, nil)
-	keeping(t, n, 1)
-	def := defined(t, n, ds, "counts", `kprobe:do_fork { @n = count(); @last = arg0; }`)
-	ctx, cancel := context.WithCancel(patience.Of(t))
+	hs, n, ds := startFleet(t, 1, c.urls, nil)
+	keepReplicas(t, n, 1)
+	def := defineScript(t, n, ds, "counts", `kprobe:do_fork { @n = count(); @last = arg0; }`)
+	ctx, cancel := context.WithCancel(patience.Context(t))
 	defer cancel()
 	come, over := make(chan fleet.Daemon), make(chan error, 1)
 	go func() {
@@ -349,17 +349,17 @@ func TestFleetKeepsCounts(t *testing.T) {
 	if err := <-over; err != nil || d.Name != "late" {
 		t.Fatalf("%s has come: %v", d.Name, err)
 	}
-	x, err := n.Definitions(patience.Of(t))
+	x, err := n.Definitions(patience.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	followedTo(t, n, d, x.Revision, 1)
+	awaitFollowed(t, n, d, x.Revision, 1)
 	for i := range 10 {
 		hs[ds[0].Name].g.hit(t, 0, "do_fork", 0, func(r *probe.Regs) { r.RDI = uint64(i) })
 		late.g.hit(t, 0, "do_fork", 0, func(r *probe.Regs) { r.RDI = uint64(i) })
 	}
 	late.stop()
-	if _, _, err := n.Withdraw(patience.Of(t), "counts"); err != nil {
+	if _, _, err := n.Withdraw(patience.Context(t), "counts"); err != nil {
 		t.Fatal(err)
 	}
 	k := readKept(t, n, def, func(k *kept) bool { return k.final == 2 })
@@ -405,7 +405,7 @@ func keepers(t *testing.T, n int) *keptServers {
 	})
 	for _, s := range c.running {
 		for !s.ReadyForConnections(time.Second) {
-			if patience.Of(t).Err() != nil {
+			if patience.Context(t).Err() != nil {
 				t.Fatal("a server does not begin")
 			}
 		}

@@ -53,10 +53,10 @@ func (f *fleetCost) maps(keys int) {
 	var begun, full, over sync.WaitGroup
 	begun.Add(len(f.ds))
 	full.Add(len(f.ds))
-	ctx, end := context.WithCancel(patience.Of(f.t))
+	ctx, end := context.WithCancel(patience.Context(f.t))
 	defer end()
 	over.Go(func() {
-		f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
+		f.forEachDaemon(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
 			s, err := c.RunScript(h.ctx, api.RunScript{Script: `kprobe:do_fork { @n = count(); @by[arg0] = count(); }`, Data: true})
 			if err != nil {
 				h.Fatal(err)
@@ -94,7 +94,7 @@ func (f *fleetCost) maps(keys int) {
 	full.Wait()
 	before, began := f.s.traffic("test"), time.Now()
 	time.Sleep(mapsFor) // is what is measured
-	x, took := f.s.traffic("test").since(before), time.Since(began).Seconds()
+	x, took := f.s.traffic("test").sub(before), time.Since(began).Seconds()
 	end()
 	over.Wait()
 	var merge []float64
@@ -126,7 +126,7 @@ func (f *fleetCost) events(how string, room int) {
 	begun.Add(len(f.ds))
 	before := f.s.traffic("test")
 	var first, last time.Time
-	f.each(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
+	f.forEachDaemon(len(f.ds), func(d fleet.Daemon, h *harness, c *remote.Client) {
 		order.Begin(d.Name)
 		defer func() { _ = order.End(d.Name) }() // emit has no error
 		s, err := c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e do_fork n=%di:u64"}}})
@@ -176,7 +176,7 @@ func (f *fleetCost) events(how string, room int) {
 	if _, err := order.Close(); err != nil || emitted != seen {
 		f.t.Errorf("%d of %d are in order: %v", emitted, seen, err)
 	}
-	f.rate("`trace`, hits "+how, "come", hits, last.Sub(first), seen, took, lost, f.s.traffic("test").since(before).gotBytes)
+	f.rate("`trace`, hits "+how, "come", hits, last.Sub(first), seen, took, lost, f.s.traffic("test").sub(before).gotBytes)
 }
 
 // rate puts what has become of so many hits of each daemon.
@@ -188,10 +188,10 @@ func (f *fleetCost) rate(of, how string, hits int, made time.Duration, events ui
 	f.put(of+": bytes of an event", constant, 0, float64(bytes)/float64(max(1, events)))
 }
 
-// published measures what a script that is left to the fleet prints.
-func (f *fleetCost) published() {
+// measurePublished measures what a script that is left to the fleet prints.
+func (f *fleetCost) measurePublished() {
 	hits := allEvents / len(f.ds)
-	def := defined(f.t, f.n, f.ds, "prints", `kprobe:do_fork { printf("%d\n", arg0); }`)
+	def := defineScript(f.t, f.n, f.ds, "prints", `kprobe:do_fork { printf("%d\n", arg0); }`)
 	before, began := f.s.traffic("guestprobed"), time.Now()
 	var wg sync.WaitGroup
 	for _, h := range f.hs {
@@ -202,7 +202,7 @@ func (f *fleetCost) published() {
 		})
 	}
 	wg.Wait()
-	made, ctx := time.Since(began), patience.Of(f.t)
+	made, ctx := time.Since(began), patience.Context(f.t)
 	if _, _, err := f.n.Withdraw(ctx, "prints"); err != nil {
 		f.t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func (f *fleetCost) published() {
 			f.t.Fatal(err)
 		}
 	}
-	took, x := time.Since(began).Seconds(), f.s.traffic("guestprobed").since(before)
+	took, x := time.Since(began).Seconds(), f.s.traffic("guestprobed").sub(before)
 	k, err := readOnce(ctx, f.n, def)
 	if err != nil {
 		f.t.Fatal(err)

@@ -10,20 +10,21 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// fleetMapsEvery is how often the fleet gets the maps of a script of its, if they have changed.
+// fleetMapsEvery is how often the fleet gets the maps of its script, if they
+// have changed.
 const fleetMapsEvery = 5 * time.Second
 
-// fleetAgainEvery is how often the fleet gets the maps of a script although they have not changed: from that its readers know
-// that what is published is kept.
+// fleetAgainEvery is how often a script's maps are published even if they have
+// not changed. Readers conclude from it that the script still publishes.
 const fleetAgainEvery = time.Minute
 
-// published is the log of a script that a definition of the fleet has begun: what comes into it goes to the fleet as well.
-// It belongs to the script's goroutine.
+// published is the log of a script that a definition of the fleet has started.
+// Its records also go to the fleet. It belongs to the script's goroutine.
 type published struct {
 	*scriptLog
 	rs    *runningScript
 	to    *fleet.Publisher
-	quiet bool // what is written is for the log alone
+	quiet bool // records go to the log only
 	last  []byte
 	again time.Time  // when the same maps are published again
 	maps  fleet.Maps // the last ones
@@ -37,8 +38,8 @@ func (p *published) Write(b []byte) (int, error) {
 	return p.scriptLog.Write(b)
 }
 
-// apart has f put something that is for the log alone.
-func (p *published) apart(rs *runningScript, f func()) {
+// writeApart calls f, whose output goes to the log only.
+func (p *published) writeApart(rs *runningScript, f func()) {
 	if rs.gone = rs.send(); rs.gone != nil {
 		return
 	}
@@ -50,7 +51,8 @@ func (p *published) apart(rs *runningScript, f func()) {
 	}
 }
 
-// take publishes maps as they are, if they have changed, or keeps the last ones for the end.
+// take publishes the present maps if they have changed, or keeps the last ones
+// for the end.
 func (p *published) take(rs *runningScript, maps []script.MapState, left int, final bool) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -61,12 +63,12 @@ func (p *published) take(rs *runningScript, maps []script.MapState, left int, fi
 		}
 		elements += len(m.Elements)
 	}
-	p.maps = fleet.Maps{Records: b.Bytes(), Elements: elements, Left: left, Lost: rs.lostTotal(), Every: int(fleetAgainEvery / time.Second)}
+	p.maps = fleet.Maps{Records: b.Bytes(), Elements: elements, Left: left, Lost: rs.countLost(), Every: int(fleetAgainEvery / time.Second)}
 	if final {
 		return
 	}
-	ps := wireInfos(rs.s.probes.Present(slices.Collect(rs.own().Probes())))
-	for _, x := range append(ps, wireInfos(rs.own().Finals())...) {
+	ps := wireInfos(rs.host.probes.DescribePresent(slices.Collect(rs.owner().Probes())))
+	for _, x := range append(ps, wireInfos(rs.owner().Finals())...) {
 		p.maps.Hits, p.maps.Missed = p.maps.Hits+x.Stats.Hits, p.maps.Missed+x.Stats.Missed
 	}
 	if key, _ := json.Marshal(p.maps); !bytes.Equal(key, p.last) || !time.Now().Before(p.again) {
@@ -75,7 +77,8 @@ func (p *published) take(rs *runningScript, maps []script.MapState, left int, fi
 	}
 }
 
-// finish publishes the last maps behind all that the script has printed. A nil p does nothing.
+// finish publishes the last maps after everything that the script has printed. A
+// nil p does nothing.
 func (p *published) finish() {
 	if p == nil {
 		return

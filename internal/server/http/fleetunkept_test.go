@@ -17,10 +17,10 @@ import (
 // takes them; nothing is lost meanwhile.
 func TestFleetUnkept(t *testing.T) {
 	c := keepers(t, 1)
-	hs, n, ds := inFleet(t, 1, c.urls, func(o *options) { o.fleetMaps = 10 * time.Millisecond })
-	keeping(t, n, 1)
-	def := defined(t, n, ds, "counts", `kprobe:do_fork { printf("%d\n", arg0); @n = count(); }`)
-	h, ctx := hs["vm0"], patience.Of(t)
+	hs, n, ds := startFleet(t, 1, c.urls, func(o *options) { o.fleetMaps = 10 * time.Millisecond })
+	keepReplicas(t, n, 1)
+	def := defineScript(t, n, ds, "counts", `kprobe:do_fork { printf("%d\n", arg0); @n = count(); }`)
+	h, ctx := hs["vm0"], patience.Context(t)
 	state := func() *fleet.Unkept {
 		t.Helper()
 		ds, err := n.Find(ctx, fleet.Look{Expect: 1, Quiet: 100 * time.Millisecond, State: true})
@@ -58,7 +58,7 @@ func TestFleetUnkept(t *testing.T) {
 	if err != nil || st.Unkept == nil || st.Unkept.Error == "" || st.Unkept.Since.IsZero() {
 		t.Errorf("%+v, %v", st.Unkept, err)
 	}
-	keeping(t, n, 1)
+	keepReplicas(t, n, 1)
 	readKept(t, n, def, func(k *kept) bool { return k.events["vm0"] == 5 })
 	for state() != nil {
 		if ctx.Err() != nil {

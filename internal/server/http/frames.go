@@ -9,11 +9,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// namer names the addresses of stacks, by the guest's names as they are now and, where
-// there is any, its debug information.
+// namer names the addresses of stacks, by the guest's present symbols and, if
+// available, its debug information.
 type namer struct {
 	img  guest.View
-	info *debuginfo.Info // nil: there is none
+	info *debuginfo.Info // nil: no debug information
 	by   uint64          // its slide
 }
 
@@ -27,12 +27,13 @@ func newNamer(g Guest) namer {
 	return n
 }
 
-// end says why the callers of the last frame are not known, or "" where it has none.
+// end returns why the callers of the last frame are not known, or "" if it has
+// none.
 func (n namer) end(frames []guest.Frame) string {
 	if len(frames) == 0 {
 		return ""
 	}
-	at := frames[len(frames)-1].At()
+	at := frames[len(frames)-1].RuleAddr()
 	sym, ok := n.img.Find(at)
 	if !ok || sym.User || sym.Size == 0 {
 		return ""
@@ -46,8 +47,8 @@ func (n namer) end(frames []guest.Frame) string {
 	return fmt.Sprintf("callers of %s are not known: its code has no call frame information (.eh_frame), and no frame pointer leads on", sym.Name)
 }
 
-// frames describes a stack, innermost first. Its addresses are such that calls return to;
-// exact says that the first one is not, but an instruction that was to run.
+// frames describes a stack, innermost first. Its addresses are return addresses.
+// With exact, the first one is the address of the next instruction instead.
 func (n namer) frames(pcs []guest.GVA, exact bool) []api.Frame {
 	var out []api.Frame
 	for i, pc := range pcs {
@@ -56,8 +57,8 @@ func (n namer) frames(pcs []guest.GVA, exact bool) []api.Frame {
 	return out
 }
 
-// frame describes what is at one address of a stack: the function there, behind those that are
-// inlined into it there.
+// frame describes the functions at one address of a stack: first those that are
+// inlined there, then the one that contains them.
 func (n namer) frame(pc guest.GVA, exact bool) []api.Frame {
 	var out []api.Frame
 	at := pc - 1 // the call: it may be the last instruction of its function (lib/vsprintf.c, %pB)
@@ -74,7 +75,7 @@ func (n namer) frame(pc guest.GVA, exact bool) []api.Frame {
 		f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
 		f.Name = guest.SourceName(sym.Name, false)
 		if at == sym.Addr && len(inlines) > 0 {
-			inlines = inlines[len(inlines)-1:] // it has called nothing yet
+			inlines = inlines[len(inlines)-1:] // its inlined functions have not been entered yet
 		}
 	}
 	for _, x := range inlines {

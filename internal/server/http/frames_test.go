@@ -112,7 +112,7 @@ func TestStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := h.g.At(fakeStack, 64<<10)
+	b, err := h.g.BytesAt(fakeStack, 64<<10)
 	if err != nil {
 		t.Fatal(err)
 	}

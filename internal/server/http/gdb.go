@@ -21,22 +21,25 @@ type debuggers struct {
 	done sync.WaitGroup
 
 	turn    chan struct{} // has an element while a debugger is at work
-	waiting atomic.Int32  // with that one
+	waiting atomic.Int32  // including the active one
 }
 
 const (
-	// maxDebuggers bounds the debugger that is at work and those that wait for it to go.
+	// maxDebuggers bounds the active debugger and the ones that wait for it to
+	// end.
 	maxDebuggers = 32
-	// acceptPause is after an error of accept.
+	// acceptPause is the pause after an error of accept.
 	acceptPause = 50 * time.Millisecond
 )
 
-// handover is how long a debugger waits for the one before it to be gone: one that disconnects and connects again comes
-// before its own end has been dealt with. It gives up by itself after two seconds (GDB's remotetimeout).
+// handover is how long a debugger waits for the end of the one before it. A
+// debugger that disconnects and connects again comes before its own end has been
+// handled. It times out by itself after two seconds (GDB's remotetimeout).
 const handover = time.Second
 
-// listenGDB makes the socket for debuggers beside the one for clients; nil, and why in the log,
-// where that cannot be had: everything else works without.
+// listenGDB creates the socket for debuggers beside the one for clients. If that
+// fails, it logs the reason and returns nil: everything else works without the
+// socket.
 func (s *server) listenGDB(ctx context.Context, path string) *socket {
 	if _, ok := s.guest.(stoppable); !ok {
 		return nil
@@ -59,7 +62,7 @@ func (s *server) serveGDB(ctx context.Context, sock *socket) *debuggers {
 	return d
 }
 
-// accept takes debuggers until the socket is closed.
+// accept accepts debuggers until the socket is closed.
 func (d *debuggers) accept(ctx context.Context) {
 	for {
 		conn, err := d.sock.listener.Accept()
@@ -88,7 +91,7 @@ func (d *debuggers) accept(ctx context.Context) {
 	}
 }
 
-// serve is one debugger, when there is no other one.
+// serve serves one debugger, once there is no other one.
 func (d *debuggers) serve(ctx context.Context, conn net.Conn) {
 	timeout := time.NewTimer(handover)
 	defer timeout.Stop()
@@ -103,7 +106,13 @@ func (d *debuggers) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	defer func() { <-d.turn }()
-	t := newDebugged(d.s, d.g)
+	var monitor func(context.Context, string, io.Writer) error
+	if d.s.monitor != nil {
+		monitor = func(ctx context.Context, line string, w io.Writer) error {
+			return d.s.monitor(ctx, d.s.opt.socket, line, w)
+		}
+	}
+	t := newDebugged(d.s.runControl, d.g, monitor)
 	d.s.debugger.Store(t)
 	defer d.s.debugger.Store(nil)
 	d.s.log.Info("debugger attached")
@@ -111,10 +120,10 @@ func (d *debuggers) serve(ctx context.Context, conn net.Conn) {
 	d.s.log.Info("debugger gone", "err", err)
 }
 
-// errDebugger: there is a debugger already.
+// errDebugger: another debugger is connected.
 var errDebugger = errors.New("another debugger is at work")
 
-// close waits for sessions, whose context has ended, and gives the socket back.
+// close waits for sessions, whose context has ended, and releases the socket.
 func (d *debuggers) close() error {
 	if d == nil {
 		return nil
@@ -124,7 +133,7 @@ func (d *debuggers) close() error {
 	return d.sock.unlock()
 }
 
-// Monitor does what a line says that a debugger's user has typed behind "monitor": a command
-// of guestprobe's, to the daemon at this socket. The program of the daemon says what that is, which
-// does not import the command line.
+// Monitor runs the text that a debugger's user typed after "monitor" as a
+// guestprobe command, against the daemon at this socket. The daemon's program
+// passes it in, because this package does not import the command line.
 type Monitor func(ctx context.Context, socket, line string, w io.Writer) error

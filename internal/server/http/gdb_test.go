@@ -61,10 +61,10 @@ func (d *stub) send(data string) {
 	for _, c := range []byte(data) {
 		sum += c
 	}
-	d.raw(fmt.Sprintf("$%s#%02x", data, sum))
+	d.sendRaw(fmt.Sprintf("$%s#%02x", data, sum))
 }
 
-func (d *stub) raw(bytes string) {
+func (d *stub) sendRaw(bytes string) {
 	d.Helper()
 	if _, err := d.conn.Write([]byte(bytes)); err != nil {
 		d.Fatal(err)
@@ -92,8 +92,8 @@ func (d *stub) ask(data string) string {
 	return d.answer()
 }
 
-// is asks, and wants an answer that begins with want.
-func (d *stub) is(data, want string) string {
+// expect asks, and wants an answer that begins with want.
+func (d *stub) expect(data, want string) string {
 	d.Helper()
 	got := d.ask(data)
 	if !strings.HasPrefix(got, want) {
@@ -119,14 +119,14 @@ func (d *stub) reg(n int) uint64 {
 
 func (d *stub) setReg(n int, v uint64) {
 	d.Helper()
-	d.is(fmt.Sprintf("P%x=%x", n, binary.LittleEndian.AppendUint64(nil, v)), "OK")
+	d.expect(fmt.Sprintf("P%x=%x", n, binary.LittleEndian.AppendUint64(nil, v)), "OK")
 }
 
 // breakAt sets or takes out ("Z0", "z0") a breakpoint at a function.
 func (d *stub) breakAt(packet, symbol string) uint64 {
 	d.Helper()
 	at := d.symbol(symbol)
-	d.is(fmt.Sprintf("%s,%x,1", packet, at), "OK")
+	d.expect(fmt.Sprintf("%s,%x,1", packet, at), "OK")
 	return at
 }
 
@@ -139,9 +139,9 @@ func (h *harness) symbol(name string) uint64 {
 	return uint64(sym.Addr)
 }
 
-// goesOn waits until no debugger is at work, and wants the guest to run, with hits of a probe, and
+// checkResumed waits until no debugger is at work, and wants the guest to run, with hits of a probe, and
 // nothing of a debugger's in its text.
-func (h *harness) goesOn() {
+func (h *harness) checkResumed() {
 	h.Helper()
 	for h.s.debugger.Load() != nil {
 		if h.ctx.Err() != nil {
@@ -149,13 +149,13 @@ func (h *harness) goesOn() {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 	h.attach("p:goes_on vfs_read")
 	h.await("goes_on", "hit", func(p api.Probe) bool { return p.Stats.Hits > 2 })
 	if _, err := h.c.Detach(h.ctx, "goes_on"); err != nil {
 		h.Fatal(err)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 }
 
 func (h *harness) phase(want machine.Phase) {
@@ -185,7 +185,7 @@ func (h *harness) awaitPhase(want machine.Phase) {
 // TestRefusedByTarget: what no processor can have, or watch, is refused once, and says what was asked for.
 func TestRefusedByTarget(t *testing.T) {
 	d := serveMachine(t, 1).debug()
-	d.is("qSupported:error-message+", "PacketSize")
+	d.expect("qSupported:error-message+", "PacketSize")
 	for _, c := range []struct{ packet, want string }{
 		{"P20=ffffff00", "E.fctrl: no processor has that in the register: it has 16 bits: EINVAL [bad_value]"},
 		{"P27=00080000", "E.fop: no processor has that in the register: it has 11 bits: EINVAL [bad_value]"},
@@ -209,27 +209,32 @@ func TestDebuggerGone(t *testing.T) {
 		about func(*stub)
 	}{
 		{"at once", func(*stub) {}},
-		{"stopped at a breakpoint", func(d *stub) { d.breakAt("Z0", "vfs_read"); d.is("c", "T05") }},
+		{"stopped at a breakpoint", func(d *stub) { d.breakAt("Z0", "vfs_read"); d.expect("c", "T05") }},
 		{"running, with breakpoints", func(d *stub) {
 			d.breakAt("Z0", "bench_target")
-			d.is(fmt.Sprintf("Z2,%x,8", d.symbol("user_hot_calls")+8*7), "OK")
+			d.expect(fmt.Sprintf("Z2,%x,8", d.symbol("user_hot_calls")+8*7), "OK")
 			d.send("c")
 		}},
-		{"behind steps", func(d *stub) { d.breakAt("Z0", "vfs_read"); d.is("c", "T05"); d.is("s", "T05"); d.is("s", "T05") }},
+		{"behind steps", func(d *stub) {
+			d.breakAt("Z0", "vfs_read")
+			d.expect("c", "T05")
+			d.expect("s", "T05")
+			d.expect("s", "T05")
+		}},
 		{"in the middle of a range", func(d *stub) {
 			d.breakAt("Z0", "vfs_read")
-			d.is("c", "T05")
+			d.expect("c", "T05")
 			d.send(fmt.Sprintf("vCont;r%x,%x:1", low, high))
 		}},
-		{"in the middle of a packet", func(d *stub) { d.raw("$m1000,") }},
+		{"in the middle of a packet", func(d *stub) { d.sendRaw("$m1000,") }},
 		{"behind garbage", func(d *stub) {
-			d.raw("\x00\xff-+#00$#00$}#7d$" + strings.Repeat("z", 1<<20) + "#00\x03\x03")
+			d.sendRaw("\x00\xff-+#00$#00$}#7d$" + strings.Repeat("z", 1<<20) + "#00\x03\x03")
 			for _, want := range []string{"", "E01", "E01"} {
 				if got := d.answer(); got != want {
 					d.Errorf("garbage: %q, want %q", got, want)
 				}
 			}
-			d.is("?", "T")
+			d.expect("?", "T")
 		}},
 		{"with answers that it did not read", func(d *stub) {
 			d.conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
@@ -244,12 +249,12 @@ func TestDebuggerGone(t *testing.T) {
 		c.about(d)
 		d.conn.Close()
 		t.Log(c.name)
-		h.goesOn()
+		h.checkResumed()
 	}
 	// A debugger that does not read does not hold up the daemon's end either.
 	d := h.debug()
 	d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
+	d.expect("c", "T05")
 	d.conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 	for err := error(nil); err == nil; {
 		_, err = d.conn.Write([]byte("$g#67"))
@@ -293,7 +298,7 @@ func TestDebuggerKilled(t *testing.T) {
 		}
 		io.Copy(io.Discard, r)
 		cmd.Wait()
-		h.goesOn()
+		h.checkResumed()
 	}
 }
 
@@ -305,17 +310,17 @@ func TestSecondDebugger(t *testing.T) {
 	first.breakAt("Z0", "vfs_read")
 	for range 3 {
 		second := h.stub()
-		second.is("qSupported:swbreak+", "E.another debugger is at work")
+		second.expect("qSupported:swbreak+", "E.another debugger is at work")
 		if _, err := second.in.ReadByte(); !errors.Is(err, io.EOF) {
 			t.Errorf("behind a refusal: %v", err)
 		}
 		silent := h.stub() // which is not answered
-		first.is("c", "T05")
+		first.expect("c", "T05")
 		silent.conn.Close()
 	}
-	first.is("D", "OK")
-	h.goesOn()
-	h.debug().is("?", "T02")
+	first.expect("D", "OK")
+	h.checkResumed()
+	h.debug().expect("?", "T02")
 }
 
 // TestDebuggerHolds: while a debugger has stopped the guest nobody else has it go on, and what others
@@ -339,14 +344,14 @@ func TestDebuggerHolds(t *testing.T) {
 		busy(how, err)
 	}
 	d.breakAt("Z0", "do_fork")
-	d.is("c", "T05")
+	d.expect("c", "T05")
 	// A probe that stops, of somebody else's.
 	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:theirs vfs_read", Stop: api.StopVCPU}); err != nil {
 		t.Fatal(err)
 	}
 	d.breakAt("z0", "do_fork")
 	for range 2 {
-		d.is("c", "T02thread:1;")
+		d.expect("c", "T02thread:1;")
 		if rip := d.reg(regRIP); rip != h.symbol("vfs_read")+4 {
 			t.Errorf("stopped at %#x", rip)
 		}
@@ -354,7 +359,7 @@ func TestDebuggerHolds(t *testing.T) {
 	// The same place, by both: told as the breakpoint.
 	d.breakAt("Z0", "vfs_read")
 	for range 2 {
-		d.is("c", "T05thread:1;")
+		d.expect("c", "T05thread:1;")
 	}
 	p, err := h.c.Probe(h.ctx, "theirs")
 	if err != nil || p.Stats.Hits != 4 {
@@ -363,8 +368,8 @@ func TestDebuggerHolds(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, "theirs"); err != nil {
 		t.Fatal(err)
 	}
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }
 
 // TestDetachLeavesStops: a vCPU that somebody's probe has stopped is not the debugger's to let go, whether it was
@@ -374,7 +379,7 @@ func TestDetachLeavesStops(t *testing.T) {
 	stopped := func(want int) {
 		t.Helper()
 		h.phase(machine.PhaseRunning)
-		if n := len(h.s.guest.(stoppable).Stopped()); n != want {
+		if n := len(h.s.guest.(stoppable).Stops()); n != want {
 			t.Errorf("%d vCPUs are stopped, want %d", n, want)
 		}
 	}
@@ -399,25 +404,25 @@ func TestDetachLeavesStops(t *testing.T) {
 	}
 	theirs(api.StopVCPU)
 	g := h.s.guest.(stoppable)
-	for changed := g.Changed(); len(g.Stopped()) < 2; changed = g.Changed() {
+	for changed := g.Changed(); len(g.Stops()) < 2; changed = g.Changed() {
 		select {
 		case <-changed:
 		case <-h.ctx.Done():
 			t.Fatal("the vCPUs do not stop")
 		}
 	}
-	h.debug().is("D", "OK")
+	h.debug().expect("D", "OK")
 	stopped(2)
 	d := h.debug()
 	gone()
-	d.is("vCont;s:1", "T05") // it is the debugger's now
-	d.is("D", "OK")
+	d.expect("vCont;s:1", "T05") // it is the debugger's now
+	d.expect("D", "OK")
 	stopped(1)
 	resume()
 	d = h.debug()
 	theirs(api.StopAll)
-	d.is("c", "T02")
-	d.is("D", "OK")
+	d.expect("c", "T02")
+	d.expect("D", "OK")
 	h.phase(machine.PhasePaused)
 	gone()
 	resume()
@@ -430,8 +435,8 @@ func TestDebuggerAndResets(t *testing.T) {
 	d := h.debug()
 	d.breakAt("Z0", "start_cpu")
 	at := d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
-	_, file := h.saved()
+	d.expect("c", "T05")
+	_, file := h.save()
 	given, err := h.c.GiveSnapshot(h.ctx, bytes.NewReader(file))
 	if err != nil {
 		t.Fatal(err)
@@ -445,18 +450,18 @@ func TestDebuggerAndResets(t *testing.T) {
 		if want := map[string]string{"": string(machine.PhaseCreated)}[to]; want != "" && g.State != want || g.State == string(machine.PhaseRunning) {
 			t.Errorf("reset to %q: %s", to, g.State)
 		}
-		d.is("P0=0000000000000000", "OK") // whatever registers it has read before
+		d.expect("P0=0000000000000000", "OK") // whatever registers it has read before
 		if now := d.reg(regRSP); to == "" && now == rsp || to != "" && now != rsp {
 			t.Errorf("reset to %q: rsp %#x, and before %#x", to, now, rsp)
 		}
-		d.wasReset("c")
-		d.is("c", "T05")
+		d.expectReset("c")
+		d.expect("c", "T05")
 		if to == "" {
 			if got := d.reg(regRIP); got != h.symbol("start_cpu") {
 				t.Errorf("stopped at %#x", got)
 			}
 			d.breakAt("z0", "start_cpu")
-			d.is("c", "T05")
+			d.expect("c", "T05")
 		}
 		if got := d.reg(regRIP); got != at {
 			t.Errorf("stopped at %#x", got)
@@ -476,29 +481,29 @@ func TestDebuggerAndResets(t *testing.T) {
 		}
 		d.breakAt("z0", "start_cpu")
 		d.breakAt("Z0", "vfs_read")
-		d.is("c", "T05")
+		d.expect("c", "T05")
 		d.breakAt("z0", "vfs_read")
 		d.breakAt("Z0", "start_cpu")
 		d.send("c")
 	}
 	d.conn.Close()
-	h.goesOn()
+	h.checkResumed()
 }
 
-// said is what the debugger's user is told, with which the next answer is due.
-func (d *stub) said(packet string) string {
+// readOutput is what the debugger's user is told, with which the next answer is due.
+func (d *stub) readOutput(packet string) string {
 	d.Helper()
-	text, err := hex.DecodeString(strings.TrimPrefix(d.is(packet, "O"), "O"))
+	text, err := hex.DecodeString(strings.TrimPrefix(d.expect(packet, "O"), "O"))
 	if err != nil {
 		d.Fatal(err)
 	}
 	return string(text)
 }
 
-// wasReset lets the guest go on, which was reset beneath the debugger: it stays, and the debugger is told where.
-func (d *stub) wasReset(packet string) {
+// expectReset lets the guest go on, which was reset beneath the debugger: it stays, and the debugger is told where.
+func (d *stub) expectReset(packet string) {
 	d.Helper()
-	if got := d.said(packet); got != "The guest was reset, and waits here.\n" {
+	if got := d.readOutput(packet); got != "The guest was reset, and waits here.\n" {
 		d.Errorf("behind a reset %s says %q", packet, got)
 	}
 	if got := d.answer(); !strings.HasPrefix(got, "T02thread:") {
@@ -511,12 +516,12 @@ func TestDebuggerAndEnds(t *testing.T) {
 	h := serveMachine(t, 1)
 	d := h.debug()
 	read := d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
+	d.expect("c", "T05")
 	d.setReg(regRSP, 0) // there is no stack to tell its handlers of what comes now, nor code
 	d.setReg(regRIP, 0)
 	ends := func(packet, why, code string) {
 		t.Helper()
-		if got := d.said(packet); !strings.HasPrefix(got, why) {
+		if got := d.readOutput(packet); !strings.HasPrefix(got, why) {
 			t.Errorf("%s says %q, not %q", packet, got, why)
 		}
 		if got := d.answer(); got != code {
@@ -525,38 +530,38 @@ func TestDebuggerAndEnds(t *testing.T) {
 	}
 	const code, why = "W65", "The guest has exited with code 101, on vCPU 0 at guest_exit+0x" // EXIT_FAULT
 	ends("c", why, code)
-	d.is("?", code)
+	d.expect("?", code)
 	ends("c", why, code)
 	ends("s", "the guest has ended; reset it first", code)
-	d.is("g", "")
+	d.expect("g", "")
 
 	// A triple fault: an invalid instruction, and no table of handlers.
 	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
 		t.Fatal(err)
 	}
-	d.wasReset("c")
-	d.is("c", "T05")
-	d.is("vCont;s:1", "T05")
+	d.expectReset("c")
+	d.expect("c", "T05")
+	d.expect("vCont;s:1", "T05")
 	lidt := []byte{0x0f, 0x01, 0x1c, 0x24, 0x0f, 0x0b} // lidt (%rsp); ud2
-	d.is(fmt.Sprintf("M%x,10:%s", d.reg(regRSP), strings.Repeat("00", 16)), "OK")
+	d.expect(fmt.Sprintf("M%x,10:%s", d.reg(regRSP), strings.Repeat("00", 16)), "OK")
 	free := d.symbol("work_files")
-	d.is(fmt.Sprintf("M%x,%x:%x", free, len(lidt), lidt), "OK")
+	d.expect(fmt.Sprintf("M%x,%x:%x", free, len(lidt), lidt), "OK")
 	d.setReg(regRIP, free)
-	d.is("P11=02000000", "OK") // no interrupts, which would have another thread run
+	d.expect("P11=02000000", "OK") // no interrupts, which would have another thread run
 	const crash = "The guest has crashed on vCPU 0: triple fault: "
 	for range 2 {
-		if got := d.said("c"); !strings.HasPrefix(got, crash) {
+		if got := d.readOutput("c"); !strings.HasPrefix(got, crash) {
 			t.Errorf("a crash is told as %q", got)
 		}
 		if signal, thread, rip := d.stop(d.answer()); signal != "0b" || thread != "1" || rip != free+4 {
 			t.Errorf("a crash: signal %s of thread %s at %#x, not 0b of 1 at %#x", signal, thread, rip, free+4)
 		}
 	}
-	d.is("?", "T0bthread:1;")
+	d.expect("?", "T0bthread:1;")
 	if got := d.mem(free, len(lidt)); !bytes.Equal(got, lidt) {
 		t.Errorf("behind a crash the code is % x", got)
 	}
-	if got := d.said("s"); got != "the guest has ended; reset it first\n" {
+	if got := d.readOutput("s"); got != "the guest has ended; reset it first\n" {
 		t.Errorf("a step behind a crash says %q", got)
 	}
 	if signal, _, _ := d.stop(d.answer()); signal != "0b" {
@@ -565,11 +570,11 @@ func TestDebuggerAndEnds(t *testing.T) {
 	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
 		t.Fatal(err)
 	}
-	d.wasReset("s")
+	d.expectReset("s")
 	d.breakAt("Z0", "vfs_read")
 	if _, _, rip := d.stop(d.ask("c")); rip != read {
 		t.Errorf("behind a crash and a reset at %#x", rip)
 	}
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }

@@ -13,28 +13,31 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// breaking is a debugger's breakpoint or watchpoint: a probe of the engine's, beside those of
-// others at the same place, if there are any.
+// breaking is a debugger's breakpoint or watchpoint. It is a probe of the
+// engine's, in addition to any others at the same place.
 //
-// Debuggers take all of them out at each stop, and put them back to go on. Here they stay until
-// the guest goes on without them: what is not wanted any more is taken out then.
+// Debuggers remove all breakpoints at each stop and insert them again before
+// they resume. Here they stay until the guest resumes; only then are the
+// unwanted ones removed.
 //
-// A probe at the beginning of a function may be behind an endbr64 or a call of the function tracer,
-// which have nothing that a debugger would look at. A vCPU that stops there is shown to be where
-// the debugger wanted it.
+// A probe at the beginning of a function may be placed after an endbr64 or a
+// call of the function tracer, where a debugger has nothing to look at. A vCPU
+// that stops there is shown at the address that the debugger asked for.
 type breaking struct {
 	gdb.Breakpoint
 	wanted bool
 	probe  *probe.Kprobe // or
 	watch  *probe.Watch
-	passed map[uint64]int64 // RSP of what a step has led from Addr to the probe behind it, and in which boot; guarded by hits.mu
+	passed map[uint64]int64 // code that a step led from Addr to the probe: its RSP, and the boot; guarded by hits.mu
 }
 
-// gdbHits are the hits that the debugger was not told of, by vCPU.
+// gdbHits are the hits, by vCPU, that the debugger has not seen yet.
 //
-// A vCPU's are there before it stands, and others may bring the guest to a stop meanwhile: what is of a vCPU that does
-// not stand yet is told at the next stop. Its hits end when it goes on, by the debugger's will or by somebody else's,
-// and when their breakpoint is taken out; those of another boot are none.
+// A hit is recorded before its vCPU stops, and another vCPU may stop the guest
+// first. A hit of a vCPU that is not stopped yet is reported at the next stop. A
+// vCPU's hits are removed when the vCPU resumes, whether the debugger or another
+// client resumes it, and when their breakpoint is removed. Hits of an earlier
+// boot are ignored.
 type gdbHits struct {
 	mu    sync.Mutex
 	boots *atomic.Int64
@@ -47,8 +50,10 @@ type gdbHit struct {
 	boot int64
 }
 
-// add notes a hit, and reports whether it is one: of code that a step has led past the breakpoint's address, to where its
-// probe is, it was told there. The vCPU may run something else before it comes to that.
+// add records a hit and reports whether the guest must stop for it. It need not
+// if a step has led the same code past the breakpoint's address to its probe:
+// the debugger has seen the breakpoint then. The code is recognized by its
+// stack, because the vCPU may run something else first.
 func (l *gdbHits) add(cpu int, rsp uint64, b *breaking) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +63,7 @@ func (l *gdbHits) add(cpu int, rsp uint64, b *breaking) bool {
 	if passed && boot == h.boot {
 		return false
 	}
-	// Of two in one place the vCPU comes to the lower address first.
+	// Of two breakpoints in one place, the vCPU reaches the lower address first.
 	at := len(l.of[cpu])
 	for at > 0 && l.of[cpu][at-1].b.probe != nil && b.probe != nil && l.of[cpu][at-1].b.Addr > b.Addr {
 		at--
@@ -69,7 +74,8 @@ func (l *gdbHits) add(cpu int, rsp uint64, b *breaking) bool {
 	return true
 }
 
-// take returns the first hit of a vCPU that want wants, which is none then any more, or nil.
+// take removes and returns the first hit of a vCPU that want accepts, or returns
+// nil.
 func (l *gdbHits) take(cpu int, want func(*breaking) bool) *breaking {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,17 +90,19 @@ func (l *gdbHits) take(cpu int, want func(*breaking) bool) *breaking {
 	return b
 }
 
-// forget ends the hits of a vCPU, which is somewhere else.
+// forget removes the hits of a vCPU, which has moved on.
 func (l *gdbHits) forget(cpu int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.of, cpu)
 }
 
-// maxPassed bounds what is remembered of code that comes to nothing.
+// maxPassed bounds the memory for code that was stepped past a breakpoint and
+// never reaches its probe.
 const maxPassed = 64
 
-// pass notes that a step has led code with this stack from a breakpoint's address to its probe behind it.
+// pass records that a step has led code with this stack from a breakpoint's
+// address to its probe, which comes after it.
 func (l *gdbHits) pass(rsp uint64, b *breaking) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +112,9 @@ func (l *gdbHits) pass(rsp uint64, b *breaking) {
 	b.passed[rsp] = l.boots.Load()
 }
 
-// sent forgets that of code which the debugger has sent elsewhere.
-func (l *gdbHits) sent(rsp uint64, breaks []*breaking) {
+// forgetPassed removes that record for code that the debugger has moved
+// elsewhere.
+func (l *gdbHits) forgetPassed(rsp uint64, breaks []*breaking) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range breaks {
@@ -113,7 +122,7 @@ func (l *gdbHits) sent(rsp uint64, breaks []*breaking) {
 	}
 }
 
-// remove ends those of a breakpoint.
+// remove removes the hits of a breakpoint.
 func (l *gdbHits) remove(b *breaking) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +162,7 @@ func (d *debugged) Insert(at gdb.Breakpoint) error {
 		}
 		b.watch = &probe.Watch{Name: "gdb", Addr: guest.GVA(at.Addr), Len: int(min(at.Len, math.MaxInt32)), Access: access}
 		b.watch.Handler = func(c *probe.Context) { d.hit(b, c) }
-		// By a debug register, or where that is not to be had by the page's protection.
+		// By a debug register; if none is available, by the page's protection.
 		if refused := d.g.Engine().Watch(b.watch); refused != nil {
 			b.watch.Emulate = true
 			if err = d.g.Engine().Watch(b.watch); err != nil && err.Error() != refused.Error() {
@@ -185,7 +194,7 @@ func (d *debugged) find(at gdb.Breakpoint) int {
 	return slices.IndexFunc(d.breaks, func(b *breaking) bool { return b.Breakpoint == at })
 }
 
-// settle takes out what is not wanted.
+// settle removes the breakpoints that the debugger has removed.
 func (d *debugged) settle() error {
 	var err error
 	d.breaks = slices.DeleteFunc(d.breaks, func(b *breaking) bool {
@@ -204,7 +213,7 @@ func (d *debugged) settle() error {
 	return err
 }
 
-// clear takes out all.
+// clear removes all.
 func (d *debugged) clear() error {
 	for _, b := range d.breaks {
 		b.wanted = false

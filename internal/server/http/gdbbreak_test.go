@@ -60,37 +60,37 @@ func TestBreakpointsAndProbes(t *testing.T) {
 	// At the probe, and behind its first instruction, where its jump is.
 	first := d.breakAt("Z0", "user_hot")
 	for range 3 {
-		d.is("c", "T05thread:1;")
+		d.expect("c", "T05thread:1;")
 		if got := d.reg(regRIP); got != first {
 			t.Errorf("stopped at %#x, not %#x", got, first)
 		}
 	}
-	d.is("s", "T05")
+	d.expect("s", "T05")
 	inside := d.reg(regRIP)
-	d.is(fmt.Sprintf("Z0,%x,1", inside), "OK")
+	d.expect(fmt.Sprintf("Z0,%x,1", inside), "OK")
 	for _, want := range []uint64{inside, first, inside, first} { // a breakpoint that it stands at comes first
-		d.is("c", "T05")
+		d.expect("c", "T05")
 		if got := d.reg(regRIP); got != want {
 			t.Errorf("stopped at %#x, not %#x", got, want)
 		}
 	}
 	check()
-	d.is(fmt.Sprintf("z0,%x,1", inside), "OK")
+	d.expect(fmt.Sprintf("z0,%x,1", inside), "OK")
 	d.breakAt("z0", "user_hot")
 
 	// A function that returns through a trampoline: its stack is the guest's.
 	d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
+	d.expect("c", "T05")
 	if got := d.reg(regRIP); got != read {
 		t.Errorf("stopped at %#x, not %#x", got, read)
 	}
 	d.breakAt("z0", "vfs_read")
 	for range 4 {
-		d.is("s", "T05")
+		d.expect("s", "T05")
 	}
-	d.is(fmt.Sprintf("Z2,%x,8", h.symbol("vfs_bytes_read")), "OK") // beside the other's
+	d.expect(fmt.Sprintf("Z2,%x,8", h.symbol("vfs_bytes_read")), "OK") // beside the other's
 	before := binary.LittleEndian.Uint64(d.mem(h.symbol("vfs_bytes_read"), 8))
-	d.is("c", fmt.Sprintf("T05thread:1;core:0;watch:%x;", h.symbol("vfs_bytes_read")))
+	d.expect("c", fmt.Sprintf("T05thread:1;core:0;watch:%x;", h.symbol("vfs_bytes_read")))
 	if now := binary.LittleEndian.Uint64(d.mem(h.symbol("vfs_bytes_read"), 8)); now == before {
 		t.Errorf("a watchpoint, and the word is %d still", now)
 	}
@@ -100,7 +100,7 @@ func TestBreakpointsAndProbes(t *testing.T) {
 			t.Errorf("rsp+%#x: %#x is the engine's", at, w)
 		}
 	}
-	d.is(fmt.Sprintf("z2,%x,8", h.symbol("vfs_bytes_read")), "OK")
+	d.expect(fmt.Sprintf("z2,%x,8", h.symbol("vfs_bytes_read")), "OK")
 
 	// More watchpoints than there are debug registers: each is there, or refused.
 	at := h.symbol("user_hot_calls")
@@ -116,11 +116,11 @@ func TestBreakpointsAndProbes(t *testing.T) {
 	if len(set) < 3 { // the other's takes one
 		t.Errorf("%d watchpoints", len(set))
 	}
-	d.is("c", fmt.Sprintf("T05thread:1;core:0;watch:%x;", at))
+	d.expect("c", fmt.Sprintf("T05thread:1;core:0;watch:%x;", at))
 	for _, w := range set {
-		d.is(fmt.Sprintf("z2,%x,8", w), "OK")
+		d.expect(fmt.Sprintf("z2,%x,8", w), "OK")
 	}
-	d.is("D", "OK")
+	d.expect("D", "OK")
 	for _, name := range []string{"jump", "ret", "before", "total"} {
 		p, err := h.c.Probe(h.ctx, name)
 		if err != nil || p.Stats.Hits == 0 || p.Stats.Hits != p.Stats.Handled+p.Stats.Filtered+p.Stats.Missed {
@@ -130,5 +130,5 @@ func TestBreakpointsAndProbes(t *testing.T) {
 	if _, err := h.c.DetachAll(h.ctx); err != nil {
 		t.Fatal(err)
 	}
-	h.goesOn()
+	h.checkResumed()
 }

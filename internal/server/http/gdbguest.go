@@ -14,38 +14,40 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// debugged is the guest as a debugger sees it. What it has placed are probes of the engine's
-// (gdbbreak.go), and where the guest stops is in gdbrun.go.
+// debugged is the guest as a debugger sees it. The debugger's breakpoints are
+// probes of the engine's (gdbbreak.go). The code for stops is in gdbrun.go.
 type debugged struct {
-	s       *server
+	rc      *runControl
+	monitor func(ctx context.Context, line string, w io.Writer) error // nil: the daemon has no commands
 	g       stoppable
 	cpus    int
-	ran     bool // it is to run when the debugger is gone
-	cpu     int  // the vCPU that the debugger was told of last
+	ran     bool // the guest should run when the debugger is gone
+	cpu     int  // the vCPU of the debugger's last stop
 	breaks  []*breaking
 	hits    gdbHits
 	held    map[int]bool      // vCPUs that the debugger has left where they are; the others have run since
-	next    gdb.Stop          // what Wait returns at once, if it is not zero
+	next    gdb.Stop          // Wait returns this at once, unless it is zero
 	shown   map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
 	boot    int64             // of shown
-	told    int64             // the boot that Wait tells of
-	symbols []byte            // of a Linux kernel; nil: nobody has asked
-	holds   bool              // the guest stands still for it; guarded by server.resetMu
+	told    int64             // the boot that the debugger knows of
+	symbols []byte            // of a Linux kernel; nil: not requested yet
+	holds   bool              // the guest is paused for the debugger; guarded by runControl.resetMu
 }
 
 // stoppable is a Guest whose vCPUs can be stopped and stepped.
 type stoppable interface {
 	Guest
-	Over() <-chan struct{}
+	Ended() <-chan struct{}
 	StopAll(*probe.Context)
-	Stopped() []machine.Stop
+	Stops() []machine.Stop
 	Step(ctx context.Context, cpu, n int) (int, error)
 	ResumeUnheld() error
 	ResumeOnly(which func(cpu int) bool) error
 }
 
-func newDebugged(s *server, g stoppable) *debugged {
-	return &debugged{s: s, g: g, cpus: len(g.State().VCPUs), hits: gdbHits{boots: &s.boots, of: map[int][]gdbHit{}}, shown: map[int]guest.GVA{}, held: map[int]bool{}}
+// newDebugged returns the guest for one debugger. A nil monitor has no commands.
+func newDebugged(rc *runControl, g stoppable, monitor func(ctx context.Context, line string, w io.Writer) error) *debugged {
+	return &debugged{rc: rc, monitor: monitor, g: g, cpus: len(g.State().VCPUs), hits: gdbHits{boots: &rc.boots, of: map[int][]gdbHit{}}, shown: map[int]guest.GVA{}, held: map[int]bool{}}
 }
 
 var _ gdb.Target = &debugged{}
@@ -54,7 +56,7 @@ var _ gdb.Target = &debugged{}
 func (d *debugged) Attach() error {
 	d.ran = d.g.Phase() == machine.PhaseRunning
 	for {
-		if err := d.rest(); err != nil || d.hold() {
+		if err := d.stopSteppable(); err != nil || d.hold() {
 			return err
 		}
 	}
@@ -66,7 +68,7 @@ func (d *debugged) Detach(pause bool) error {
 	if pause || !d.ran || d.ended() {
 		return err
 	}
-	// What others have stopped is theirs to let go.
+	// Only the client that has stopped a vCPU may resume it.
 	return errors.Join(err, d.goOn(d.g.ResumeUnheld))
 }
 
@@ -87,7 +89,7 @@ func (d *debugged) Describe(cpu int) string {
 
 // vcpu reads a vCPU, and runs f, which may change it.
 func (d *debugged) vcpu(cpu int, f func(*machine.Look, *machine.Registers, *machine.Vectors) error) error {
-	return d.s.look(func(l *machine.Look) error {
+	return d.rc.look(func(l *machine.Look) error {
 		r, err := l.Registers(cpu)
 		if err != nil {
 			return err
@@ -103,7 +105,7 @@ func (d *debugged) vcpu(cpu int, f func(*machine.Look, *machine.Registers, *mach
 // Registers implements gdb.Target.
 func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
 	show := func(r *probe.Regs) {
-		if at, ok := d.showing(cpu); ok {
+		if at, ok := d.shownAddr(cpu); ok {
 			r.RIP = uint64(at)
 		}
 	}
@@ -114,11 +116,11 @@ func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
 			return nil
 		})
 	}
-	return d.s.look(func(l *machine.Look) error {
-		r, y, err := l.General(cpu)
+	return d.rc.look(func(l *machine.Look) error {
+		r, y, err := l.GeneralRegisters(cpu)
 		if err == nil {
 			show(&r)
-			atHandToGDB(g, &r, y)
+			quickToGDB(g, &r, y)
 		}
 		return err
 	})
@@ -131,12 +133,12 @@ func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
 		if err := fromGDB(g, r, v); err != nil {
 			return err
 		}
-		if shown, ok := d.showing(cpu); ok && r.Regs.RIP == uint64(shown) {
+		if shown, ok := d.shownAddr(cpu); ok && r.Regs.RIP == uint64(shown) {
 			r.Regs.RIP = at
 		}
 		if r.Regs.RIP != at {
-			d.moves(cpu)
-			d.hits.sent(rsp, d.breaks)
+			d.forgetPosition(cpu)
+			d.hits.forgetPassed(rsp, d.breaks)
 		}
 		return l.Change(cpu, *r, v)
 	})
@@ -144,7 +146,7 @@ func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
 
 // Read implements gdb.Target.
 func (d *debugged) Read(cpu int, addr uint64, p []byte) error {
-	return d.s.look(func(l *machine.Look) error {
+	return d.rc.look(func(l *machine.Look) error {
 		root, err := l.Root(cpu)
 		if err == nil {
 			_, err = l.Read(root, guest.GVA(addr), p, false)
@@ -155,7 +157,7 @@ func (d *debugged) Read(cpu int, addr uint64, p []byte) error {
 
 // Write implements gdb.Target.
 func (d *debugged) Write(cpu int, addr uint64, p []byte) error {
-	return d.s.look(func(l *machine.Look) error {
+	return d.rc.look(func(l *machine.Look) error {
 		root, err := l.Root(cpu)
 		if err == nil {
 			err = l.Write(root, guest.GVA(addr), p)
@@ -164,33 +166,33 @@ func (d *debugged) Write(cpu int, addr uint64, p []byte) error {
 	})
 }
 
-// monitorTime is how long a command behind "monitor" may take.
+// monitorTime is how long a "monitor" command may take.
 const monitorTime = 10 * time.Second
 
 // Monitor implements gdb.Target.
 func (d *debugged) Monitor(ctx context.Context, line string, w io.Writer) error {
-	if d.s.monitor == nil {
+	if d.monitor == nil {
 		return errors.New("this daemon has no commands")
 	}
 	ctx, cancel := context.WithTimeout(ctx, monitorTime)
 	defer cancel()
-	return d.s.monitor(ctx, d.s.opt.socket, line, w)
+	return d.monitor(ctx, line, w)
 }
 
 // Program implements gdb.Target.
 func (d *debugged) Program() gdb.Program {
-	img := d.s.guest.Image()
+	img := d.rc.guest.Image()
 	if elf, ok := img.(*guest.Image); ok {
 		return gdb.Program{File: elf.File}
 	}
 	sym, err := img.Lookup("_text")
 	if err != nil {
-		return gdb.Program{} // its place is not known yet
+		return gdb.Program{} // its address is not known yet
 	}
 	p := gdb.Program{Base: uint64(sym.Addr), Landmark: sym.Name, At: uint64(sym.Addr)}
 	if code, ok := img.(symfile.Code); ok {
 		p.File = func() []byte {
-			if d.symbols == nil { // a file of a moment: debuggers read it once, in pieces
+			if d.symbols == nil { // kept for a moment only: debuggers read the file once, in pieces
 				d.symbols = symfile.Bytes(code, sym.Addr)
 			}
 			return d.symbols

@@ -4,18 +4,23 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/server/gdb"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
 // gdbOrder are the general registers in the order of gdb.Registers.General.
-func gdbOrder(r *probe.Regs) [16]*uint64 {
-	return [...]*uint64{&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP, &r.RSP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15}
+func gdbOrder(r *probe.Regs) (fields [len(x86.DebuggerRegs)]*uint64) {
+	for i, n := range x86.DebuggerRegs {
+		fields[i] = r.Reg(n)
+	}
+	return fields
 }
 
-// atHandToGDB gives a debugger the registers of a vCPU that KVM need not be asked for, toGDB all of them.
-func atHandToGDB(g *gdb.Registers, r *probe.Regs, y *machine.System) {
+// quickToGDB converts the registers that are available without asking KVM; toGDB
+// converts all.
+func quickToGDB(g *gdb.Registers, r *probe.Regs, y *machine.System) {
 	for i, p := range gdbOrder(r) {
 		g.General[i] = *p
 	}
@@ -25,7 +30,7 @@ func atHandToGDB(g *gdb.Registers, r *probe.Regs, y *machine.System) {
 
 func toGDB(r *machine.Registers, v *machine.Vectors) (g gdb.Registers) {
 	y := &r.System
-	atHandToGDB(&g, &r.Regs, y)
+	quickToGDB(&g, &r.Regs, y)
 	g.FSBase, g.GSBase, g.KernelGSBase = y.FS.Base, y.GS.Base, r.KernelGS
 	g.CR0, g.CR2, g.CR3, g.CR4, g.CR8, g.EFER = y.CR0, y.CR2, y.CR3, y.CR4, y.CR8, y.EFER
 	g.DR, g.DR6, g.DR7 = r.Debug.DB, r.Debug.DR6, r.Debug.DR7
@@ -51,8 +56,9 @@ func toGDB(r *machine.Registers, v *machine.Vectors) (g gdb.Registers) {
 	return g
 }
 
-// fullTag is the x87 unit's tag word, two bits for each physical register, of the one bit each
-// that there is of it (SDM Vol. 1, 10.5.1.1).
+// fullTag returns the x87 unit's tag word, with two bits for each physical
+// register. They are computed from the one bit that is saved (SDM Vol. 1,
+// 10.5.1.1).
 func fullTag(v *machine.Vectors) (tag uint32) {
 	const valid, zero, special, empty = 0, 1, 2, 3
 	top := int(v.Status >> 11 & 7)
@@ -75,7 +81,7 @@ func fullTag(v *machine.Vectors) (tag uint32) {
 	return tag
 }
 
-// fromGDB takes a debugger's registers.
+// fromGDB converts a debugger's registers.
 func fromGDB(g *gdb.Registers, r *machine.Registers, v *machine.Vectors) error {
 	is := toGDB(r, v)
 	if g.Segments != is.Segments || g.GDT != is.GDT || g.IDT != is.IDT || g.LDTR != is.LDTR || g.TR != is.TR {

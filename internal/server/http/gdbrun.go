@@ -10,15 +10,16 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/server/gdb"
 	"github.com/guestprobe/guestprobe/kvm/machine"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// settleTries is how often a guest is let go on for a moment because a vCPU that was stopped
-// stands in the engine's code, which has no steps of the guest's.
+// settleTries is how often a guest is resumed for a moment because a stopped
+// vCPU is in the engine's code, where the guest's instructions cannot be
+// stepped.
 const settleTries = 100
 
-// rest stops the guest where all vCPUs can be stepped, as far as that can be had.
-func (d *debugged) rest() error {
+// stopSteppable stops the guest at places where all vCPUs can be stepped, as far
+// as possible.
+func (d *debugged) stopSteppable() error {
 	for try := range settleTries {
 		if err := d.g.Pause(); errors.Is(err, machine.ErrNotRunnable) {
 			return nil
@@ -26,11 +27,11 @@ func (d *debugged) rest() error {
 			return err
 		}
 		stopped := map[int]bool{}
-		for _, s := range d.g.Stopped() {
+		for _, s := range d.g.Stops() {
 			stopped[s.CPU] = true
 		}
 		inside := false
-		err := d.s.look(func(l *machine.Look) error {
+		err := d.rc.look(func(l *machine.Look) error {
 			for cpu := range l.NumVCPU() {
 				r, err := l.Registers(cpu)
 				if err != nil {
@@ -43,7 +44,7 @@ func (d *debugged) rest() error {
 		if err != nil || !inside || try == settleTries-1 {
 			return err
 		}
-		// What is stopped has been stopped for somebody, and stays.
+		// vCPUs that were stopped for a client stay stopped.
 		if err := d.goOn(func() error { return d.g.ResumeOnly(func(cpu int) bool { return !stopped[cpu] }) }); err != nil {
 			return err
 		}
@@ -51,40 +52,30 @@ func (d *debugged) rest() error {
 	return nil
 }
 
-// resumeGuest has all of the guest go on.
+// resumeGuest resumes the whole guest.
 func (d *debugged) resumeGuest() error { return d.goOn(d.g.Resume) }
 
 func (d *debugged) goOn(resume func() error) error {
-	d.s.resetMu.Lock()
-	defer d.s.resetMu.Unlock()
+	d.rc.resetMu.Lock()
+	defer d.rc.resetMu.Unlock()
 	d.holds = false
-	return d.s.resumeBy(resume)
+	return d.rc.resumeBy(resume)
 }
 
-// hold notes that the guest stands still for the debugger, and reports false where it does not, because
-// somebody has let it go on.
+// hold records that the guest is paused for the debugger. It reports false if
+// the guest runs because another client has resumed it.
 func (d *debugged) hold() bool {
-	d.s.resetMu.Lock()
-	defer d.s.resetMu.Unlock()
+	d.rc.resetMu.Lock()
+	defer d.rc.resetMu.Unlock()
 	d.holds = d.g.Phase() != machine.PhaseRunning
-	d.told = d.s.boots.Load()
+	d.told = d.rc.boots.Load()
 	return d.holds
 }
 
-// errHeld: a debugger has stopped the guest.
-var errHeld = &api.Error{Code: api.CodeGuestState, Errno: "EBUSY", Message: "a debugger has stopped the guest", Detail: "have it go on there, or detach the debugger"}
-
-// free returns errHeld where a debugger has stopped the guest. Callers hold resetMu.
-func (s *server) free() error {
-	if d := s.debugger.Load(); d != nil && d.holds {
-		return errHeld
-	}
-	return nil
-}
-
-// showing returns where a vCPU is shown to be, if that is not where it is.
-func (d *debugged) showing(cpu int) (guest.GVA, bool) {
-	if boot := d.s.boots.Load(); boot != d.boot {
+// shownAddr returns the address at which a vCPU is shown, if it is not the real
+// one.
+func (d *debugged) shownAddr(cpu int) (guest.GVA, bool) {
+	if boot := d.rc.boots.Load(); boot != d.boot {
 		d.boot = boot
 		clear(d.shown)
 	}
@@ -92,7 +83,7 @@ func (d *debugged) showing(cpu int) (guest.GVA, bool) {
 	return at, ok
 }
 
-// ended reports whether the guest cannot go on.
+// ended reports whether the guest cannot be resumed.
 func (d *debugged) ended() bool {
 	switch d.g.Phase() {
 	case machine.PhaseCrashed, machine.PhaseExited, machine.PhaseClosed:
@@ -101,11 +92,13 @@ func (d *debugged) ended() bool {
 	return false
 }
 
-// Resume implements gdb.Target. A step is of one vCPU while the others stand still.
+// Resume implements gdb.Target. A step moves one vCPU while the others are
+// paused.
 func (d *debugged) Resume(actions []gdb.Action) error {
 	d.next = gdb.Stop{}
-	if d.anew() {
-		// What the debugger has read, and what it would do now, is about a guest that is not there any more.
+	if d.wasReset() {
+		// The debugger has read a guest that does not exist any more, and its request is
+		// about that guest.
 		d.next = gdb.Stop{Why: gdb.Stopped, CPU: d.cpu, Text: "The guest was reset, and waits here."}
 		return nil
 	}
@@ -117,7 +110,7 @@ func (d *debugged) Resume(actions []gdb.Action) error {
 	}
 	goes := func(cpu int) bool { return cpu >= len(actions) || actions[cpu] != gdb.Hold }
 	if d.pending(goes) || d.ended() {
-		return nil // Wait has what there is to be told
+		return nil // Wait reports it
 	}
 	d.ran = true
 	clear(d.held)
@@ -135,24 +128,25 @@ func (d *debugged) Resume(actions []gdb.Action) error {
 	return d.goOn(func() error { return d.g.ResumeOnly(goes) })
 }
 
-// step executes one instruction. What stops it there it tells: a watchpoint, or a breakpoint at the next one.
+// step executes one instruction. It reports a stop on the way: a watchpoint, or
+// a breakpoint at the next instruction.
 func (d *debugged) step(cpu int) error {
 	d.next = gdb.Stop{Why: gdb.Stepped, CPU: cpu}
-	at, shown := d.showing(cpu)
-	d.moves(cpu)
+	at, shown := d.shownAddr(cpu)
+	d.forgetPosition(cpu)
 	if !shown {
 		var err error
-		if at, _, err = d.at(cpu); err == nil {
+		if at, _, err = d.position(cpu); err == nil {
 			_, err = d.g.Step(context.Background(), cpu, 1)
 		}
 		if err != nil {
 			return err
 		}
-	} // else that instruction is behind it
+	} // else the vCPU has executed that instruction already
 	if len(d.breaks) == 0 {
 		return nil
 	}
-	now, rsp, err := d.at(cpu)
+	now, rsp, err := d.position(cpu)
 	if err != nil {
 		return err
 	}
@@ -165,7 +159,8 @@ func (d *debugged) step(cpu int) error {
 			d.hits.pass(rsp, b)
 		}
 	}
-	// The instruction's own breakpoint has been told before, where the vCPU has come to it.
+	// The breakpoint at the instruction itself was reported when the vCPU reached
+	// it.
 	if b := d.hits.take(cpu, func(b *breaking) bool { return b.wanted && b.watch != nil }); b != nil {
 		d.next = gdb.Stop{Why: gdb.Watching, CPU: cpu, Kind: b.Kind, Addr: b.Addr}
 	}
@@ -173,25 +168,27 @@ func (d *debugged) step(cpu int) error {
 	return nil
 }
 
-// at returns where a vCPU is, and its stack.
-func (d *debugged) at(cpu int) (at guest.GVA, rsp uint64, err error) {
-	err = d.s.look(func(l *machine.Look) error {
-		r, _, err := l.General(cpu)
+// position returns where a vCPU is, and its stack.
+func (d *debugged) position(cpu int) (at guest.GVA, rsp uint64, err error) {
+	err = d.rc.look(func(l *machine.Look) error {
+		r, _, err := l.GeneralRegisters(cpu)
 		at, rsp = guest.GVA(r.RIP), r.RSP
 		return err
 	})
 	return at, rsp, err
 }
 
-// moves forgets what is only so while a vCPU stays where it is.
-func (d *debugged) moves(cpu int) {
+// forgetPosition removes the state that is valid only while a vCPU stays where
+// it is.
+func (d *debugged) forgetPosition(cpu int) {
 	delete(d.shown, cpu)
 	d.hits.forget(cpu)
 }
 
-// letGo forgets what vCPUs were stopped for that somebody else has go on.
-func (d *debugged) letGo() {
-	for _, s := range d.g.Stopped() {
+// forgetStops removes the hits of the stopped vCPUs, because another client
+// resumes them.
+func (d *debugged) forgetStops() {
+	for _, s := range d.g.Stops() {
 		d.hits.forget(s.CPU)
 	}
 }
@@ -199,20 +196,22 @@ func (d *debugged) letGo() {
 // free reports whether a vCPU is not one that the debugger has left where it is.
 func (d *debugged) free(cpu int) bool { return !d.held[cpu] }
 
-// stops returns the stops of those vCPUs that which says, in the order in which they came.
+// stops returns the stops of the vCPUs that which accepts, in the order of their
+// occurrence.
 func (d *debugged) stops(which func(cpu int) bool) []machine.Stop {
-	out := slices.DeleteFunc(d.g.Stopped(), func(s machine.Stop) bool { return !which(s.CPU) })
+	out := slices.DeleteFunc(d.g.Stops(), func(s machine.Stop) bool { return !which(s.CPU) })
 	slices.SortFunc(out, func(a, b machine.Stop) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out
 }
 
-// pending makes a hit what Wait returns that the debugger was not told of, and whose vCPU stands; which says of which ones.
+// pending looks for a hit that the debugger has not seen, on a stopped vCPU that
+// which accepts. If there is one, Wait returns it next.
 func (d *debugged) pending(which func(cpu int) bool) bool {
 	return slices.ContainsFunc(d.stops(which), d.tell)
 }
 
-// Also implements gdb.Target.
-func (d *debugged) Also(cpu int) (gdb.Stop, bool) {
+// StopOf implements gdb.Target.
+func (d *debugged) StopOf(cpu int) (gdb.Stop, bool) {
 	next := d.next
 	defer func() { d.next = next }()
 	if d.pending(func(of int) bool { return of == cpu }) {
@@ -221,7 +220,8 @@ func (d *debugged) Also(cpu int) (gdb.Stop, bool) {
 	return gdb.Stop{}, false
 }
 
-// tell makes a hit of a vCPU that is stopped what Wait returns, if there is one.
+// tell takes a hit of a stopped vCPU, if there is one, and makes it the next
+// result of Wait.
 func (d *debugged) tell(at machine.Stop) bool {
 	b := d.hits.take(at.CPU, func(b *breaking) bool { return b.wanted })
 	if b == nil {
@@ -231,26 +231,26 @@ func (d *debugged) tell(at machine.Stop) bool {
 	if b.watch != nil {
 		d.next.Why = gdb.Watching
 	} else if b.Addr != uint64(at.RIP) {
-		d.showing(at.CPU)
+		d.shownAddr(at.CPU)
 		d.shown[at.CPU] = guest.GVA(b.Addr)
 	}
 	return true
 }
 
-// anew reports whether the guest was reset since the debugger was told of it last, which it is with this.
-func (d *debugged) anew() bool {
-	boot := d.s.boots.Load()
+// wasReset reports whether the guest was reset since the last call.
+func (d *debugged) wasReset() bool {
+	boot := d.rc.boots.Load()
 	was := d.told
 	d.told = boot
 	return was != boot
 }
 
-// Still implements gdb.Target.
-func (d *debugged) Still(was gdb.Stop) gdb.Stop {
-	st, anew := d.g.State(), d.anew()
+// RecheckStop implements gdb.Target.
+func (d *debugged) RecheckStop(was gdb.Stop) gdb.Stop {
+	st, anew := d.g.State(), d.wasReset()
 	switch {
 	case st.Phase == machine.PhaseCrashed:
-		return crashed(st)
+		return crashStop(st)
 	case st.Phase == machine.PhaseClosed:
 		return gdb.Stop{Why: gdb.Terminated}
 	case !anew && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
@@ -259,13 +259,14 @@ func (d *debugged) Still(was gdb.Stop) gdb.Stop {
 	return gdb.Stop{Why: gdb.Stopped, CPU: was.CPU}
 }
 
-// crashed is the stop of a guest that has crashed.
-func crashed(st machine.State) gdb.Stop {
+// crashStop returns the stop of a guest that has crashed.
+func crashStop(st machine.State) gdb.Stop {
 	return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU, Text: fmt.Sprintf("The guest has crashed on vCPU %d: %s.", st.Crash.CPU, st.Crash.Text)}
 }
 
-// exited is the stop of a guest that has ended. A debugger takes it for gone then, unless it connects again.
-func exited(st machine.State) gdb.Stop {
+// exitStop returns the stop of a guest that has ended. A debugger then regards
+// it as gone, unless it connects again.
+func exitStop(st machine.State) gdb.Stop {
 	stop := gdb.Stop{Why: gdb.Exited, Code: uint8(st.ExitCode), Text: fmt.Sprintf("The guest has exited with code %d", st.ExitCode)}
 	if st.Exit != nil && st.Exit.Symbol != "" {
 		stop.Text += fmt.Sprintf(", on vCPU %d at %s", st.Exit.CPU, st.Exit.Symbol)
@@ -290,17 +291,18 @@ func (d *debugged) Wait(ctx context.Context, soon <-chan struct{}) (gdb.Stop, er
 		case machine.PhaseCrashed:
 			d.hold()
 			d.cpu = st.Crash.CPU
-			return crashed(st), nil
+			return crashStop(st), nil
 		case machine.PhaseExited:
 			d.hold()
-			return exited(st), nil
+			return exitStop(st), nil
 		case machine.PhaseClosed:
 			return gdb.Stop{Why: gdb.Terminated}, nil
 		case machine.PhaseRunning:
 			if len(d.stops(d.free)) == 0 {
 				break
 			}
-			// One vCPU is stopped, by somebody else's probe: here all are.
+			// Another client's probe has stopped one vCPU. A debugger expects all of them
+			// to stop.
 			if err := d.g.Pause(); err != nil {
 				return gdb.Stop{}, err
 			}
@@ -325,10 +327,10 @@ func (d *debugged) Wait(ctx context.Context, soon <-chan struct{}) (gdb.Stop, er
 		case <-soon:
 			return gdb.Stop{Why: gdb.StillRunning}, nil
 		case <-ctx.Done():
-			if err := d.rest(); err != nil {
+			if err := d.stopSteppable(); err != nil {
 				return gdb.Stop{}, err
 			}
-			// Once more, if somebody else has it go on before that is seen.
+			// Loop: another client may resume the guest before the stop is seen.
 		}
 	}
 }

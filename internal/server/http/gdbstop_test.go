@@ -63,8 +63,8 @@ func TestEachHitIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := h.debug()
-		d.is("qSupported:swbreak+", "PacketSize")
-		d.is(fmt.Sprintf("Z0,%x,1", at), "OK")
+		d.expect("qSupported:swbreak+", "PacketSize")
+		d.expect(fmt.Sprintf("Z0,%x,1", at), "OK")
 		if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: fmt.Sprintf("p:all vfs_read+%d", offset)}); err != nil {
 			t.Fatal(err)
 		}
@@ -75,19 +75,19 @@ func TestEachHitIsTold(t *testing.T) {
 				t.Fatalf("+%d, cycle %d: signal %s at %#x, not 05 at %#x", offset, cycle, signal, rip, at)
 			}
 			told++
-			d.is(fmt.Sprintf("z0,%x,1", at), "OK")
+			d.expect(fmt.Sprintf("z0,%x,1", at), "OK")
 			switch cycle % 3 {
 			case 0: // over it
-				d.is("vCont;s:"+thread, "T05")
+				d.expect("vCont;s:"+thread, "T05")
 			case 1: // on, to somewhere else
-				d.is("vCont;s:"+thread, "T05")
-				d.is(fmt.Sprintf("vCont;r%x,%x:%s", at, at+20, thread), "T05")
+				d.expect("vCont;s:"+thread, "T05")
+				d.expect(fmt.Sprintf("vCont;r%x,%x:%s", at, at+20, thread), "T05")
 			}
-			d.is(fmt.Sprintf("Z0,%x,1", at), "OK")
+			d.expect(fmt.Sprintf("Z0,%x,1", at), "OK")
 		}
 		// Those of the others that were not told yet.
-		d.is(fmt.Sprintf("z0,%x,1", at), "OK")
-		d.is(fmt.Sprintf("Z0,%x,1", at), "OK")
+		d.expect(fmt.Sprintf("z0,%x,1", at), "OK")
+		d.expect(fmt.Sprintf("Z0,%x,1", at), "OK")
 		hits := h.hits("all")
 		for told < hits {
 			if _, _, rip := d.stop(d.ask("vCont;c")); rip != at {
@@ -104,8 +104,8 @@ func TestEachHitIsTold(t *testing.T) {
 		if err := h.s.guest.Engine().Unregister(late); err != nil {
 			t.Fatal(err)
 		}
-		d.is("D", "OK")
-		h.goesOn()
+		d.expect("D", "OK")
+		h.checkResumed()
 	}
 }
 
@@ -114,7 +114,7 @@ func TestEachHitIsTold(t *testing.T) {
 func TestStepsTell(t *testing.T) {
 	h := serveMachine(t, 1)
 	d := h.debug()
-	d.is("qSupported:swbreak+", "PacketSize")
+	d.expect("qSupported:swbreak+", "PacketSize")
 	tells := func(packet, why string, at uint64) {
 		t.Helper()
 		answer := d.ask(packet)
@@ -123,7 +123,7 @@ func TestStepsTell(t *testing.T) {
 		}
 	}
 	const plain = "06:" // the first of the registers
-	z := func(kind string, at uint64) { t.Helper(); d.is(fmt.Sprintf("%s,%x,8", kind, at), "OK") }
+	z := func(kind string, at uint64) { t.Helper(); d.expect(fmt.Sprintf("%s,%x,8", kind, at), "OK") }
 	read, total := h.symbol("vfs_read"), h.symbol("vfs_bytes_read")
 	z("Z0", read)
 	z("Z0", read+7)
@@ -177,10 +177,10 @@ func TestStepsTell(t *testing.T) {
 		if rip == back && now == rsp+8 {
 			break
 		}
-		d.is("vCont;s:1", "T05") // the guest has taken an interrupt, and runs another thread
+		d.expect("vCont;s:1", "T05") // the guest has taken an interrupt, and runs another thread
 	}
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }
 
 // TestOneThreadGoesOn: with scheduler-locking GDB has one thread go on alone, and the others stay where they are.
@@ -195,7 +195,7 @@ func TestOneThreadGoesOn(t *testing.T) {
 	d.stop(d.ask(fmt.Sprintf("vCont;c:%d", third)))
 	where := func(thread int) (rip, rsp uint64) {
 		t.Helper()
-		d.is(fmt.Sprintf("Hg%d", thread), "OK")
+		d.expect(fmt.Sprintf("Hg%d", thread), "OK")
 		return d.reg(regRIP), d.reg(regRSP)
 	}
 	for alone := 1; alone <= 3; alone++ {
@@ -204,7 +204,7 @@ func TestOneThreadGoesOn(t *testing.T) {
 			before[thread][0], before[thread][1] = where(thread)
 		}
 		for range 20 {
-			d.is(fmt.Sprintf("vCont;s:%d", alone), "T05")
+			d.expect(fmt.Sprintf("vCont;s:%d", alone), "T05")
 			_, thread, rip := d.stop(d.ask(fmt.Sprintf("vCont;c:%d", alone)))
 			if thread != fmt.Sprint(alone) || rip != at {
 				t.Fatalf("thread %s at %#x, not %d at %#x", thread, rip, alone, at)
@@ -217,7 +217,7 @@ func TestOneThreadGoesOn(t *testing.T) {
 		}
 		d.breakAt("z0", "vfs_read")
 		d.send(fmt.Sprintf("vCont;c:%d", alone)) // an interrupt stops it
-		d.raw("\x03")
+		d.sendRaw("\x03")
 		if signal, _, _ := d.stop(d.answer()); signal != "02" {
 			t.Errorf("behind an interrupt: signal %s", signal)
 		}
@@ -229,14 +229,14 @@ func TestOneThreadGoesOn(t *testing.T) {
 	for len(seen) < 3 {
 		_, thread, _ := d.stop(d.ask("vCont;c"))
 		seen[thread] = true
-		d.is("vCont;s:"+thread, "T05")
+		d.expect("vCont;s:"+thread, "T05")
 	}
 	// A debugger that goes while some are held lets all go on.
 	d.send("vCont;c:2")
 	d.conn.Close()
-	h.goesOn()
+	h.checkResumed()
 	g := h.s.guest.(stoppable)
-	if stops := g.Stopped(); len(stops) != 0 {
+	if stops := g.Stops(); len(stops) != 0 {
 		t.Errorf("%+v are stopped still", stops)
 	}
 }
@@ -245,32 +245,32 @@ func TestOneThreadGoesOn(t *testing.T) {
 func TestStandsFor(t *testing.T) {
 	h := serveMachine(t, 1)
 	d := h.debug()
-	d.is("qSupported:swbreak+", "PacketSize")
-	d.is("?", "T02")
+	d.expect("qSupported:swbreak+", "PacketSize")
+	d.expect("?", "T02")
 	d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05thread:1;core:0;swbreak:;")
-	d.is("?", "T05thread:1;core:0;swbreak:;")
+	d.expect("c", "T05thread:1;core:0;swbreak:;")
+	d.expect("?", "T05thread:1;core:0;swbreak:;")
 	reset := func() {
 		t.Helper()
 		if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
 			t.Fatal(err)
 		}
-		d.is("?", "T02")
-		d.is("qThreadStopInfo1", "T02")
+		d.expect("?", "T02")
+		d.expect("qThreadStopInfo1", "T02")
 		if _, _, rip := d.stop(d.ask("?")); rip != h.symbol("_start") {
 			t.Errorf("behind a reset at %#x", rip)
 		}
-		d.is("c", "T05thread:1;core:0;swbreak:;")
-		d.is("?", "T05thread:1;core:0;swbreak:;")
+		d.expect("c", "T05thread:1;core:0;swbreak:;")
+		d.expect("?", "T05thread:1;core:0;swbreak:;")
 	}
 	reset()
 	d.setReg(regRSP, 0) // there is no stack to tell its handlers of what comes now, nor code
 	d.setReg(regRIP, 0)
-	d.said("c") // why
+	d.readOutput("c") // why
 	if got := d.answer(); got != "W65" {
 		t.Errorf("it ends with %s", got)
 	}
-	d.is("?", "W65")
+	d.expect("?", "W65")
 	reset()
 }
 
@@ -279,13 +279,13 @@ func TestStandsFor(t *testing.T) {
 func TestDebuggerAndSaves(t *testing.T) {
 	h := serveMachine(t, 2)
 	d := h.debug()
-	d.is("qSupported:swbreak+", "PacketSize")
+	d.expect("qSupported:swbreak+", "PacketSize")
 	at := d.breakAt("Z0", "vfs_read")
 	own := h.s.guest.Image().Code(guest.GVA(at), 16)
 	var file []byte
 	save := func() {
 		t.Helper()
-		if _, file = h.saved(); !bytes.Contains(file, own) {
+		if _, file = h.save(); !bytes.Contains(file, own) {
 			t.Error("the file has not the guest's own text")
 		}
 	}
@@ -296,15 +296,15 @@ func TestDebuggerAndSaves(t *testing.T) {
 		if now := d.ask("g"); now != regs || rip != at {
 			t.Errorf("behind a save at %#x the registers are %s, and were %s", rip, now, regs)
 		}
-		d.is("?", "T05thread:"+thread)
-		d.is("vCont;s:"+thread, "T05")
+		d.expect("?", "T05thread:"+thread)
+		d.expect("vCont;s:"+thread, "T05")
 		_, thread, rip = d.stop(d.ask("vCont;c"))
 	}
 	d.breakAt("z0", "vfs_read")
 	for _, packet := range []string{"vCont;c", "vCont;r1,ffffffffffffffff:" + thread} {
 		d.send(packet)
 		save()
-		d.raw("\x03")
+		d.sendRaw("\x03")
 		if signal, _, _ := d.stop(d.answer()); signal != "02" {
 			t.Errorf("%s and a save: signal %s", packet, signal)
 		}
@@ -312,62 +312,62 @@ func TestDebuggerAndSaves(t *testing.T) {
 	d.breakAt("Z0", "vfs_read")
 	d.stop(d.ask("vCont;c"))
 	save()
-	h.stub().is("?", "E.another debugger is at work")
+	h.stub().expect("?", "E.another debugger is at work")
 	const general = 16 * 16 // digits
-	d.is("Hg1", "OK")
+	d.expect("Hg1", "OK")
 	regs := d.ask("g")[:general]
 	given, err := h.c.GiveSnapshot(h.ctx, bytes.NewReader(file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		d.is("vCont;s:"+thread, "T05")
-		d.is("vCont;c", "T05")
+		d.expect("vCont;s:"+thread, "T05")
+		d.expect("vCont;c", "T05")
 		if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: given.ID}); err != nil {
 			t.Fatal(err)
 		}
 		h.phase(machine.PhasePaused)
-		d.is("?", "T02")
-		d.is("Hg1", "OK")
+		d.expect("?", "T02")
+		d.expect("Hg1", "OK")
 		if now := d.ask("g")[:general]; now != regs {
 			t.Errorf("behind a reset: %s, and before %s", now, regs)
 		}
 	}
-	d.is("vCont;c", "T05")
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("vCont;c", "T05")
+	d.expect("D", "OK")
+	h.checkResumed()
 }
 
 // TestResetsForget: what a step has led past a breakpoint's address is told again when a reset has gone back to before it.
 func TestResetsForget(t *testing.T) {
 	h := serveMachine(t, 1)
 	d := h.debug()
-	d.is("qSupported:swbreak+", "PacketSize")
+	d.expect("qSupported:swbreak+", "PacketSize")
 	read, caller, call := d.breakAt("Z0", "vfs_read"), h.symbol("work_files"), uint64(0)
 	for call < caller || call > caller+0x100 { // others call it by a pointer
-		d.is("vCont;c", "T05")
+		d.expect("vCont;c", "T05")
 		call = binary.LittleEndian.Uint64(d.mem(d.reg(regRSP), 8)) - 5
-		d.is("vCont;s:1", "T05")
+		d.expect("vCont;s:1", "T05")
 	}
-	d.is(fmt.Sprintf("Z0,%x,1", call), "OK")
+	d.expect(fmt.Sprintf("Z0,%x,1", call), "OK")
 	for rip := read; rip != call; {
 		_, _, rip = d.stop(d.ask("vCont;c"))
 	}
-	_, file := h.saved()
+	_, file := h.save()
 	given, err := h.c.GiveSnapshot(h.ctx, bytes.NewReader(file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.is("vCont;s:1", "T05thread:1;core:0;swbreak:;")
-	d.is("vCont;s:1", "T05thread:1;core:0;06:") // past it, and in front of its probe
-	d.is(fmt.Sprintf("z0,%x,1", call), "OK")
+	d.expect("vCont;s:1", "T05thread:1;core:0;swbreak:;")
+	d.expect("vCont;s:1", "T05thread:1;core:0;06:") // past it, and in front of its probe
+	d.expect(fmt.Sprintf("z0,%x,1", call), "OK")
 	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:all vfs_read"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: given.ID}); err != nil {
 		t.Fatal(err)
 	}
-	d.wasReset("vCont;c")
+	d.expectReset("vCont;c")
 	if rip := d.reg(regRIP); rip != call {
 		t.Errorf("behind a reset at %#x, not %#x", rip, call)
 	}
@@ -377,8 +377,8 @@ func TestResetsForget(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, "all"); err != nil {
 		t.Fatal(err)
 	}
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }
 
 // TestDebuggerInterrupts: ^C ends a step through a range that has no end.
@@ -386,20 +386,20 @@ func TestDebuggerInterrupts(t *testing.T) {
 	h := serveMachine(t, 2)
 	d := h.debug()
 	d.send("c")
-	d.raw("\x03")
+	d.sendRaw("\x03")
 	if got := d.answer(); !strings.HasPrefix(got, "T02") {
 		t.Errorf("^C: %s", got)
 	}
 	d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
+	d.expect("c", "T05")
 	d.breakAt("z0", "vfs_read") // where the steps would end
 	d.send("vCont;r0,ffffffffffffffff:1")
-	d.raw("\x03")
+	d.sendRaw("\x03")
 	if got := d.answer(); !strings.HasPrefix(got, "T02") {
 		t.Errorf("^C in a range: %s", got)
 	}
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }
 
 // TestInterruptBesideResumes: ^C is answered although others have the guest go on all the time.
@@ -420,13 +420,13 @@ func TestInterruptBesideResumes(t *testing.T) {
 	}
 	for range 100 {
 		d.send("c")
-		d.raw("\x03")
+		d.sendRaw("\x03")
 		if got := d.answer(); !strings.HasPrefix(got, "T02") {
 			t.Fatalf("^C: %s", got)
 		}
 	}
 	enough()
 	others.Wait()
-	d.is("D", "OK")
-	h.goesOn()
+	d.expect("D", "OK")
+	h.checkResumed()
 }

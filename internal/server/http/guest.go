@@ -14,9 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// Guest is the machine as the daemon needs it. machineGuest binds it to
-// kvm/machine; tests have one that needs no /dev/kvm. Its methods may be
-// called from any goroutine but a probe handler's.
+// Guest is the machine as the daemon needs it. machineGuest implements it with
+// kvm/machine; tests have an implementation that needs no /dev/kvm. Its methods
+// may be called from any goroutine except a probe handler's.
 type Guest interface {
 	// Engine returns the engine of this guest's probes.
 	Engine() *probe.Engine
@@ -30,18 +30,18 @@ type Guest interface {
 	// Types returns the types of its program, or nil where they are not known.
 	Types() event.Types
 
-	// Source returns the debug information of its program; it is read when it is first
-	// asked for.
+	// Source returns the debug information of its program, which is read on the
+	// first call.
 	Source() (*debuginfo.Info, error)
 
-	// State and Stats are snapshots, and Phase is the one of State alone. Changed returns a channel that is closed
-	// at the next change of it.
+	// State and Stats are snapshots. Phase returns the phase of State only.
+	// Changed returns a channel that is closed at the next change of the phase.
 	State() machine.State
 	Phase() machine.Phase
 	Stats() machine.Stats
 	Changed() <-chan struct{}
 
-	// Host returns what calibration found out.
+	// Host returns the results of calibration.
 	Host() host.Report
 
 	// Resume and Pause may be repeated. They fail with
@@ -49,27 +49,26 @@ type Guest interface {
 	Resume() error
 	Pause() error
 
-	// Reset boots the same image anew and leaves the guest before its first
-	// instruction.
+	// Reset boots the same image again and leaves the guest paused before its
+	// first instruction.
 	Reset(ctx context.Context) error
 
 	// Call runs a guest function; see machine.Machine.Call.
 	Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error)
 
-	// ReadText reads the guest's text with what probes have patched there. Stop runs f
+	// ReadText reads the guest's text, including the probes' changes. Stop runs f
 	// while no vCPU is in guest mode.
 	ReadText(addr guest.GVA, p []byte) error
 	Stop(f func(probe.World) error) error
 
-	// OnModules has f called when modules of the guest's kernel have come or gone; see
-	// machine.Machine.OnModules.
+	// OnModules sets a function that is called when modules of the guest's kernel
+	// were loaded or unloaded; see machine.Machine.OnModules.
 	OnModules(f func())
 
-	// Console returns a subscription to the console and what is kept of its
-	// past.
+	// Console returns a subscription to the console, and its last lines.
 	Console(queue int) (consoleSub, []machine.ConsoleLine)
 
-	// Tap returns what the guest writes to the console as it is, and what is kept of its past.
+	// Tap returns the guest's raw console output, and the last lines before it.
 	Tap() (consoleTap, []machine.ConsoleLine)
 
 	// Input types at the console; see machine.Machine.Input.
@@ -79,7 +78,7 @@ type Guest interface {
 	Close(ctx context.Context) error
 }
 
-// kernelGuest is what a Guest has that may run a Linux kernel.
+// kernelGuest has the methods of a Guest that may run a Linux kernel.
 type kernelGuest interface {
 	Kernel() (machine.KernelState, bool)
 }
@@ -87,7 +86,7 @@ type kernelGuest interface {
 // consoleSub receives console lines until it or the guest is closed.
 type consoleSub interface {
 	C() <-chan machine.ConsoleLine
-	Lost() uint64
+	LostLines() uint64
 	Close()
 }
 
@@ -103,7 +102,7 @@ type machineGuest struct {
 	*machine.Machine
 	types  event.Types
 	source func() (*debuginfo.Info, error)
-	info   *kernelInfo // nil: it is no Linux
+	info   *kernelInfo // nil: not Linux
 }
 
 // kernel implements linuxGuest.
@@ -112,11 +111,14 @@ func (g machineGuest) kernel() *kernelInfo { return g.info }
 func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	tick := o.tick
 	if tick == 0 {
-		tick = -1 // the machine's zero value stands for its default
+		tick = -1 // 0 is the machine's default
 	}
 	cfg := machine.Config{
 		Image: p.image, Linux: p.linux, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
 		TimeHits: o.timeHits, Confine: jail.VCPU,
+	}
+	if o.scans != nil {
+		cfg.Probe.Scans = o.scans.Scans
 	}
 	if p.linux != nil {
 		h, err := checkLinuxHost(o)
@@ -132,9 +134,10 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	return newGuestOf(m, o, p, log), nil
 }
 
-// newGuestOf binds a machine with what is known of its program.
+// newGuestOf combines a machine with the debug information and symbols of its
+// program.
 func newGuestOf(m *machine.Machine, o *options, p bootable, log *slog.Logger) Guest {
-	g := machineGuest{Machine: m, types: p.types(m.Image, log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
+	g := machineGuest{Machine: m, types: p.types(m.Image, log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o) })}
 	if o.besideErr != nil {
 		log.Warn("the guest's debug information cannot be read: variables, lines and its types are not known", "error", o.besideErr)
 	}

@@ -16,8 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -44,7 +44,7 @@ type harness struct {
 	log    *syncBuffer
 	path   string
 	ctx    context.Context
-	kept   *state             // of --state, or nil
+	kept   *saved.Store       // of --state, or nil
 	cancel context.CancelFunc // is SIGTERM
 	done   chan error         // the end of server.run
 }
@@ -101,9 +101,9 @@ func (h *harness) serve(g Guest, o options) *harness {
 	h.Helper()
 	var life context.Context
 	life, h.cancel = context.WithCancel(context.Background())
-	h.ctx = patience.Of(h.T)
+	h.ctx = patience.Context(h.T)
 	h.s = newServer(h.logger(), o, g, func() uint64 { return 0 })
-	h.s.state = h.kept
+	h.s.useState(h.kept)
 	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
 		h.Fatal(err)
@@ -135,8 +135,8 @@ func (h *harness) stop() {
 	h.done <- nil
 }
 
-// raw sends a request as it is and returns the answer's status and body.
-func (h *harness) raw(method, path, body string) (int, string) {
+// rawRequest sends a request as it is and returns the answer's status and body.
+func (h *harness) rawRequest(method, path, body string) (int, string) {
 	h.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", h.path)
@@ -155,7 +155,7 @@ func (h *harness) raw(method, path, body string) (int, string) {
 	if err != nil {
 		h.Fatalf("%s %s: %v", method, path, err)
 	}
-	asDescribed(h, req, resp.StatusCode, string(b))
+	checkDescribed(h, req, resp.StatusCode, string(b))
 	return resp.StatusCode, string(b)
 }
 
@@ -200,8 +200,8 @@ func decode[T any](h *harness, r api.Record) (v T) {
 	return v
 }
 
-// identical checks that the guest's text is its image's.
-func (h *harness) identical(want bool) {
+// checkIdentical checks that the guest's text is its image's.
+func (h *harness) checkIdentical(want bool) {
 	h.Helper()
 	t, err := h.c.Text(h.ctx)
 	if err != nil {
@@ -218,18 +218,12 @@ func (h *harness) listeners() int64 {
 	return all
 }
 
-// kprobe returns the engine's probe with this name.
-func (h *harness) kprobe(name string) (*probe.Kprobe, error) {
-	i, err := h.s.probes.Get(name)
-	return i.Site.Probe, err
-}
-
 // holdChanges keeps all changes of probes waiting until release is called.
 func (h *harness) holdChanges() (release func()) {
 	held, let := make(chan struct{}), make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := h.s.probes.Exclusive(func() error { close(held); <-let; return nil }); err != nil {
+		if err := h.s.probes.RunExclusive(func() error { close(held); <-let; return nil }); err != nil {
 			h.Error(err)
 		}
 	})

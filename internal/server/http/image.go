@@ -20,28 +20,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// bootable is what the guest boots: one of the two.
+// bootable is the program that the guest boots: one of the two.
 type bootable struct {
 	image *guest.Image
 	linux *machine.LinuxConfig
 }
 
-// loadProgram reads the guest: a kernel with its initrd and disks, an ELF file, or the
-// built-in one. It looks for the debug information: o.debug is that file then, and o.beside are those with parts of it.
+// loadProgram reads the guest: a kernel with its initrd and disks, an ELF file,
+// or the built-in one. It also looks for debug information, and sets o.debug to
+// that file, and o.beside to files with parts of it.
 func loadProgram(o *options) (p bootable, err error) {
 	if p, err = loadBootable(o); err != nil {
 		return p, err
 	}
 	if o.debug != "" {
 		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err == nil {
-			o.beside, err = debuginfo.Beside(o.debug)
+			o.beside, err = debuginfo.PartFiles(o.debug)
 		}
 		if err != nil {
-			return bootable{}, o.of("debug", fmt.Errorf("--debug: %w", err))
+			return bootable{}, o.flagError("debug", fmt.Errorf("--debug: %w", err))
 		}
 	} else if o.guest != "" {
-		// What is wrong with it is reported when it is asked for: a guest runs without.
-		if o.beside, o.besideErr = debuginfo.Beside(o.guest); errors.Is(o.besideErr, debuginfo.ErrNone) {
+		// Errors in it are reported when debug information is needed: a guest runs without
+		// it.
+		if o.beside, o.besideErr = debuginfo.PartFiles(o.guest); errors.Is(o.besideErr, debuginfo.ErrNone) {
 			o.besideErr = nil
 		}
 	}
@@ -55,7 +57,7 @@ func loadBootable(o *options) (bootable, error) {
 	}
 	if o.guest != "" {
 		img, err := guest.LoadFile(o.guest)
-		return bootable{image: img}, o.of("guest", err)
+		return bootable{image: img}, o.flagError("guest", err)
 	}
 	img, err := guest.ParseELF(builtin.ELF())
 	if err != nil {
@@ -72,7 +74,7 @@ func (p bootable) sha256() string {
 	return hex.EncodeToString(p.image.SHA256[:])
 }
 
-// buildID returns that of the program, in hexadecimal digits, or "".
+// buildID returns the program's build ID, in hexadecimal digits, or "".
 func (p bootable) buildID() string {
 	if p.linux != nil {
 		return p.linux.Kernel.ID.BuildID
@@ -84,24 +86,25 @@ func (p bootable) buildID() string {
 func loadLinux(o *options) (*machine.LinuxConfig, error) {
 	k, err := linux.Load(o.kernel)
 	if err != nil {
-		return nil, o.of("kernel", err)
+		return nil, o.flagError("kernel", err)
 	}
 	if o.symbols != "" {
 		if err := k.ReadSymbols(o.symbols); err != nil {
-			return nil, o.of("symbols", fmt.Errorf("--symbols: %w", err))
+			return nil, o.flagError("symbols", fmt.Errorf("--symbols: %w", err))
 		}
 	}
 	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
 	if o.initrd != "" {
 		if l.Initrd, err = o.readInitrd(); err != nil {
-			return nil, o.of("initrd", err)
+			return nil, o.flagError("initrd", err)
 		}
 	}
 	return l, nil
 }
 
-// readInitrd reads a regular file that fits into the guest's memory. One that a snapshot has named must be the one it means: what
-// else has that name is none of its guest's business.
+// readInitrd reads a regular file that fits into the guest's memory. A file that
+// a snapshot names must have the snapshot's checksum: another file of that name
+// is not passed to the guest.
 func (o *options) readInitrd() ([]byte, error) {
 	b, err := files.Read(o.initrd, int64(o.memory))
 	switch {
@@ -118,11 +121,12 @@ func (o *options) readInitrd() ([]byte, error) {
 	return b, nil
 }
 
-// slowBoot is what becomes of a Linux guest on a host that emulates kernel code: KVM's emulator has no
-// cmpxchg16b, xrstor and fwait, and kvm_pvm lets nobody hide them (docs/linux.md).
+// slowBoot describes how a Linux guest ends on a host that emulates kernel code:
+// KVM's emulator has no cmpxchg16b, xrstor and fwait, and kvm_pvm does not allow
+// hiding them from the guest (docs/linux.md).
 const slowBoot = "comes in some minutes to an instruction that KVM does not emulate, and ends there"
 
-// checkLinuxHost refuses a host where a Linux guest hardly gets anywhere.
+// checkLinuxHost rejects a host on which a Linux guest could hardly run.
 func checkLinuxHost(o *options) (*host.Report, error) {
 	h, err := host.Calibrate(context.Background(), o.kvm)
 	if err != nil {
@@ -134,8 +138,8 @@ func checkLinuxHost(o *options) (*host.Report, error) {
 	return &h, nil
 }
 
-// types returns the types that a program has in its section .BTF, or nil. A guest with
-// damaged ones is probed without.
+// types returns the types in a program's section .BTF, or nil. A guest with
+// damaged types is probed without them.
 func (p bootable) types(view func() guest.View, log *slog.Logger) event.Types {
 	known, err := p.readTypes(view)
 	if err != nil {
@@ -144,8 +148,8 @@ func (p bootable) types(view func() guest.View, log *slog.Logger) event.Types {
 	return known
 }
 
-// readTypes reads them; nil: there are none. A Linux kernel's modules are read as they are
-// when they are asked for.
+// readTypes returns the program's types, or nil if it has none. The types of a
+// Linux kernel's modules are read on demand.
 func (p bootable) readTypes(view func() guest.View) (event.Types, error) {
 	if p.linux != nil {
 		info, err := p.linux.Kernel.Info(view)

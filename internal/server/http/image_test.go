@@ -31,7 +31,7 @@ func TestDebugAtStart(t *testing.T) {
 	if err != nil || o.debug != file {
 		t.Fatalf("found %q: %v", o.debug, err)
 	}
-	if _, err := p.readSource(o.debug); err != nil {
+	if _, err := p.readSource(&o); err != nil {
 		t.Error(err)
 	}
 }

@@ -21,16 +21,19 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// minMemoryLimit is the least of --memory-limit: what a daemon with a small guest and a few scripts wants.
+// minMemoryLimit is the least value of --memory-limit: enough for a daemon with
+// a small guest and a few scripts.
 const minMemoryLimit = 128 << 20
 
-// spareDescriptors are those that the daemon has beside connections: KVM's, disks, sockets that are listened on, files for a moment.
+// spareDescriptors are the descriptors that the daemon needs in addition to
+// connections: for KVM, disks, listening sockets, and files that are open for a
+// moment.
 const spareDescriptors = 1024
 
-// jailer confines the process; jail.Enter is the one that does.
+// jailer confines the process, as jail.Enter does.
 type jailer func(jail.Config) (jail.Report, error)
 
-// checkJail refuses flags that do not go with each other.
+// checkJail rejects flags that do not go together.
 func (o *options) checkJail() error {
 	switch {
 	case o.noJail && o.requireJail:
@@ -45,8 +48,8 @@ func (o *options) checkJail() error {
 	return nil
 }
 
-// confine has the process give up what the daemon does not need any more: what it was to open is open, and no guest has run.
-// Nobody is served yet.
+// confine drops the privileges that the daemon no longer needs. By then all
+// files are open, no guest has run, and no client is served yet.
 func (s *server) confine(enter jailer, sock, debuggers *socket, prog bootable) error {
 	s.jail = &api.Jail{}
 	switch {
@@ -82,21 +85,24 @@ func (s *server) confine(enter jailer, sock, debuggers *socket, prog bootable) e
 		s.log.Warn("this kernel cannot confine all of the daemon", "missing", strings.Join(r.Missing, "; "))
 	}
 	s.log.Info("confined", "user", r.User, "group", r.Group, "landlock", r.Landlock, "seccomp", r.Seccomp)
-	return s.reaches()
+	return s.checkAccess()
 }
 
-// jailConfig says what the daemon still opens while it runs. No request names any of it: all comes from who has started us.
+// jailConfig returns the files and sockets that the daemon still opens while it
+// runs. Requests cannot name any of them: all come from the user who has started
+// the daemon.
 func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
-	o := &s.opt
+	o := s.opt
 	c := jail.Config{Group: o.gid, Descriptors: uint64(2*o.maxConns + spareDescriptors)}
 	f := &c.Files
-	f.List = []string{"/proc/self"} // descriptors, memory, threads; what was touched of the guest's memory
+	f.List = []string{"/proc/self"} // descriptors, memory, threads; which of the guest's pages were touched
 	f.Read = []string{"/proc/sys/net/core/somaxconn"}
-	// Users' names and groups, and what the names of servers are: files that are replaced, so it is the folder.
+	// The files for names of users, groups and servers are replaced when they
+	// change, so allow their folder.
 	if o.gid >= 0 || o.config != "" || o.fleet.URL != "" {
 		f.Read = append(f.Read, "/etc")
 	}
-	if o.config != "" { // which editors replace
+	if o.config != "" { // editors replace the file
 		f.Read = append(f.Read, folders(o.config)...)
 	}
 	if o.debug != "" {
@@ -121,6 +127,9 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 	if o.state != "" {
 		f.Make = append(f.Make, o.state)
 	}
+	if o.scans != nil {
+		f.Make = append(f.Make, o.scans.Dir())
+	}
 	if o.saveOnCrash != "" {
 		dirs := folders(o.saveOnCrash)
 		f.Make = append(f.Make, dirs[len(dirs)-1])
@@ -134,14 +143,15 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 	}
 	if o.fleet.URL != "" {
 		c.Net.Dial = true
-		for _, file := range o.fleet.Files() { // which are replaced when they are renewed
+		for _, file := range o.fleet.Files() { // the files are replaced when they are renewed
 			f.Read = append(f.Read, folders(file)...)
 		}
-		f.Read = append(f.Read, folders("/etc/resolv.conf")...) // a link, where the network's manager writes it
+		f.Read = append(f.Read, folders("/etc/resolv.conf")...) // a link, if the network's manager writes it
 		f.Read = append(f.Read, "/run/systemd/resolve", "/usr/share/ca-certificates", "/etc/ssl", "/etc/pki")
 		f.List = append(f.List, "/etc/ssl/certs", "/etc/pki/tls/certs")
 	}
-	// The page is listened for at its first use; and Go finds out which protocols there are on a free port.
+	// The page listens at its first use; and Go finds out which protocols exist on
+	// a free port.
 	_, port, _ := net.SplitHostPort(o.webListen)
 	n, err := net.LookupPort("tcp", port)
 	if err != nil {
@@ -162,7 +172,8 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 	return c, nil
 }
 
-// folders are those that a file has to be opened in again: its own, and that of what it is a link to.
+// folders returns the folders from which a file may have to be opened again: its
+// own, and the folder of the file that it links to.
 func folders(path string) []string {
 	dirs := []string{filepath.Dir(path)}
 	if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Dir(real) != dirs[0] {
@@ -171,8 +182,9 @@ func folders(path string) []string {
 	return dirs
 }
 
-// give makes what the daemon has made for others theirs whom --user names: the sockets, and the folder of --state. Locks stay
-// root's, who takes them at the next start.
+// give makes the user of --user the owner of the files that the daemon has
+// created for others: the sockets, and the folder of --state. Locks stay root's,
+// because root takes them at the next start.
 func (s *server) give(socks ...*socket) error {
 	u := s.opt.user
 	for _, sock := range socks {
@@ -188,16 +200,24 @@ func (s *server) give(socks ...*socket) error {
 		}
 		sock.handed = true
 	}
-	if s.opt.state != "" {
-		if err := os.Chown(s.opt.state, u.UID, u.GID); err != nil {
+	dirs := []string{s.opt.state}
+	if s.opt.scans != nil {
+		dirs = append(dirs, s.opt.scans.Dir())
+	}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		if err := os.Chown(dir, u.UID, u.GID); err != nil {
 			return fmt.Errorf("--user: %w", err)
 		}
 	}
 	return nil
 }
 
-// reaches sees whether the user that the daemon is now may use the files that it may need yet.
-func (s *server) reaches() error {
+// checkAccess checks that the daemon's present user may use the files that the
+// daemon may still need.
+func (s *server) checkAccess() error {
 	dirs := []struct{ flag, dir string }{{"--state", s.opt.state}}
 	if s.opt.saveOnCrash != "" {
 		dirs = append(dirs, struct{ flag, dir string }{"--save-on-crash", filepath.Dir(s.opt.saveOnCrash)})
@@ -222,19 +242,21 @@ func (s *server) reaches() error {
 	return nil
 }
 
-// privateMemory returns how much memory of its own the process has, as RLIMIT_DATA counts it: guest memory and what Go has taken.
+// privateMemory returns how much private memory the process has, as RLIMIT_DATA
+// counts it: guest memory and Go's memory.
 func privateMemory() (uint64, error) {
 	kb, err := statusField("VmData")
 	return kb << 10, err
 }
 
-// userValue is a flag that takes a user: NAME, UID, and behind a colon a group.
+// userValue is a flag that takes a user, as NAME or UID, optionally followed by
+// a colon and a group.
 type userValue struct {
 	jail.User
 	asked string
 }
 
-// String writes the user as it was given.
+// String returns the user as it was given.
 func (v *userValue) String() string { return v.asked }
 
 // Set looks the user up.

@@ -50,8 +50,8 @@ func errnoOf(err error) string {
 	return ""
 }
 
-// raw is a system call with numbers alone.
-func raw(nr uintptr, args ...uintptr) string {
+// rawSyscall is a system call with numbers alone.
+func rawSyscall(nr uintptr, args ...uintptr) string {
 	var a [6]uintptr
 	copy(a[:], args)
 	if _, _, e := unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); e != 0 {
@@ -60,7 +60,7 @@ func raw(nr uintptr, args ...uintptr) string {
 	return ""
 }
 
-func opened(path string, flags int) string {
+func tryOpen(path string, flags int) string {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		unix.Close(fd)
@@ -88,30 +88,30 @@ func tryAll(server, file, own string) map[string]string {
 		return errnoOf(err)
 	}
 	return map[string]string{
-		"open to read":        opened(file, unix.O_RDONLY),
-		"open to write":       opened(file, unix.O_WRONLY),
-		"make a file":         opened(file+"-new", unix.O_WRONLY|unix.O_CREAT),
+		"open to read":        tryOpen(file, unix.O_RDONLY),
+		"open to write":       tryOpen(file, unix.O_WRONLY),
+		"make a file":         tryOpen(file+"-new", unix.O_WRONLY|unix.O_CREAT),
 		"remove a file":       errnoOf(unix.Unlink(file + "-other")),
-		"memory of process 1": opened("/proc/1/mem", unix.O_RDWR),
-		"open its own":        opened(own, unix.O_RDWR|unix.O_CREAT),
+		"memory of process 1": tryOpen("/proc/1/mem", unix.O_RDWR),
+		"open its own":        tryOpen(own, unix.O_RDWR|unix.O_CREAT),
 		"exec":                errnoOf(unix.Exec("/nonexistent", []string{"x"}, nil)),
 		"connect TCP":         dialed(),
-		"ptrace":              raw(unix.SYS_PTRACE, unix.PTRACE_SEIZE, none>>1),
-		"new user namespace":  raw(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_THREAD),
-		"raise ids":           raw(unix.SYS_SETRESUID, none, none, none),
-		"mount":               raw(unix.SYS_MOUNT, 0, none, 0, 0, 0),
-		"bpf":                 raw(unix.SYS_BPF, 0xffff, 0, 0),
-		"kexec_load":          raw(unix.SYS_KEXEC_LOAD, 0, none, 0, none),
-		"io_uring":            raw(unix.SYS_IO_URING_SETUP, 0, none),
+		"ptrace":              rawSyscall(unix.SYS_PTRACE, unix.PTRACE_SEIZE, none>>1),
+		"new user namespace":  rawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_THREAD),
+		"raise ids":           rawSyscall(unix.SYS_SETRESUID, none, none, none),
+		"mount":               rawSyscall(unix.SYS_MOUNT, 0, none, 0, 0, 0),
+		"bpf":                 rawSyscall(unix.SYS_BPF, 0xffff, 0, 0),
+		"kexec_load":          rawSyscall(unix.SYS_KEXEC_LOAD, 0, none, 0, none),
+		"io_uring":            rawSyscall(unix.SYS_IO_URING_SETUP, 0, none),
 		"code in memory":      mapped(),
-		"read a process":      raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getppid()), 0, 0, 0, 0, none),
-		"signal others":       raw(unix.SYS_KILL, uintptr(os.Getppid()), 0),
-		"packets":             raw(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW),
-		"new VM":              raw(unix.SYS_IOCTL, none, 0xae01),
-		"run a VM":            raw(unix.SYS_IOCTL, none, 0xae80),
-		"a terminal's ioctl":  raw(unix.SYS_IOCTL, none, unix.TCGETS),
-		"open /dev/kvm":       opened("/dev/kvm", unix.O_RDWR),
-		"socket":              raw(unix.SYS_SOCKET, unix.AF_UNIX, none),
+		"read a process":      rawSyscall(unix.SYS_PROCESS_VM_READV, uintptr(os.Getppid()), 0, 0, 0, 0, none),
+		"signal others":       rawSyscall(unix.SYS_KILL, uintptr(os.Getppid()), 0),
+		"packets":             rawSyscall(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW),
+		"new VM":              rawSyscall(unix.SYS_IOCTL, none, 0xae01),
+		"run a VM":            rawSyscall(unix.SYS_IOCTL, none, 0xae80),
+		"a terminal's ioctl":  rawSyscall(unix.SYS_IOCTL, none, unix.TCGETS),
+		"open /dev/kvm":       tryOpen("/dev/kvm", unix.O_RDWR),
+		"socket":              rawSyscall(unix.SYS_SOCKET, unix.AF_UNIX, none),
 	}
 }
 
@@ -186,7 +186,7 @@ func startTrying(t *testing.T, how string, args ...string) (out tried, c *remote
 	}
 	socket, state := filepath.Join(dir, "s"), filepath.Join(dir, "state")
 	log = &syncBuffer{}
-	cmd = exec.CommandContext(patience.Of(t), self, append([]string{"--socket", socket, "--state", state, "--ready-fd", "4"}, args...)...)
+	cmd = exec.CommandContext(patience.Context(t), self, append([]string{"--socket", socket, "--state", state, "--ready-fd", "4"}, args...)...)
 	cmd.Env = append(os.Environ(), triesEnv+"="+strings.Join([]string{how, l.Addr().String(), file, filepath.Join(state, "own")}, " "))
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{tell, served}, log
 	err = cmd.Start()
@@ -269,7 +269,7 @@ func TestJail(t *testing.T) {
 	if diff := cmp.Diff(vcpu, out.VCPU); diff != "" {
 		t.Errorf("on a vCPU's thread (-want +got):\n%s", diff)
 	}
-	g, err := c.Guest(patience.Of(t))
+	g, err := c.Guest(patience.Context(t))
 	if err != nil {
 		t.Fatalf("%v; its log:\n%s", err, log)
 	}
@@ -338,14 +338,14 @@ func TestJailUser(t *testing.T) {
 			t.Errorf("%s: %q and %q, want %q and %q", name, out.Process[name], out.VCPU[name], process[name], vcpu[name])
 		}
 	}
-	g, err := c.Guest(patience.Of(t))
+	g, err := c.Guest(patience.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if g.Jail.User != who {
 		t.Errorf("the status has user %d", g.Jail.User)
 	}
-	if _, err := c.Daemon(patience.Of(t)); err != nil { // of /proc/self
+	if _, err := c.Daemon(patience.Context(t)); err != nil { // of /proc/self
 		t.Error(err)
 	}
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "status"))

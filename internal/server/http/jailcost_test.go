@@ -83,8 +83,8 @@ func (s *serving) exits() uint64 {
 	return g.CPUs[0].Total
 }
 
-// used is the processor time of the process's threads, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-func (s *serving) used() map[string]uint64 { return threadTimes(s.b, s.pid) }
+// cpuTime is the processor time of the process's threads, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+func (s *serving) cpuTime() map[string]uint64 { return threadTimes(s.b, s.pid) }
 
 // threadTimes is that of a process, by thread.
 func threadTimes(tb testing.TB, pid int) map[string]uint64 {
@@ -107,7 +107,7 @@ func threadTimes(tb testing.TB, pid int) map[string]uint64 {
 
 // sample has the guest run for some exits, and notes what one took of its vCPU's time: that is the thread that was busiest.
 func (s *serving) sample(exits uint64) {
-	ctx, from, before := context.Background(), s.exits(), s.used()
+	ctx, from, before := context.Background(), s.exits(), s.cpuTime()
 	if _, err := s.c.Resume(ctx); err != nil {
 		s.b.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (s *serving) sample(exits uint64) {
 		s.b.Fatal(err)
 	}
 	var most uint64
-	for file, ns := range s.used() {
+	for file, ns := range s.cpuTime() {
 		most = max(most, ns-before[file])
 	}
 	s.ns = append(s.ns, float64(most)/float64(s.exits()-from))

@@ -8,10 +8,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestJprobeMirror is about the answer, whose fields only jprobes with mirrors have: a hit sends the vCPU to the mirror, and the mirror's end to
-// the probed function as it was entered; the listing names the mirror and shows no
-// probe at its end.
-func TestJprobeMirror(t *testing.T) {
+// TestJprobeAnswer is about the fields that only jprobes with mirrors have, and the counts and the list after a hit. TestJprobeMirror of
+// probe/session has the jprobe.
+func TestJprobeAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	ps, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:j do_fork", Mirror: "jdo_fork", MirrorStack: 17})
 	if err != nil {
@@ -30,7 +29,7 @@ func TestJprobeMirror(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := h.g.At(end.Addr, 1); err != nil || b[0] != 0xcc {
+	if b, err := h.g.BytesAt(end.Addr, 1); err != nil || b[0] != 0xcc {
 		t.Errorf("no breakpoint at the mirror's end: % x, %v", b, err)
 	}
 	if list, err := h.c.Probes(h.ctx); err != nil || len(list) != 1 {

@@ -16,7 +16,7 @@ func (in *inspector) getKnobs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
+func (ph *probeHost) putKnobs(w http.ResponseWriter, r *http.Request) error {
 	var k api.Knobs
 	if err := readBody(w, r, &k, false); err != nil {
 		return err
@@ -24,13 +24,13 @@ func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
 	if k.Enabled == nil {
 		return badValue("enabled is missing")
 	}
-	if err := s.probes.SetArmed(*k.Enabled); err != nil {
+	if err := ph.probes.SetArmed(*k.Enabled); err != nil {
 		return err
 	}
-	if err := s.kept("done"); err != nil {
+	if err := keepDone(ph.state, "done"); err != nil {
 		return err
 	}
-	return s.getKnobs(w, r)
+	return ph.getKnobs(w, r)
 }
 
 func (in *inspector) getBlacklist(w http.ResponseWriter, r *http.Request) error {
@@ -50,8 +50,8 @@ func (in *inspector) getKernelBlacklist(w http.ResponseWriter, r *http.Request) 
 // getKernelList answers in the format of the kernel's kprobes/list.
 func (in *inspector) getKernelList(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, func(b *bufio.Writer) error {
-		for i := range in.guest.Engine().Listed() {
-			if !i.Pending { // the kernel has it among its events alone
+		for i := range in.guest.Engine().All() {
+			if !i.Pending { // the kernel shows it only among its events
 				fmt.Fprintln(b, i)
 			}
 		}

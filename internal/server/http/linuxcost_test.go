@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/elfbuild"
 	"github.com/guestprobe/guestprobe/guest/x86"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/linuxtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -57,7 +59,7 @@ func costCaller() []byte {
 	}
 	loop := func(a *x86.Asm, n int32, body func()) {
 		a.Mov(4, x86.RBX, x86.Imm(n))
-		again := a.Here()
+		again := a.LabelHere()
 		body()
 		a.Dec(4, x86.RBX)
 		a.Jcc(x86.CondNE, again)
@@ -224,16 +226,13 @@ func TestLinuxCost(t *testing.T) {
 
 func linuxCost(t *testing.T, dir string) {
 	g := newCostGuest(t, dir)
-	unprobed := g.boot()
+	g.boot()
 	place := g.place()
 	words := strings.NewReplacer("FUNC", costFunction, "PLACE", place)
 	base, lo, hi := g.measure()
 	fmt.Printf("GP-COST-OF %s %.4f\n", filepath.Base(dir), g.tick)
-	row := func(what, all, outside, exits, ratio string) {
-		fmt.Printf("GP-COST | %s | %s | %s | %s | %s |\n", what, all, outside, exits, ratio)
-	}
 	least := lo
-	row("call of `getppid`, not probed", fmt.Sprintf("%.0f (%.0f to %.0f)", base.all, lo, hi), "-", "-", "-")
+	costRow("call of `getppid`, not probed", fmt.Sprintf("%.0f (%.0f to %.0f)", base.all, lo, hi), "-", "-", "-")
 	added := make([]float64, len(costKinds))
 	for i, k := range costKinds {
 		hits := g.arrange(k, words)
@@ -246,29 +245,61 @@ func linuxCost(t *testing.T, dir string) {
 		if k.beside >= 0 {
 			ratio, outside, exits = fmt.Sprintf("%.2f", added[i]/added[k.beside]), fmt.Sprintf("%.0f", c.outside), fmt.Sprintf("%.2f", c.exits)
 		}
-		row(k.what, fmt.Sprintf("%.0f (%.0f to %.0f)", added[i], lo-base.all, hi-base.all), outside, exits, ratio)
+		costRow(k.what, fmt.Sprintf("%.0f (%.0f to %.0f)", added[i], lo-base.all, hi-base.all), outside, exits, ratio)
 		// An emulated host's own work is in the figures, more of it than a count in the guest costs.
 		if hi <= least {
 			t.Errorf("%s: at most %.0f instructions for a call, and %.0f at least for one that is not probed", k.what, hi, least)
 		}
 		g.clear(k)
 	}
-	probed := newCostGuest(t, dir)
+}
+
+// costRow prints a row of the table.
+func costRow(what, all, outside, exits, ratio string) {
+	fmt.Printf("GP-COST | %s | %s | %s | %s | %s |\n", what, all, outside, exits, ratio)
+}
+
+// TestLinuxCostBoot says in the same table what a boot with probes costs: without a cache, with an empty one, and with one that an earlier daemon has
+// filled by a boot of the same kernel.
+func TestLinuxCostBoot(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) { linuxCostBoot(t, dir) })
+	}
+}
+
+func linuxCostBoot(t *testing.T, dir string) {
 	defs := []string{"p start_kernel", "p setup_arch", "p:initcall do_one_initcall", "p kernel_clone", "p:open do_sys_openat2", "p vfs_read"}
-	if _, err := probed.c.Attach(probed.ctx, specsOf(defs)...); err != nil {
-		t.Fatal(err)
+	var unprobed float64
+	t.Run("unprobed", func(t *testing.T) { unprobed = newCostGuest(t, dir).boot() })
+	costRow("boot to the first process, not probed", fmt.Sprintf("%.0f million", unprobed/1e6), "-", "-", "-")
+	folder := t.TempDir()
+	for _, what := range []string{"", ", with an empty cache", ", with the cache"} {
+		t.Run("probed"+what, func(t *testing.T) {
+			var cache *saved.Cache
+			if what != "" {
+				var err error
+				if cache, err = saved.OpenCache(folder, slog.New(slog.DiscardHandler)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			probed := newCostGuest(t, dir, func(o *options) { o.scans = cache })
+			if _, err := probed.c.Attach(probed.ctx, specsOf(defs)...); err != nil {
+				t.Fatal(err)
+			}
+			with := probed.boot()
+			ps, err := probed.c.Probes(probed.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var hits uint64
+			for _, p := range ps {
+				hits += p.Stats.Hits
+			}
+			cache.Close()
+			costRow(fmt.Sprintf("boot to the first process, %d probes from the first instruction on, %d hits%s", len(defs), hits, what), fmt.Sprintf("%.0f million", with/1e6), "-", "-",
+				fmt.Sprintf("%.2f of it not probed", with/unprobed))
+		})
 	}
-	with := probed.boot()
-	var hits uint64
-	ps, err := probed.c.Probes(probed.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range ps {
-		hits += p.Stats.Hits
-	}
-	row("boot to the first process, not probed", fmt.Sprintf("%.0f million", unprobed/1e6), "-", "-", "-")
-	row(fmt.Sprintf("boot to the first process, %d probes from the first instruction on, %d hits", len(defs), hits), fmt.Sprintf("%.0f million", with/1e6), "-", "-", fmt.Sprintf("%.2f of it not probed", with/unprobed))
 }
 
 func specsOf(defs []string) (specs []api.ProbeSpec) {

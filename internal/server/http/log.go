@@ -11,8 +11,8 @@ import (
 )
 
 // logWriter passes log lines on and survives a destination that fails: a full
-// disk, a closed pipe. It says so once on the fallback, counts what is lost,
-// and says how much it was when writing works again.
+// disk, a closed pipe. It reports the failure once on the fallback and counts
+// the lines that are lost. When writing works again, it logs the count.
 type logWriter struct {
 	mu       sync.Mutex
 	name     string
@@ -22,11 +22,11 @@ type logWriter struct {
 	total    uint64
 
 	level slog.LevelVar
-	file  string // "": w is no file that we have opened
+	file  string // "": we have not opened w
 	kinds *kinds
 }
 
-// Write never fails: logging must not change what the daemon does.
+// Write never fails: logging must not affect the daemon.
 func (l *logWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,14 +48,15 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Lost returns how many lines were lost so far.
-func (l *logWriter) Lost() uint64 {
+// LostLines returns how many lines were lost so far.
+func (l *logWriter) LostLines() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
 }
 
-// reopen opens the log's file again by its name: what rotates logs has moved the old one away. Where that fails the old one stays.
+// reopen opens the log's file by its name again, after log rotation has moved
+// the old file away. If that fails it keeps the old file.
 func (l *logWriter) reopen() error {
 	if l.file == "" {
 		return nil
@@ -74,7 +75,7 @@ func (l *logWriter) reopen() error {
 	return nil
 }
 
-// Close writes what the log still has to say, and closes its file.
+// Close writes the pending lines of the log, and closes its file.
 func (l *logWriter) Close() error {
 	l.kinds.close()
 	l.mu.Lock()
@@ -87,14 +88,15 @@ func (l *logWriter) Close() error {
 
 // openLog opens the file of a log.
 func openLog(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o640) // a named pipe that nobody reads is ENXIO
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o640) // ENXIO: a named pipe without a reader
 	if err != nil {
 		return nil, fmt.Errorf("log file: %w", err)
 	}
 	return f, nil
 }
 
-// newLog makes the daemon's log from its options. Closing the writer closes its file.
+// newLog creates the daemon's log from its options. Closing the writer closes
+// its file.
 func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, error) {
 	w := &logWriter{name: "to standard error", w: stderr}
 	if o.logFile != "" {

@@ -47,8 +47,8 @@ func TestLogSurvivesAFullDisk(t *testing.T) {
 	if want := "one\nguestprobed: 2 log lines were lost here\nfour\n"; disk.String() != want {
 		t.Errorf("log %q, want %q", disk.String(), want)
 	}
-	if l.Lost() != 2 {
-		t.Errorf("lost %d, want 2", l.Lost())
+	if l.LostLines() != 2 {
+		t.Errorf("lost %d, want 2", l.LostLines())
 	}
 	if n := strings.Count(stderr.String(), "log file x: no space left on device"); n != 1 {
 		t.Errorf("said %d times on standard error, want once: %q", n, stderr)
@@ -118,7 +118,7 @@ func TestLogIsReopened(t *testing.T) {
 		t.Errorf("in a folder that is gone: %v", err)
 	}
 	log.Info("still")
-	if w.Lost() != 0 {
+	if w.LostLines() != 0 {
 		t.Error("a line was lost")
 	}
 }
@@ -166,7 +166,7 @@ func TestLogWindow(t *testing.T) {
 	for range fleetLines + 3 {
 		log.Warn("fleet: not connected")
 	}
-	for ctx := patience.Of(t); !strings.Contains(out.String(), `like="fleet: not connected" lines=3`); {
+	for ctx := patience.Context(t); !strings.Contains(out.String(), `like="fleet: not connected" lines=3`); {
 		if ctx.Err() != nil {
 			t.Fatal(out.String())
 		}

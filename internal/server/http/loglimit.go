@@ -8,36 +8,40 @@ import (
 	"time"
 )
 
-// Limits of warnings and errors in the log, and of all lines about the connection to the fleet. Lines of one kind have one text,
-// whatever their attributes are.
+// Limits of warnings and errors in the log, and of all lines about the
+// connection to the fleet. Lines of one kind have the same text, whatever their
+// attributes are.
 const (
-	// kindWindow is the time in which a kind has kindLines lines at most.
+	// kindWindow is the time in which at most kindLines lines of a kind are
+	// logged.
 	kindWindow = time.Minute
 	kindLines  = 20
 	// fleetLines is kindLines for the connection to the fleet: its servers may be away for days.
 	fleetLines = 5
-	// maxKinds bounds the kinds that are told apart; the rest is one kind.
+	// maxKinds bounds the kinds that are distinguished; all others are one kind.
 	maxKinds = 256
 	// maxKind bounds the text of one, in bytes.
 	maxKind = 80
 )
 
-// limited is a handler of a log that leaves lines out when too many are of one kind, and then writes how many they were.
+// limited is a log handler that drops lines when there are too many of one kind,
+// and then logs how many it has dropped.
 type limited struct {
 	slog.Handler
 	kinds *kinds
 }
 
-// kinds are those of a log, shared by all handlers made from one.
+// kinds are the kinds of lines of one log. All handlers derived from it share
+// them.
 type kinds struct {
-	out    slog.Handler // for the lines about lines
+	out    slog.Handler // for the lines about dropped lines
 	window time.Duration
 
 	mu  sync.Mutex
 	all map[string]*kind
 }
 
-// kind is what was written of one kind in its window.
+// kind counts the lines of one kind in its window.
 type kind struct {
 	lines, left int
 	level       slog.Level
@@ -58,7 +62,9 @@ func (l *limited) WithGroup(name string) slog.Handler {
 	return &limited{l.Handler.WithGroup(name), l.kinds}
 }
 
-// Handle implements slog.Handler. Lines that say who changed what are never left out: they are no warnings.
+// Handle implements slog.Handler. Lines below the level of warnings, such as
+// lines about a client's changes, are never dropped, except lines about the
+// fleet.
 func (l *limited) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn && !strings.HasPrefix(r.Message, "fleet:") || l.kinds.take(kindOf(r.Message), r.Level) {
 		return l.Handler.Handle(ctx, r)
@@ -66,8 +72,9 @@ func (l *limited) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// kindOf is a message without what differs between messages of a kind: numbers, and what follows a colon in the middle, which is
-// an error's text in lines of net/http.
+// kindOf returns a message without the parts that differ between messages of a
+// kind: numbers, and the text after a colon in the middle, which is an error's
+// text in lines of net/http.
 func kindOf(message string) string {
 	if at := strings.LastIndex(message, ": "); at > 0 && !strings.HasPrefix(message, "fleet:") {
 		message = message[:at]
@@ -86,7 +93,7 @@ func kindOf(message string) string {
 	return message[:min(len(message), maxKind)]
 }
 
-// take reports whether a line of a kind is to be written.
+// take reports whether to write a line of a kind.
 func (k *kinds) take(name string, level slog.Level) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +105,7 @@ func (k *kinds) take(name string, level slog.Level) bool {
 	if x == nil {
 		x = &kind{}
 		k.all[name] = x
-		x.timer = time.AfterFunc(k.window, func() { k.over(name) })
+		x.timer = time.AfterFunc(k.window, func() { k.endWindow(name) })
 	}
 	most := kindLines
 	if strings.HasPrefix(name, "fleet:") {
@@ -112,8 +119,8 @@ func (k *kinds) take(name string, level slog.Level) bool {
 	return false
 }
 
-// over ends a kind's window.
-func (k *kinds) over(name string) {
+// endWindow ends a kind's window.
+func (k *kinds) endWindow(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if x := k.all[name]; x != nil {
@@ -122,7 +129,7 @@ func (k *kinds) over(name string) {
 	}
 }
 
-// say writes how many lines of a kind were left out. The caller has mu.
+// say logs how many lines of a kind were dropped. The caller has mu.
 func (k *kinds) say(name string, x *kind) {
 	if x.left == 0 {
 		return
@@ -134,7 +141,7 @@ func (k *kinds) say(name string, x *kind) {
 	}
 }
 
-// close writes what is not written yet.
+// close logs the counts that are not written yet.
 func (k *kinds) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -9,11 +9,13 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// looking is a Guest that can be looked at. The daemon's tests have one that cannot.
+// looking is a Guest that can be inspected. The daemon's tests have one that
+// cannot.
 type looking interface {
 	// Look runs f between two instructions of all vCPUs; see machine.Machine.Look.
 	Look(f func(*machine.Look) error) error
@@ -28,7 +30,7 @@ func (in *inspector) look(f func(*machine.Look) error) error {
 	return lookError(g.Look(f))
 }
 
-// lookError is what is said about an error of looking.
+// lookError converts an error of looking at the guest into an API error.
 func lookError(err error) error {
 	var fault *guest.PageFaultError
 	switch {
@@ -42,15 +44,15 @@ func lookError(err error) error {
 	return err
 }
 
-// lookAt is what a request says about which memory it means.
+// lookAt says which memory a request is about.
 type lookAt struct {
 	at    string
-	vcpu  int // -1: none was named
+	vcpu  int // -1: not given
 	task  int // likewise
 	space guest.GPA
 }
 
-// lookQuery takes it from the query of a request.
+// lookQuery reads it from the query of a request.
 func lookQuery(q values) lookAt {
 	a := lookAt{vcpu: -1, task: -1}
 	if q.given["at"] {
@@ -68,7 +70,7 @@ func lookQuery(q values) lookAt {
 	return a
 }
 
-// root returns the page tables that are meant; 0 stands for those of the kernel.
+// root returns the address of the page tables to use; 0 means the kernel's.
 func (a lookAt) root(in *inspector, l *machine.Look) (guest.GPA, error) {
 	named := 0
 	for _, given := range []bool{a.vcpu >= 0, a.task >= 0, a.space != 0} {
@@ -79,7 +81,7 @@ func (a lookAt) root(in *inspector, l *machine.Look) (guest.GPA, error) {
 	switch {
 	case named > 1:
 		return 0, badValue("vcpu, task and space name address spaces: give one of them")
-	case a.space != 0 && a.space < guest.PageSize: // what is below that in CR3 is flags
+	case a.space != 0 && a.space < guest.PageSize: // lower bits of CR3 are flags
 		return 0, badValue("space %#x: not the address of a page table", uint64(a.space))
 	case a.vcpu >= 0:
 		return l.Root(a.vcpu)
@@ -90,8 +92,9 @@ func (a lookAt) root(in *inspector, l *machine.Look) (guest.GPA, error) {
 	return t.Root, err
 }
 
-// addr returns the address that is meant: a number, SYMBOL or %REGISTER, and +OFFSET or -OFFSET
-// behind it. Registers are those of vCPU 0 unless another one is named.
+// addr returns the requested address: a number, SYMBOL or %REGISTER, optionally
+// followed by +OFFSET or -OFFSET. Registers are read from vCPU 0 unless the
+// request names another vCPU.
 func (a lookAt) addr(in *inspector, l *machine.Look) (guest.GVA, error) {
 	if a.at == "" {
 		return 0, badValue("at: %s", sayWhere)
@@ -122,7 +125,7 @@ func (a lookAt) addr(in *inspector, l *machine.Look) (guest.GVA, error) {
 	return guest.GVA(to), nil
 }
 
-// baseAddr returns the address that a number, a name or a register of a vCPU has.
+// baseAddr returns the address of a number, a name or a register of a vCPU.
 func (in *inspector) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error) {
 	switch n, err := strconv.ParseUint(at, 0, 64); {
 	case err == nil:
@@ -130,26 +133,27 @@ func (in *inspector) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, e
 	case errors.Is(err, strconv.ErrRange):
 		return 0, badValue("at %q: it has more than the 64 bits of an address", at)
 	}
-	if name, ok := strings.CutPrefix(at, "%"); ok {
+	img := in.guest.Image()
+	sym, err := img.Lookup(at)
+	// With the % it cannot be a symbol; without it, symbols take precedence.
+	if i, ok := x86.FindReg(at); ok && (strings.HasPrefix(at, "%") || errors.Is(err, guest.ErrSymbolNotFound)) {
 		r, err := l.Registers(cpu)
 		if err != nil {
 			return 0, err
 		}
-		v, ok := wireRegs(&r.Regs)[name]
-		if !ok {
-			return 0, badValue("%q: no general register", at)
-		}
-		return guest.GVA(v), nil
+		return guest.GVA(r.Regs.Values()[i]), nil
 	}
-	sym, err := in.guest.Image().Lookup(at)
-	if err != nil {
-		return 0, toProbeError(at, err)
+	switch {
+	case strings.HasPrefix(at, "%"):
+		return 0, badValue("%q: no general register", at)
+	case err != nil:
+		return 0, toProbeError(img, at, err)
 	}
 	return sym.Addr, nil
 }
 
-// near is symbolize, or "" where no symbol is.
-func (in *inspector) near(a guest.GVA) string {
+// nearSymbol is symbolize, or returns "" if there is no symbol.
+func (in *inspector) nearSymbol(a guest.GVA) string {
 	if _, ok := in.guest.Image().Find(a); !ok {
 		return ""
 	}
@@ -203,7 +207,7 @@ func (in *inspector) getPageWalk(w http.ResponseWriter, _ *http.Request, q value
 			return err
 		}
 		as, steps, m, err := l.Walk(root, addr)
-		out.Addr, out.Symbol, out.Space, out.Levels = api.Hex(addr), in.near(addr), api.Hex(as.Root()), as.Levels()
+		out.Addr, out.Symbol, out.Space, out.Levels = api.Hex(addr), in.nearSymbol(addr), api.Hex(as.Root()), as.Levels()
 		for _, x := range steps {
 			step := api.PageStep{Level: x.Level, Name: x.Name(), Index: x.Index(), At: api.Hex(x.At), Entry: api.Hex(x.Entry), Flags: x.Flags()}
 			if step.Flags == nil {
@@ -239,7 +243,7 @@ func (in *inspector) task(pid int) (taskInfo, error) {
 	case i >= 0:
 		return tasks[i], nil
 	case err != nil:
-		return taskInfo{}, noTasks(err)
+		return taskInfo{}, noTasksError(err)
 	}
 	return taskInfo{}, &api.Error{Code: api.CodeNoTask, Errno: "ESRCH", Message: fmt.Sprintf("the guest has no task %d", pid), Detail: "'guestprobe tasks --threads' lists those it has"}
 }

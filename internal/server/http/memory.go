@@ -15,7 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// Limits of one request about memory: the world stands still for it.
+// Limits of one request about memory: all vCPUs are stopped while it is served.
 const (
 	defaultLook = 64
 	maxLook     = api.MaxLook
@@ -60,7 +60,7 @@ func (in *inspector) getMemory(w http.ResponseWriter, _ *http.Request, q values)
 			out.Fault = err.Error()
 		}
 		b = b[:k]
-		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.near(addr), api.Hex(root)
+		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.nearSymbol(addr), api.Hex(root)
 		return nil
 	})
 	if err != nil {
@@ -68,12 +68,12 @@ func (in *inspector) getMemory(w http.ResponseWriter, _ *http.Request, q values)
 	}
 	out.Data = hex.EncodeToString(b)
 	for off := 0; (symbols || as != nil) && off+8 <= len(b); off += 8 {
-		if name := in.near(guest.GVA(binary.LittleEndian.Uint64(b[off:]))); name != "" {
+		if name := in.nearSymbol(guest.GVA(binary.LittleEndian.Uint64(b[off:]))); name != "" {
 			out.Symbols = append(out.Symbols, api.Pointer{Offset: off, Symbol: name})
 		}
 	}
 	if as != nil {
-		named := func(a uint64) string { return in.near(guest.GVA(a)) }
+		named := func(a uint64) string { return in.nearSymbol(guest.GVA(a)) }
 		out.Type, out.Text, out.Value = types.Text(as.Type), as.Text(b, named), []byte(as.JSON(b))
 	}
 	writeJSON(w, http.StatusOK, out)
@@ -111,7 +111,7 @@ func (in *inspector) putMemory(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.near(addr), api.Hex(root)
+		out.Addr, out.Symbol, out.Space = api.Hex(addr), in.nearSymbol(addr), api.Hex(root)
 		return l.Write(root, addr, b)
 	})
 	if err != nil {
@@ -121,7 +121,7 @@ func (in *inspector) putMemory(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// pathOf finds the type, and what it is a part of, that text names.
+// pathOf finds the type that text names, and the types that contain it.
 func (in *inspector) pathOf(text string) (*script.Path, error) {
 	known := in.probes.ScriptTarget().Types()
 	if known == nil {
@@ -142,7 +142,7 @@ func (in *inspector) pathOf(text string) (*script.Path, error) {
 	return as, nil
 }
 
-// typeError turns what is wrong with a type's name into what goes over the wire.
+// typeError converts an error in a type's name into an API error.
 func typeError(err error) error {
 	var e *script.Error
 	if !errors.As(err, &e) {

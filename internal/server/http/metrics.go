@@ -1,24 +1,35 @@
 package http
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/guestprobe/guestprobe/internal/server/metrics"
 	"github.com/guestprobe/guestprobe/internal/server/web"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
-	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// newMetrics returns what answers scrapes.
-func (s *server) newMetrics() http.Handler {
+func (x *scrapes) getMetrics(w http.ResponseWriter, r *http.Request) error {
+	x.metrics.ServeHTTP(w, r)
+	return nil
+}
+
+// scrapes answers scrapes of metrics, on the daemon's socket and on one of its own. Any goroutine may use it.
+type scrapes struct {
+	log     *slog.Logger
+	opt     *options
+	metrics http.Handler
+	calls   *gathering // nil: durations are not requested
+}
+
+// newScrapes returns the handler of scrapes of s, which has its session.
+func (s *server) newScrapes() *scrapes {
+	x := &scrapes{log: s.log, opt: s.opt}
 	src := metrics.Source{
 		Version: api.Build().Version,
 		Guest:   s.wireGuest,
@@ -31,36 +42,15 @@ func (s *server) newMetrics() http.Handler {
 		src.States = append(src.States, string(p))
 	}
 	if s.opt.metricsDurations {
-		s.calls = newGathering(s.probes)
-		src.Durations = s.calls.scraped
+		x.calls = newGathering(s.probes)
+		src.Durations = x.calls.scrape
 	}
-	return metrics.Handler(src)
+	x.metrics = metrics.Handler(src)
+	return x
 }
 
-// scriptTime is how long a scrape waits for a script to print its maps.
-const scriptTime = 2 * time.Second
-
-// scriptMetrics are the scripts that were to be metrics.
-func (s *server) scriptMetrics() (out []metrics.Script) {
-	ctx, cancel := context.WithTimeout(context.Background(), scriptTime)
-	defer cancel()
-	for _, k := range s.scripts.all() {
-		if !k.req.Metrics {
-			continue
-		}
-		m := metrics.Script{Name: k.req.Detach, Lost: k.dropped.Load()}
-		m.Running = k.looked(ctx, func(p *script.Printer) { m.Maps = p.Values() })
-		out = append(out, m)
-	}
-	return out
-}
-
-func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
-	s.metrics.ServeHTTP(w, r)
-	return nil
-}
-
-// onLoopback reports whether an address to listen on is one that only this machine reaches.
+// onLoopback reports whether only this machine can reach an address to listen
+// on.
 func onLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -70,13 +60,14 @@ func onLoopback(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// listenMetrics listens for scrapes on loopback; nil: they were not asked for.
-func (s *server) listenMetrics() (net.Listener, error) {
-	if s.opt.metricsListen == "" {
+// listenMetrics listens for scrapes on loopback. It returns nil if they are not
+// configured.
+func (x *scrapes) listenMetrics() (net.Listener, error) {
+	if x.opt.metricsListen == "" {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", s.opt.metricsListen)
-	if err == nil && !onLoopback(l.Addr().String()) { // a name that somebody has changed
+	l, err := net.Listen("tcp", x.opt.metricsListen)
+	if err == nil && !onLoopback(l.Addr().String()) { // the name resolves differently now
 		err = errors.Join(fmt.Errorf("%v is not on loopback", l.Addr()), l.Close())
 	}
 	if err != nil {
@@ -85,42 +76,37 @@ func (s *server) listenMetrics() (net.Listener, error) {
 	return l, nil
 }
 
-// serveMetrics serves scrapes on the listener of listenMetrics, and gathers durations, until end is called.
-func (s *server) serveMetrics(l net.Listener) (end func()) {
+// serveMetrics serves scrapes on the listener of listenMetrics, and gathers
+// durations, until end is called.
+func (x *scrapes) serveMetrics(l net.Listener) (end func()) {
 	gathered := func() {}
-	if s.calls != nil {
-		gathered = s.calls.run()
+	if x.calls != nil {
+		gathered = x.calls.run()
 	}
 	if l == nil {
 		return gathered
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		// A page of a browser on this machine, whose own name leads here, is nobody who asks.
+		// A page in a browser on this machine, whose own host name resolves to here, must
+		// not read the metrics.
 		if !onLoopback(r.Host) && !onLoopback(r.Host+":80") {
 			http.Error(w, "this is served for loopback addresses only", http.StatusForbidden)
 			return
 		}
-		s.metrics.ServeHTTP(w, r)
+		x.metrics.ServeHTTP(w, r)
 	})
 	hs := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: s.opt.stallTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		Handler: mux, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: x.opt.stallTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(x.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := hs.Serve(web.Limit(l, s.opt.maxConns)); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("metrics are served no more", "err", err)
+		if err := hs.Serve(web.Limit(l, x.opt.maxConns)); !errors.Is(err, http.ErrServerClosed) {
+			x.log.Error("metrics are served no more", "err", err)
 		}
 	}()
-	s.log.Info("metrics", "address", l.Addr())
+	x.log.Info("metrics", "address", l.Addr())
 	return func() { hs.Close(); <-served; gathered() }
-}
-
-// eventCounts are the events of all probes.
-func (s *server) eventCounts() api.EventCounts {
-	hub := s.probes.EventCounts()
-	total := hub.Total()
-	return api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}
 }

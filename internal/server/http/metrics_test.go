@@ -50,7 +50,7 @@ func TestMetrics(t *testing.T) {
 	for range 3 {
 		h.g.hit(t, 1, "schedule", 0, nil)
 	}
-	status, text := h.raw(http.MethodGet, "/metrics", "")
+	status, text := h.rawRequest(http.MethodGet, "/metrics", "")
 	if status != http.StatusOK {
 		t.Fatalf("status %d, %s", status, text)
 	}
@@ -127,7 +127,7 @@ func TestMetricsNames(t *testing.T) {
 	for _, p := range ps {
 		names[p.Name] = true
 	}
-	status, text := h.raw(http.MethodGet, "/metrics", "")
+	status, text := h.rawRequest(http.MethodGet, "/metrics", "")
 	if got := strings.Count(text, "\nguestprobe_probe_hits_total{"); status != http.StatusOK || got != len(names) || len(names) < 5 || len(ps) <= len(names) {
 		t.Errorf("status %d, %d probes with %d names, %d in the metrics", status, len(ps), len(names), got)
 	}
@@ -153,7 +153,7 @@ func TestMetricsDurationsLost(t *testing.T) {
 	put(behind)
 	h.s.calls.taking.Unlock()
 	put(damaged)
-	_, text := h.raw(http.MethodGet, "/metrics", "")
+	_, text := h.rawRequest(http.MethodGet, "/metrics", "")
 	for _, want := range []string{
 		fmt.Sprintf(`guestprobe_probe_durations_lost_total{probe="kprobes/b"} %d`, behind+damaged), `guestprobe_probe_duration_seconds_count{probe="kprobes/b"} 0`,
 		fmt.Sprintf(`guestprobe_probe_events_total{probe="kprobes/b"} %d`, behind+damaged),

@@ -85,7 +85,7 @@ func startNATS(t *testing.T) *natsProcess {
 // traffic is what some clients of a server have sent and got.
 type traffic struct{ sent, got, sentBytes, gotBytes int64 }
 
-func (x traffic) since(y traffic) traffic {
+func (x traffic) sub(y traffic) traffic {
 	return traffic{x.sent - y.sent, x.got - y.got, x.sentBytes - y.sentBytes, x.gotBytes - y.gotBytes}
 }
 

@@ -35,7 +35,7 @@ func TestOpenAPIBounds(t *testing.T) {
 		},
 	}
 	seen := map[string]bool{} // in how many places the same schema stands does not matter
-	each("", readYAML(t, openapi), func(name string, m yamlMap) {
+	forEachMap("", readYAML(t, openapi), func(name string, m yamlMap) {
 		if in, ok := m["name"].(string); ok && m["in"] != nil {
 			name, m = in, m["schema"].(yamlMap)
 		}
@@ -60,11 +60,11 @@ func TestOpenAPIBounds(t *testing.T) {
 			}
 			for _, v := range []int{n, over} {
 				r := ask(v)
-				status, body := h.raw(r.method, r.path, r.body)
+				status, body := h.rawRequest(r.method, r.path, r.body)
 				if bad := status == http.StatusBadRequest; bad != (v == over) {
 					t.Errorf("%s, %d: status %d, %s", what, v, status, body)
 				}
-				if status, body := h.raw("DELETE", "/v1/probes", ""); status != http.StatusOK {
+				if status, body := h.rawRequest("DELETE", "/v1/probes", ""); status != http.StatusOK {
 					t.Fatalf("detach all: status %d, %s", status, body)
 				}
 			}

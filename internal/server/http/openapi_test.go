@@ -31,17 +31,17 @@ func readYAML(t *testing.T, path string) yamlMap {
 	return doc
 }
 
-// each calls f with each map of the document, and the key that it has there.
-func each(key string, v any, f func(key string, m yamlMap)) {
+// forEachMap calls f with each map of the document, and the key that it has there.
+func forEachMap(key string, v any, f func(key string, m yamlMap)) {
 	switch v := v.(type) {
 	case yamlMap:
 		f(key, v)
 		for k, x := range v {
-			each(k, x, f)
+			forEachMap(k, x, f)
 		}
 	case []any:
 		for _, x := range v {
-			each(key, x, f)
+			forEachMap(key, x, f)
 		}
 	}
 }

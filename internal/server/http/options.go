@@ -16,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/program"
@@ -27,18 +28,19 @@ type options struct {
 	guest  string // ELF file, or "" for the built-in guest
 	kernel string // of a Linux guest, instead of guest
 	initrd string
-	// initrdSHA256 is what initrd must have, where a snapshot has named it, and what it has once it was read.
+	// initrdSHA256 is the checksum that initrd must have if a snapshot has named
+	// it. Once initrd is read, it is the actual checksum.
 	initrdSHA256 string
 	symbols      string // file of the kernel's names
 	disks        []device.Disk
 	net          string
 	debug        string   // ELF file with debug information
-	beside       []string // files with parts of it
-	besideErr    error    // why these of the guest's own are not known
+	beside       []string // files with parts of the debug information
+	besideErr    error    // why the image's own files are not known
 	slowly       bool
 	vcpus        int
 	memory       uint64
-	maps         uint64 // bytes of the host that maps may take
+	maps         uint64 // the host's memory for maps, in bytes
 	cmdline      string
 	paused       bool
 	restore      string // file of a snapshot
@@ -63,13 +65,15 @@ type options struct {
 	bodyTime  time.Duration
 	stallTime time.Duration
 
+	cache       string            // folder, "" for the default, or noCache
+	scans       *saved.Cache      // of cache; nil: none
 	state       string            // folder, or ""
 	config      string            // file of flags, or ""
-	configured  map[string]string // where in it each flag is
+	configured  map[string]string // the line of each flag in the file
 	checkConfig bool
 	set         *pflag.FlagSet // of all flags
 
-	fleet     fleet.Address // without a URL: we are in none
+	fleet     fleet.Address // without a URL: no fleet
 	fleetName string
 	fleetMaps time.Duration
 	labels    fleet.Labels
@@ -77,7 +81,7 @@ type options struct {
 	user        userValue
 	noJail      bool
 	requireJail bool
-	memoryLimit uint64 // bytes; 0: none
+	memoryLimit uint64 // bytes; 0: no limit
 
 	logLevel  slog.Level
 	logFormat string
@@ -99,7 +103,7 @@ func defaultOptions() options {
 	}
 }
 
-// imageName is what listings call the guest's image.
+// imageName returns the name of the guest's image in listings.
 func (o *options) imageName() string {
 	switch {
 	case o.kernel != "":
@@ -135,6 +139,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.bodyTime, "body-timeout", o.bodyTime, "how long a request's body may take to come")
 	f.DurationVar(&o.stallTime, "stall-timeout", o.stallTime, "end a stream or an answer that its client has not read from for so long")
 	f.StringVar(&o.state, "state", o.state, "keep in this `folder` what clients attach, and attach it again at the next start with it")
+	f.StringVar(&o.cache, "cache", o.cache, "keep in this `folder` what the first probe on a kernel finds out about its text, for later guests; \"none\" keeps nothing (default $XDG_CACHE_HOME/guestprobe or ~/.cache/guestprobe, and none with --user)")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	o.fleetFlags(f)
 	f.Var(&o.user, "user", "once what root alone may open is open, become this `USER[:GROUP]`, by names or numbers")
@@ -148,7 +153,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	command.MarkSeveral(f, "allow-uid")
 }
 
-// check refuses what no flag's own parser could, and fills in what depends on others.
+// check rejects values that no flag's own parser could reject, and fills in
+// options that depend on others.
 func (o *options) check() error {
 	switch {
 	case o.memory != 0:
@@ -336,3 +342,16 @@ func (v *groupValue) Set(s string) error {
 
 // Type names the flag's value in help texts.
 func (v *groupValue) Type() string { return "group" }
+
+// limits are the limits that a reload may change.
+type limits struct {
+	conns    int           // connections
+	bodies   int64         // bytes of all bodies together
+	bodyTime time.Duration // for a body to come
+	stall    time.Duration // for a client to read some of an answer
+}
+
+// limits returns the limits in the options.
+func (o *options) limits() *limits {
+	return &limits{conns: o.maxConns, bodies: int64(o.maxBodies), bodyTime: o.bodyTime, stall: o.stallTime}
+}

@@ -76,7 +76,7 @@ func TestCommandLine(t *testing.T) {
 			"--log-level", "debug", "--log-format", "json"}, 0, `"msg":"ready"`},
 		{"help", []string{"--help"}, 0, ""},
 		{"version", []string{"--version"}, 0, ""},
-		{"argument", []string{"x"}, 2, `unexpected argument "x"`},
+		{"argument", []string{"x"}, 2, `unexpected argument "x": --guest FILE boots an ELF file, --kernel FILE a Linux kernel`},
 		{"unknown flag", []string{"--nope"}, 2, "unknown flag: --nope"},
 		{"disk without kernel", []string{"--disk", "/x"}, 2, "--disk: goes with --kernel"},
 		{"disk without file", []string{"--disk", ",ro"}, 2, `--disk ",ro": no file`},
@@ -102,7 +102,7 @@ func TestCommandLine(t *testing.T) {
 		{"no kvm", []string{"--socket", sock, "--kvm", "/missing"}, 1, "open /missing: no kvm"},
 		{"kvm forbidden", []string{"--socket", sock, "--kvm", "/forbidden"}, 5, "open /forbidden: permission denied"},
 		{"bad probe", []string{"--socket", sock, "--probe", "p:a schedule", "--probe", "p:b schedule %zz"}, 2,
-			"--probe \"p:b schedule %zz\": Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]\n  Command: p:b schedule %zz\n                        ^\n"},
+			"--probe \"p:b schedule %zz\": Invalid register name (registers are those of struct pt_regs, as %di or %rdi): EINVAL [bad_definition, BAD_REG_NAME]\n  Command: p:b schedule %zz\n                        ^\n"},
 		{"probe in instruction", []string{"--socket", sock, "--probe", "p:a schedule+2"}, 2, "[not_boundary, BAD_INSN_BNDRY]\n  Command: p:a schedule+2\n               ^\n"},
 		{"log disk full", []string{"--socket", sock, full}, 0, "guestprobed: log file /dev/full: write /dev/full: no space left on device; the daemon goes on"},
 	} {

@@ -10,14 +10,16 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// maxPassedOn bounds how far back what a function has passed on is looked for, that it was passed itself.
+// maxPassedOn bounds how many calls are searched for the origin of an argument
+// that functions pass on.
 const maxPassedOn = 16
 
-// maxCalls bounds the calls of one stack that are looked at: each has the debug information of two functions read.
+// maxCalls bounds the analyzed calls of one stack: for each, the debug
+// information of two functions is read.
 const maxCalls = 64
 
-// entered finds what the functions of a stack were entered with, by what their callers know of their calls
-// (DWARF 5, 2.5.1.7 and 3.4).
+// entered finds the values with which the functions of a stack were entered,
+// from their callers' information about the calls (DWARF 5, 2.5.1.7 and 3.4).
 type entered struct {
 	b     *backtrace
 	l     *machine.Look
@@ -27,13 +29,14 @@ type entered struct {
 	calls map[int]*call // of the frames' functions
 }
 
-// call is a call by what its caller knows of it.
+// call is the caller's information about a call.
 type call struct {
 	debuginfo.Call
 	err error
 }
 
-// resolve puts into a variable of frame i what its function was entered with, where its place asks for that.
+// resolve replaces entry values in the location of a variable of frame i by
+// their values.
 func (e *entered) resolve(i int, v *debuginfo.Variable) {
 	if v.Where.Base != debuginfo.BaseEntry || !errors.Is(v.Why, debuginfo.ErrEntryValue) {
 		return
@@ -43,10 +46,11 @@ func (e *entered) resolve(i int, v *debuginfo.Variable) {
 		v.Why = fmt.Errorf("%w: %w", v.Why, err)
 		return
 	}
-	v.Where, v.Why = v.Where.With(x), nil
+	v.Where, v.Why = v.Where.WithEntryValue(x), nil
 }
 
-// value returns what a register held where the function of frame i was entered; left are the frames that may be asked.
+// value returns the value of a register when the function of frame i was
+// entered. left is how many more frames may be searched.
 func (e *entered) value(i, reg, left int) (uint64, error) {
 	if left == 0 {
 		return 0, fmt.Errorf("passed on by more than %d callers", maxPassedOn)
@@ -60,11 +64,11 @@ func (e *entered) value(i, reg, left int) (uint64, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	where, err := c.Passed(reg)
+	where, err := c.PassedValue(reg)
 	if err != nil {
 		return 0, err
 	}
-	return e.at(i+1, where, left)
+	return e.evaluate(i+1, where, left)
 }
 
 // call returns the call of the function of frame i.
@@ -79,10 +83,10 @@ func (e *entered) call(i, left int) (c debuginfo.Call, err error) {
 		return c, fmt.Errorf("more than %d calls are not looked at", maxCalls)
 	}
 	by := e.names.by
-	if c, err = e.names.info.Call(frames[i+1].PC-by, uint64(frames[i].At())-by); err != nil || c.Target == nil {
+	if c, err = e.names.info.Call(frames[i+1].PC-by, uint64(frames[i].RuleAddr())-by); err != nil || c.Target == nil {
 		return c, err
 	}
-	if t, err := e.at(i+1, *c.Target, left); err != nil {
+	if t, err := e.evaluate(i+1, *c.Target, left); err != nil {
 		return c, fmt.Errorf("where the caller has called: %w", err)
 	} else if t != c.Function+by {
 		return c, errors.New("the caller has called another function, which has gone on here")
@@ -90,16 +94,16 @@ func (e *entered) call(i, left int) (c debuginfo.Call, err error) {
 	return c, nil
 }
 
-// at evaluates a place by the registers of frame i.
-func (e *entered) at(i int, where debuginfo.Location, left int) (uint64, error) {
+// evaluate evaluates a place by the registers of frame i.
+func (e *entered) evaluate(i int, where debuginfo.Location, left int) (uint64, error) {
 	if where.Base == debuginfo.BaseEntry {
 		x, err := e.value(i, where.Reg, left-1)
 		if err != nil {
 			return 0, err
 		}
-		where = where.With(x)
+		where = where.WithEntryValue(x)
 	}
-	fetch, err := source.Fetch(e.names.img, e.b.frames[i].At(), e.names.by, debuginfo.Variable{Where: where})
+	fetch, err := source.Fetch(e.names.img, e.b.frames[i].RuleAddr(), e.names.by, debuginfo.Variable{Where: where})
 	if err != nil {
 		return 0, err
 	}

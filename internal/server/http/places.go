@@ -12,25 +12,25 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// getPlaces lists where a script may have probes. A kernel has tens of thousands of
-// functions: the answer is written as they are found.
+// getPlaces lists the places where a script may have probes. A kernel has tens
+// of thousands of functions, so the answer is written as they are found.
 func (in *inspector) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
 	listed, err := script.List(q.text("match"), in.probes.ScriptTarget())
 	if err != nil {
 		return scriptError(err)
 	}
 	for _, l := range listed {
-		if l.Data { // of which a client may say more than the symbol
+		if l.Data { // a client may give more than the symbol
 			l.Pattern, _, _ = strings.Cut(l.Pattern, ":")
 		}
 		if l.Pattern == "" {
-			continue // all is said
+			continue // already complete
 		}
 		if err := guest.CheckGlob(l.Pattern); err != nil {
 			return badValue("match: %v", err)
 		}
 	}
-	known, err := in.askedTypes(q.flag("types"))
+	known, err := in.requestTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}
@@ -39,17 +39,26 @@ func (in *inspector) getPlaces(w http.ResponseWriter, _ *http.Request, q values)
 	b.WriteString(`{"places":`)
 	writeList(b, in.places(listed, known))
 	b.WriteString("}\n")
-	_ = b.Flush() // an error: nobody is left to tell
+	_ = b.Flush() // an error means that the client is gone
 	return nil
 }
 
-// places are those that patterns stand for.
+// places returns the places that match patterns.
 func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[api.Place] {
 	return func(yield func(api.Place) bool) {
 		img := in.guest.Image()
 		for _, l := range listed {
 			for _, place := range l.Places {
-				if !yield(api.Place{Probe: l.Provider + ":" + place}) {
+				p := api.Place{Probe: l.Provider + ":" + place}
+				switch l.Provider {
+				case "rawtracepoint":
+					p.Prototype = tracepointPrototype(known, place)
+				case "tracepoint":
+					p.Prototype = in.eventPrototype(known, place)
+				case "usdt":
+					p.Prototype = in.staticPrototype(known, place)
+				}
+				if !yield(p) {
 					return
 				}
 			}
@@ -68,7 +77,8 @@ func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[
 	}
 }
 
-// variablePlaces are those of watches on variables, each in its first bytes.
+// variablePlaces yields the places of watches on variables, each at the
+// variable's first bytes.
 func variablePlaces(img guest.View, l *script.Listed, yield func(api.Place) bool) bool {
 	symbol, _, _ := strings.Cut(l.Pattern, ":")
 	for _, sym := range img.Match(symbol) {

@@ -14,25 +14,25 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-func (s *server) getProbes(w http.ResponseWriter, _ *http.Request, q values) error {
-	as, err := s.probes.Choose(q.texts("probe")...)
+func (ph *probeHost) getProbes(w http.ResponseWriter, _ *http.Request, q values) error {
+	as, err := ph.probes.Choose(q.texts("probe")...)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"probes":`)
-	writeList(b, wireProbes(s.probes.Infos(as)))
-	if s.probes.Closed() {
-		panic(http.ErrAbortHandler) // nobody is to take what there is of the list for all of it
+	writeList(b, wireProbes(ph.probes.Infos(as)))
+	if ph.probes.Closed() {
+		panic(http.ErrAbortHandler) // the client must not take a part of the list for all of it
 	}
 	b.WriteString("}\n")
-	_ = b.Flush() // an error: nobody is left to tell
+	_ = b.Flush() // an error means that the client is gone
 	return nil
 }
 
-func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
-	if err := s.effort.room(); err != nil {
+func (ph *probeHost) createProbes(w http.ResponseWriter, r *http.Request) error {
+	if err := ph.effort.room(); err != nil {
 		return err
 	}
 	var req api.CreateProbes
@@ -51,17 +51,17 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	for i := range specs {
 		specs[i].Stay = true
 	}
-	a, err := s.probes.Attach(probeSpecs(specs), nil)
+	a, err := ph.probes.Attach(probeSpecs(specs), nil)
 	if err != nil {
 		return err
 	}
-	if err := s.keep(); err != nil {
-		_, gone := s.probes.DetachIf(func(p *session.Probe) bool { return slices.Contains(a.Probes, p) })
+	if err := ph.state.Keep(); err != nil {
+		_, gone := ph.probes.DetachIf(func(p *session.Probe) bool { return slices.Contains(a.Probes, p) })
 		return errors.Join(err, gone)
 	}
 	ps := func(yield func(api.Probe) bool) {
 		for part := range slices.Chunk(a.Probes, atOnce) {
-			for _, i := range s.probes.Describe(part) {
+			for _, i := range ph.probes.Describe(part) {
 				if !yield(wireProbe(&i)) {
 					return
 				}
@@ -69,8 +69,8 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	list := wireAttached(&a)
-	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	s.logDetached(list.Detached)
+	ph.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	ph.logDetached(list.Detached)
 	writeProbes(w, http.StatusCreated, ps, list)
 	giveBack(len(a.Probes))
 	return nil
@@ -88,9 +88,9 @@ func setOf(as []*session.Probe) map[*session.Probe]bool {
 	return only
 }
 
-// attachedOf returns the probes of only that are attached, or all for nil, by number.
-func (s *server) attachedOf(only map[*session.Probe]bool) []*session.Probe {
-	all := s.probes.Probes()
+// selectAttached returns the probes of only that are attached, or all for nil, by number.
+func (ph *probeHost) selectAttached(only map[*session.Probe]bool) []*session.Probe {
+	all := ph.probes.Probes()
 	if only == nil {
 		return all
 	}
@@ -103,54 +103,54 @@ func (s *server) attachedOf(only map[*session.Probe]bool) []*session.Probe {
 	return as
 }
 
-// allDetached reports whether all of the probes were detached. When the daemon stops
-// it says no: their streams have another end then.
-func (s *server) allDetached(only iter.Seq[*session.Probe]) bool {
+// allDetached reports whether all of the probes were detached. It returns false
+// when the daemon stops: their streams have another end then.
+func (ph *probeHost) allDetached(only iter.Seq[*session.Probe]) bool {
 	for a := range only {
-		if s.probes.Has(a) {
+		if ph.probes.Has(a) {
 			return false
 		}
 	}
-	return !s.probes.Closed()
+	return !ph.probes.Closed()
 }
 
-// giveBack gives the host the memory that so many probes took while they came or went, where
-// that was much: it is not needed again soon.
+// giveBack returns memory to the host after many probes were attached or
+// detached: it is not needed again soon.
 func giveBack(probes int) {
 	if probes > 4*atOnce {
 		debug.FreeOSMemory()
 	}
 }
 
-// logAttached logs each probe, with who asked for it.
-func (s *server) logAttached(ps iter.Seq[api.Probe], who ...any) {
+// logAttached logs each probe, with the client that has attached it.
+func (ph *probeHost) logAttached(ps iter.Seq[api.Probe], who ...any) {
 	for p := range ps {
-		s.log.Info("attached", append([]any{"probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan}, who...)...)
+		ph.log.Info("attached", append([]any{"probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan}, who...)...)
 	}
 }
 
 // logDetached logs each probe.
-func (s *server) logDetached(ps []api.Probe) {
+func (ph *probeHost) logDetached(ps []api.Probe) {
 	for _, p := range ps {
-		s.log.Info("detached", "probe", p.Name, "hits", p.Stats.Hits)
+		ph.log.Info("detached", "probe", p.Name, "hits", p.Stats.Hits)
 	}
 }
 
-func (s *server) deleteProbes(w http.ResponseWriter, _ *http.Request, q values) error {
+func (ph *probeHost) deleteProbes(w http.ResponseWriter, _ *http.Request, q values) error {
 	names := q.texts("probe")
-	gone, err := s.probes.Detach(names...)
+	gone, err := ph.probes.Detach(names...)
 	if errors.Is(err, session.ErrProbeNotFound) {
-		return s.forgotten(err, false, names...)
+		return forgetPending(ph.state, err, false, names...)
 	}
 	if err != nil {
 		return err
 	}
 	ps := wireInfos(gone)
 	if len(names) == 0 {
-		s.state.forgetAll()
+		ph.state.ForgetAll()
 	}
-	s.logDetached(ps)
-	if err := s.kept("detached"); err != nil {
+	ph.logDetached(ps)
+	if err := keepDone(ph.state, "detached"); err != nil {
 		return err
 	}
 	writeProbes(w, http.StatusOK, slices.Values(ps), api.ProbeList{})
@@ -158,14 +158,14 @@ func (s *server) deleteProbes(w http.ResponseWriter, _ *http.Request, q values) 
 	return nil
 }
 
-func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
+func (ph *probeHost) patchProbes(w http.ResponseWriter, r *http.Request) error {
 	var req api.PatchProbes
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	ps, err := s.patch(req.Names, req.PatchProbe)
+	ps, err := ph.patch(req.Names, req.PatchProbe)
 	if err == nil {
-		err = s.kept("changed")
+		err = keepDone(ph.state, "changed")
 	}
 	if err != nil {
 		return err
@@ -174,8 +174,8 @@ func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) getProbe(w http.ResponseWriter, r *http.Request) error {
-	i, err := s.probes.Get(r.PathValue("probe"))
+func (ph *probeHost) getProbe(w http.ResponseWriter, r *http.Request) error {
+	i, err := ph.probes.Get(r.PathValue("probe"))
 	if err != nil {
 		return err
 	}
@@ -183,20 +183,20 @@ func (s *server) getProbe(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) patchProbe(w http.ResponseWriter, r *http.Request) error {
+func (ph *probeHost) patchProbe(w http.ResponseWriter, r *http.Request) error {
 	var req api.PatchProbe
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	return s.onOne(w, r, func(number []string) ([]api.Probe, error) { return s.patch(number, req) })
+	return ph.changeOne(w, r, func(number []string) ([]api.Probe, error) { return ph.patch(number, req) })
 }
 
-// patch changes probes. Another filter comes while the guest stands still, so nobody else
-// has it pause or go on meanwhile.
-func (s *server) patch(names []string, req api.PatchProbe) ([]api.Probe, error) {
+// patch changes probes. A filter is replaced while the guest is paused, so no
+// other client may pause or resume it during that time.
+func (ph *probeHost) patch(names []string, req api.PatchProbe) ([]api.Probe, error) {
 	if req.Filter != nil {
-		s.resetMu.Lock()
-		defer s.resetMu.Unlock()
+		ph.control.resetMu.Lock()
+		defer ph.control.resetMu.Unlock()
 	}
 	var ps []session.Info
 	var err error
@@ -204,29 +204,29 @@ func (s *server) patch(names []string, req api.PatchProbe) ([]api.Probe, error) 
 	case (req.Enabled == nil) == (req.Filter == nil):
 		return nil, badValue("either enabled is to be changed or filter")
 	case req.Filter != nil:
-		ps, err = s.probes.SetFilter(*req.Filter, names...)
+		ps, err = ph.probes.SetFilter(*req.Filter, names...)
 	default:
-		ps, err = s.probes.SetEnabled(*req.Enabled, names...)
+		ps, err = ph.probes.SetEnabled(*req.Enabled, names...)
 	}
 	return wireInfos(ps), err
 }
 
-func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
-	return s.onOne(w, r, func(number []string) ([]api.Probe, error) {
-		gone, err := s.probes.Detach(number...)
+func (ph *probeHost) deleteProbe(w http.ResponseWriter, r *http.Request) error {
+	return ph.changeOne(w, r, func(number []string) ([]api.Probe, error) {
+		gone, err := ph.probes.Detach(number...)
 		ps := wireInfos(gone)
-		s.logDetached(ps)
+		ph.logDetached(ps)
 		return ps, err
 	})
 }
 
-// onOne does one thing with the probe that the path names, which f is called with, and
-// answers with what it is then.
-func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []string) ([]api.Probe, error)) error {
+// changeOne calls f with the number of the probe that the path names, and
+// answers with the changed probe.
+func (ph *probeHost) changeOne(w http.ResponseWriter, r *http.Request, f func(number []string) ([]api.Probe, error)) error {
 	name := r.PathValue("probe")
-	a, err := s.probes.Find(name)
+	a, err := ph.probes.Find(name)
 	if errors.Is(err, session.ErrProbeNotFound) && r.Method == http.MethodDelete {
-		return s.forgotten(err, false, name)
+		return forgetPending(ph.state, err, false, name)
 	}
 	if err != nil {
 		return err
@@ -234,32 +234,19 @@ func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []s
 	ps, err := f([]string{strconv.FormatUint(a.ID(), 10)})
 	switch {
 	case errors.Is(err, session.ErrProbeNotFound), err == nil && len(ps) == 0:
-		return s.probes.NotFound(name) // it went just now
+		return ph.probes.NotFoundError(name) // it was detached in the meantime
 	case err != nil:
 		return err
 	}
-	if err := s.kept("done"); err != nil {
+	if err := keepDone(ph.state, "done"); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, ps[0])
 	return nil
 }
 
-// forgotten takes away what waits to be attached again and has one of these names; the error, that there is no such probe or
-// script, says so then.
-func (s *server) forgotten(err error, script bool, names ...string) error {
-	if !s.state.forget(script, names...) {
-		return err
-	}
-	s.changed()
-	e := *toAPI(err)
-	e.Message += ": it waited to be attached again (--state), and is forgotten now"
-	e.Detail = ""
-	return &e
-}
-
-// writeProbes answers with a list of probes, of which there may be tens of thousands, and
-// with what else l has.
+// writeProbes answers with a list of probes, which may have tens of thousands,
+// and with the other fields of l.
 func writeProbes(w http.ResponseWriter, status int, ps iter.Seq[api.Probe], l api.ProbeList) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -275,7 +262,7 @@ func writeProbes(w http.ResponseWriter, status int, ps iter.Seq[api.Probe], l ap
 		writeList(b, slices.Values(l.Skipped))
 	}
 	b.WriteString("}\n")
-	_ = b.Flush() // an error: nobody is left to tell
+	_ = b.Flush() // an error means that the client is gone
 }
 
 // writeList writes a list as JSON, a part at a time.

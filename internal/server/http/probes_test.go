@@ -13,7 +13,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-func TestProbeLife(t *testing.T) {
+// TestProbeRoutes is about the routes of probes: fields of answers, names in paths, the list in the kernel's format, and codes. TestProbeLife of
+// probe/session has the life of probes.
+func TestProbeRoutes(t *testing.T) {
 	h := serveFake(t, nil)
 	ps := h.attach("p:first do_fork flags=%di", "p user_hot")
 	if len(ps) != 2 {
@@ -31,7 +33,7 @@ func TestProbeLife(t *testing.T) {
 	if ps[1].Name != "kprobes/p_user_hot_0" || !ps[1].User || ps[1].ID != 2 {
 		t.Errorf("second: %+v", ps[1])
 	}
-	h.identical(false)
+	h.checkIdentical(false)
 
 	for i := range 5 {
 		if !h.g.hit(t, i%2, "do_fork", p.Offset, nil) {
@@ -78,13 +80,14 @@ func TestProbeLife(t *testing.T) {
 	if err != nil || len(rest) != 1 || rest[0].ID != 2 {
 		t.Errorf("detached all: %+v, %v", rest, err)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 	if again := h.attach("p:first do_fork"); again[0].ID != 3 {
 		t.Errorf("a number was used again: %d", again[0].ID)
 	}
 }
 
-func TestBatchIsAllOrNothing(t *testing.T) {
+// TestBatchAnswer is about the refusal of a list of definitions: its code, and the index of the definition.
+func TestBatchAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	_, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:a do_fork"}, api.ProbeSpec{Def: "p:b vfs_read"}, api.ProbeSpec{Def: "p:c blacklisted_fn"})
 	var e *api.Error
@@ -94,14 +97,15 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	if ps, err := h.c.Probes(h.ctx); err != nil || len(ps) != 0 {
 		t.Errorf("probes %v, %v", ps, err)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 	// The names and numbers of a refused batch are free.
 	if ps := h.attach("p:a do_fork"); ps[0].ID != 1 {
 		t.Errorf("number %d", ps[0].ID)
 	}
 }
 
-func TestGroups(t *testing.T) {
+// TestAmbiguousAnswer is about paths: an ambiguous name has a code and a detail, and a group may be part of a path.
+func TestAmbiguousAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	h.attach("p:one/same do_fork", "p:two/same vfs_read")
 	_, err := h.c.Probe(h.ctx, "same")
@@ -114,13 +118,14 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-func TestKnob(t *testing.T) {
+// TestArmedRoute is about the route that arms and disarms all probes, and what other routes say then.
+func TestArmedRoute(t *testing.T) {
 	h := serveFake(t, nil)
 	h.attach("p:a do_fork", "p:b vfs_read")
 	if err := h.c.SetArmed(h.ctx, false); err != nil {
 		t.Fatal(err)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 	if on, err := h.c.Armed(h.ctx); err != nil || on {
 		t.Errorf("armed %v, %v", on, err)
 	}
@@ -128,7 +133,7 @@ func TestKnob(t *testing.T) {
 		t.Errorf("guest %+v, %v", g, err)
 	}
 	h.attach("p:c schedule") // while disarmed
-	h.identical(true)
+	h.checkIdentical(true)
 	if err := h.c.SetArmed(h.ctx, true); err != nil {
 		t.Fatal(err)
 	}
@@ -189,14 +194,15 @@ func TestSymbolsAndBlacklist(t *testing.T) {
 	}
 }
 
-func TestResetKeepsProbes(t *testing.T) {
+// TestResetAnswer is about the answer to a reset: the state of the guest, its boots and its probes.
+func TestResetAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	ps := h.attach("p:a do_fork")
 	g, err := h.c.Reset(h.ctx, api.ResetGuest{Paused: true})
 	if err != nil || g.State != "created" || g.Boots != 2 || g.Probes != 1 {
 		t.Fatalf("reset: %+v, %v", g, err)
 	}
-	h.identical(false)
+	h.checkIdentical(false)
 	if !h.g.hit(t, 0, "do_fork", ps[0].Offset, nil) {
 		t.Error("not hit after the reset")
 	}

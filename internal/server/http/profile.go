@@ -23,40 +23,43 @@ import (
 
 // Limits of profiles.
 const (
-	// stackRoom is how many addresses the stacks of one profile may have in all: 32 MiB. What has
-	// no room counts as lost.
+	// stackRoom is how many addresses the stacks of one profile may have in total:
+	// 32 MiB. Stacks beyond that count as lost.
 	stackRoom = 4 << 20
-	// graphRoom is that of a profile whose graph is made here: a node is much larger than an address.
+	// graphRoom is stackRoom for a profile whose graph is made here: a node is
+	// much larger than an address.
 	graphRoom = 256 << 10
-	// profileHeart is how often a profile reports its progress, more often at first, and looks up the names of new
-	// stacks: before a reset replaces the guest that they are of.
+	// profileHeart is how often a profile reports its progress and looks up the
+	// names of new stacks, before a reset replaces their guest. At first it does
+	// so more often.
 	profileHeart = time.Second
-	// nameTime bounds the wait of a reset for the names of stacks.
+	// nameTime bounds how long a reset waits for the names of stacks.
 	nameTime = 2 * time.Second
 )
 
 // profile gathers stacks and how often each was seen: of samples, or of hits of probes.
 type profile struct {
-	s       *server
+	host    *eventHost
 	hz      int
 	sampler *sampler          // nil: of hits
 	cpus    []stackCounts     // by vCPU
-	of      map[string]string // names of the probes asked for, by those of their twins
+	of      map[string]string // names of the requested probes, by the names of their twins
 	room    atomic.Int64
-	graph   *flame.Fold // what is sent is made of the stacks; nil: these
+	graph   *flame.Fold // the graph that is sent instead of the stacks, or nil
 
-	names chan chan struct{} // asks for the names of all that has come; what it gets is closed then
-	over  chan struct{}      // closed when nothing is taken any more
+	names chan chan struct{} // requests the names of all stacks so far; the sent channel is closed when that is done
+	over  chan struct{}      // closed when the profile has ended
 	ended sync.Once
 }
 
-// profiles are those that are being taken.
+// profiles are the running profiles.
 type profiles struct {
 	mu   sync.Mutex
 	open map[*profile]bool
 }
 
-// stackCounts are the stacks of one vCPU. mu guards all but what namer sets in stacks.
+// stackCounts are the stacks of one vCPU. mu guards everything except the fields
+// of stacks that the naming sets.
 type stackCounts struct {
 	mu    sync.Mutex
 	seen  map[string]*stackCount
@@ -64,7 +67,7 @@ type stackCounts struct {
 	total uint64        // counted
 	lost  uint64        // of these: without room
 
-	// Of the one who counts.
+	// Of the counting thread.
 	key bytes.Buffer
 	pcs [maxBacktrace]guest.GVA
 }
@@ -73,15 +76,15 @@ type stackCounts struct {
 type stackCount struct {
 	task     *api.Task
 	probe    string
-	pcs      []guest.GVA // innermost first, where it stands; the others are such that calls return to
-	cut      bool        // there may be callers of the last
+	pcs      []guest.GVA // innermost first: where it was, then the return addresses
+	cut      bool        // the last one may have callers
 	boot     int64       // when the guest's boot began
 	frames   []api.Frame // once it is named
 	count    uint64
 	duration int64 // nanoseconds, of a return probe's hits
 }
 
-func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
+func (eh *eventHost) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	var req api.StreamProfile
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
@@ -99,15 +102,15 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	}
 	of := map[string]string{}
 	if len(req.Names) > 0 {
-		as, err := s.probes.Choose(req.Names...)
+		as, err := eh.probes.Choose(req.Names...)
 		if err != nil {
 			return err
 		}
 		for _, a := range as {
-			req.Probes = append(req.Probes, twin(a, s.probes.SpecOf(a), of))
+			req.Probes = append(req.Probes, twinSpec(a, eh.probes.SpecOf(a), of))
 		}
 	}
-	p := &profile{s: s, hz: req.Hz, of: of, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
+	p := &profile{host: eh, hz: req.Hz, of: of, cpus: make([]stackCounts, len(eh.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
 	p.room.Store(stackRoom)
 	if req.Graph {
 		p.graph = &flame.Fold{}
@@ -115,22 +118,23 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	}
 	if p.hz > 0 {
 		var err error
-		if p.sampler, err = s.newSampler(); err != nil {
+		if p.sampler, err = newSampler(eh.guest, eh.log); err != nil {
 			return err
 		}
 	}
-	return s.serveEvents(w, r, api.StreamEvents{Probes: req.Probes}, p)
+	return eh.serveEvents(w, r, api.StreamEvents{Probes: req.Probes}, p)
 }
 
-// maxTwin bounds the name of a twin; one that is longer is a number.
+// maxTwin bounds the name of a twin; a longer name is replaced by a number.
 const maxTwin = 60
 
-// twin asks for a probe at the place of a, whose hits have stacks, and notes in of whose it is.
-func twin(a *session.Probe, spec session.Spec, of map[string]string) api.ProbeSpec {
+// twinSpec returns the spec of a probe at the place of a whose hits have stacks,
+// and records in of that it is a's twin.
+func twinSpec(a *session.Probe, spec session.Spec, of map[string]string) api.ProbeSpec {
 	def := *a.Def()
 	def.Group, def.Event = "profile", a.Def().Group+"_"+a.Def().Event
 	if name, taken := of[def.Name()]; len(def.Event) > maxTwin || taken && name != a.Name() {
-		def.Event = fmt.Sprintf("p%d", len(of)) // those of two names have a _ between them
+		def.Event = fmt.Sprintf("p%d", len(of)) // a _ joins group and event, so two probes can get the same name
 	}
 	of[def.Name()] = a.Name()
 	if spec.Filter == "" {
@@ -139,13 +143,13 @@ func twin(a *session.Probe, spec session.Spec, of map[string]string) api.ProbeSp
 	return api.ProbeSpec{Def: def.String(), Stack: true, Space: api.Hex(spec.Space), Filter: spec.Filter, Emulate: spec.Emulate}
 }
 
-// probe is the name of the probe whose hits are counted at the one with this name.
+// probe returns the name of the probe whose hits the twin with this name counts.
 func (p *profile) probe(name string) string { return cmp.Or(p.of[name], name) }
 
 // begin begins to sample.
 func (p *profile) begin() {
-	_, _ = p.s.guest.Source() // takes a second, which the first samples should not
-	all := &p.s.profiles
+	_, _ = p.host.guest.Source() // takes a second, which must not fall into the first samples
+	all := &p.host.profiles
 	all.mu.Lock()
 	if all.open == nil {
 		all.open = map[*profile]bool{}
@@ -153,41 +157,43 @@ func (p *profile) begin() {
 	all.open[p] = true
 	all.mu.Unlock()
 	if p.sampler != nil {
-		p.sampler.every(time.Second/time.Duration(p.hz), p.sample)
+		p.sampler.callEvery(time.Second/time.Duration(p.hz), p.sample)
 	}
 }
 
-// end has no sample taken any more. It may be repeated.
+// end stops the sampling. It may be repeated.
 func (p *profile) end() {
 	if p.sampler != nil {
 		p.sampler.end()
 	}
 	p.ended.Do(func() {
-		p.s.profiles.mu.Lock()
-		delete(p.s.profiles.open, p)
-		p.s.profiles.mu.Unlock()
+		p.host.profiles.mu.Lock()
+		delete(p.host.profiles.open, p)
+		p.host.profiles.mu.Unlock()
 		close(p.over)
 	})
 }
 
-// toName has what asks for names. p may be nil: nobody asks then.
-func (p *profile) toName() <-chan chan struct{} {
+// nameRequests returns the channel of requests for names. p may be nil; the
+// channel is nil then and never yields.
+func (p *profile) nameRequests() <-chan chan struct{} {
 	if p == nil {
 		return nil
 	}
 	return p.names
 }
 
-// nameAll has the stacks of all profiles named that have come until now: the guest, which stands still, is to become
-// another one, with other names. A client that does not read keeps it waiting for nameTime at most.
-func (s *server) nameAll() {
-	s.profiles.mu.Lock()
-	ps := slices.Collect(maps.Keys(s.profiles.open))
-	s.profiles.mu.Unlock()
+// nameAll looks up the names of all stacks that the profiles have gathered so
+// far. The guest is paused and about to become another one, with other names. A
+// client that does not read delays it by at most nameTime.
+func (eh *eventHost) nameAll() {
+	eh.profiles.mu.Lock()
+	ps := slices.Collect(maps.Keys(eh.profiles.open))
+	eh.profiles.mu.Unlock()
 	if len(ps) == 0 {
 		return
 	}
-	s.probes.Sync()
+	eh.probes.Sync()
 	late := time.NewTimer(nameTime)
 	defer late.Stop()
 	for _, p := range ps {
@@ -200,13 +206,13 @@ func (s *server) nameAll() {
 			}
 		case <-p.over:
 		case <-late.C:
-			s.log.Warn("stacks of a profile have no names: the guest has become another one before")
+			eh.log.Warn("stacks of a profile have no names: the guest has become another one before")
 			return
 		}
 	}
 }
 
-// sample counts what a vCPU does. It runs on that vCPU's thread.
+// sample counts the stack of a vCPU. It runs on that vCPU's thread.
 func (p *profile) sample(c *probe.Context) {
 	t := &p.cpus[c.CPU]
 	t.mu.Lock()
@@ -222,7 +228,7 @@ func (p *profile) sample(c *probe.Context) {
 	if x.count++; x.count == 1 {
 		x.cut = n == len(t.pcs)
 		for i, pc := range x.pcs {
-			x.pcs[i] = c.FileCode(pc) // while the task is there whose memory it is in
+			x.pcs[i] = c.FileCode(pc) // while the task whose memory it is in still runs
 		}
 	}
 }
@@ -236,7 +242,7 @@ func (p *profile) hit(a *session.Probe, ev event.Event, rec *event.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pcs := rec.Stack
-	if rec.Moment == event.AtReturn { // its time is the function's, and the stack begins where that returns to
+	if rec.Moment == event.AtReturn { // its time is the function's, and the stack begins at the return address
 		t.pcs[0] = rec.Addr
 		pcs = t.pcs[:1+copy(t.pcs[1:], pcs)]
 	}
@@ -249,10 +255,11 @@ func (p *profile) hit(a *session.Probe, ev event.Event, rec *event.Record) {
 	x.duration += rec.Duration
 }
 
-// count returns the count of a stack, nil where there is no room for it. Precondition: t.mu held.
+// count returns the count of a stack, or nil if there is no room for it.
+// Precondition: t.mu held.
 func (p *profile) count(t *stackCounts, pcs []guest.GVA, task bool, pid int32, comm []byte, name string) *stackCount {
 	t.total++
-	boot := p.s.boot.Load()
+	boot := p.host.control.boot.Load()
 	t.key.Reset()
 	b := t.key.AvailableBuffer()
 	b = binary.LittleEndian.AppendUint64(b, uint64(boot))
@@ -282,8 +289,9 @@ func (p *profile) count(t *stackCounts, pcs []guest.GVA, task bool, pid int32, c
 	return x
 }
 
-// name looks up the names of what has come since, and returns how many were counted and how many
-// are lost. It belongs to the goroutine of the request.
+// name looks up the names of the stacks that are new since the last call, and
+// returns the total number of stacks that were counted and lost. It belongs to
+// the goroutine of the request.
 func (p *profile) name() (counted, lost uint64) {
 	if p.sampler != nil {
 		lost = p.sampler.missed.Load() + p.sampler.late.Load()
@@ -301,7 +309,7 @@ func (p *profile) name() (counted, lost uint64) {
 	if len(fresh) == 0 {
 		return counted, lost
 	}
-	names, boot := newNamer(p.s.guest), p.s.boot.Load()
+	names, boot := newNamer(p.host.guest), p.host.control.boot.Load()
 	for _, x := range fresh {
 		if x.boot == boot {
 			x.frames = names.frames(x.pcs, true)
@@ -314,7 +322,7 @@ func (p *profile) name() (counted, lost uint64) {
 	return counted, lost
 }
 
-// putAll sends what a profile has gathered, which takes nothing more then.
+// putAll ends a profile, and sends its stacks or its graph.
 func (e *eventStream) putAll() error {
 	if e.profile == nil {
 		return nil
@@ -340,11 +348,11 @@ func (e *eventStream) putAll() error {
 			}
 		}
 	}
-	e.putLost(e.lostTotal())
+	e.putLost(e.countLost())
 	return e.putGraph()
 }
 
-// putGraph sends the flame graph of the stacks, where it is wanted.
+// putGraph sends the flame graph of the stacks, if it is requested.
 func (e *eventStream) putGraph() error {
 	if e.profile.graph == nil {
 		return nil
@@ -361,14 +369,15 @@ func (e *eventStream) putGraph() error {
 	return e.flush()
 }
 
-// progress takes over how many stacks there are, and how many were lost.
+// progress updates the stream's numbers of stacks and of lost stacks.
 func (e *eventStream) progress() {
 	if e.profile != nil {
 		e.delivered, e.gone = e.profile.name()
 	}
 }
 
-// finals are the final counts of the stream's own probes, under the names that its records have.
+// finals returns the final counts of the stream's own probes, under their names
+// in the stream's records.
 func (e *eventStream) finals() []api.Probe {
 	ps := wireInfos(e.own.Finals())
 	if e.profile != nil {

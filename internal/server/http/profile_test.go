@@ -99,7 +99,7 @@ func TestProfileOfHits(t *testing.T) {
 	if d := cmp.Diff([]string{"io/back", "io/mine", "io/never", "kprobes/own"}, names); d != "" {
 		t.Errorf("the end's probes (-want +got):\n%s", d)
 	}
-	h.gone(3) // those attached before are left
+	h.awaitGone(3) // those attached before are left
 }
 
 // TestProfileGraph: a profile's flame graph has what its stacks would have.
@@ -205,7 +205,7 @@ func TestProfileOfSamples(t *testing.T) {
 	if unnamed > total/2 { // those of the first boot since the last second
 		t.Errorf("%d of %d have no name", unnamed, total)
 	}
-	h.gone(0)
+	h.awaitGone(0)
 }
 
 // TestProfileEnds: what was gathered comes out also where the guest ends.
@@ -227,7 +227,7 @@ func TestProfileEnds(t *testing.T) {
 
 // TestProfileRoom: stacks that find no room are lost, and told.
 func TestProfileRoom(t *testing.T) {
-	p := &profile{s: serveFake(t, nil).s, cpus: make([]stackCounts, 1)}
+	p := &profile{host: serveFake(t, nil).s.eventHost, cpus: make([]stackCounts, 1)}
 	p.room.Store(40)
 	t0 := &p.cpus[0]
 	for i, pc := range []guest.GVA{1, 2, 3, 1} {
@@ -266,5 +266,5 @@ func TestProfileRefused(t *testing.T) {
 			t.Errorf("%+v: %v", c.req, err)
 		}
 	}
-	h.gone(0)
+	h.awaitGone(0)
 }

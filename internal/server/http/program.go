@@ -14,8 +14,8 @@ import (
 )
 
 // createPrograms attaches the programs of an object file.
-func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
-	if err := s.effort.room(); err != nil {
+func (ph *probeHost) createPrograms(w http.ResponseWriter, r *http.Request) error {
+	if err := ph.effort.room(); err != nil {
 		return err
 	}
 	var req api.AttachProgram
@@ -25,22 +25,22 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 	if len(req.Object) == 0 {
 		return badValue("object is missing: the bytes of an object file")
 	}
-	a, err := s.probes.AttachObject(objectSpec(&req))
+	a, err := ph.probes.AttachObject(objectSpec(&req))
 	if err != nil {
 		return err
 	}
-	ps := wireInfos(s.probes.Describe(a.Probes))
-	if err := s.keep(); err != nil {
-		_, gone := s.probes.DetachIf(func(p *session.Probe) bool { return slices.Contains(a.Probes, p) })
+	ps := wireInfos(ph.probes.Describe(a.Probes))
+	if err := ph.state.Keep(); err != nil {
+		_, gone := ph.probes.DetachIf(func(p *session.Probe) bool { return slices.Contains(a.Probes, p) })
 		return errors.Join(err, gone)
 	}
-	s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	ph.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 	writeProbes(w, http.StatusCreated, slices.Values(ps), api.ProbeList{})
 	return nil
 }
 
-// putProgram puts a record that a program has written into a ring: the number
-// of the ring among those of the object, and its bytes.
+// putProgram sends a record that a program has written into a ring: the number
+// of the ring among the object's rings, and the record's bytes.
 func (e *eventStream) putProgram(ev event.Event) {
 	r, ok := session.RingRecordOf(ev)
 	if !ok {
@@ -57,18 +57,19 @@ func (e *eventStream) putProgram(ev event.Event) {
 		text = fmt.Sprintf("%s: %s", name, value)
 	}
 	e.deliver(api.Hit{
-		TimeNS: e.s.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: session.ProbeOf(ev).Name(), ID: session.ProbeOf(ev).ID(), Stage: "program",
-		Addr: api.Hex(at), Symbol: e.s.symbolize(at), Map: name, Data: data, Value: value, Text: text,
+		TimeNS: e.host.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: session.ProbeOf(ev).Name(), ID: session.ProbeOf(ev).ID(), Stage: "program",
+		Addr: api.Hex(at), Symbol: e.host.symbolize(at), Map: name, Data: data, Value: value, Text: text,
 	})
 }
 
-// resetGuestAndPrograms has reset boot the guest anew, or make it what it was, with everything that programs have
-// in its memory.
+// resetGuestAndPrograms resets the guest by calling reset, which boots it again
+// or restores a snapshot, and lets the programs set up their memory in the guest
+// again.
 func (s *server) resetGuestAndPrograms(ctx context.Context, reset func(context.Context) error) error {
 	running := s.guest.State().Phase == machine.PhaseRunning
 	resume := func() {
 		if running {
-			_ = s.guest.Resume() // the error to tell is the one that there is
+			_ = s.guest.Resume() // the other error is reported
 		}
 	}
 	return s.probes.Reset(func() error {

@@ -21,9 +21,9 @@ func objectFile(t *testing.T, name string) []byte {
 	return b
 }
 
-// TestProgramLife attaches an object, and follows a record of its ring to a
-// stream, its maps, its counts, and its end.
-func TestProgramLife(t *testing.T) {
+// TestProgramAnswers is about the fields of programs, of records of their rings in a stream, and of maps. TestProgramLife of probe/session has
+// the life of an object.
+func TestProgramAnswers(t *testing.T) {
 	h := serveFake(t, nil)
 	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "record.o")})
 	if err != nil || len(ps) != 1 {
@@ -81,9 +81,8 @@ func TestProgramLife(t *testing.T) {
 	}
 }
 
-// TestProgramsShareMaps wants the maps of an object to live as long as one of
-// its probes.
-func TestProgramsShareMaps(t *testing.T) {
+// TestMapAnswers is about the route of maps: those of an object that several probes share, until the last one has gone.
+func TestMapAnswers(t *testing.T) {
 	h := serveFake(t, nil)
 	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o"), Disabled: true})
 	if err != nil || len(ps) != 2 || ps[0].Enabled || ps[1].Kind != "r" || ps[1].OnHost != "this guest has no memory that host and guest share" {
@@ -113,8 +112,8 @@ func TestProgramsShareMaps(t *testing.T) {
 	}
 }
 
-// TestProgramRefusals is a table of bodies that attach nothing.
-func TestProgramRefusals(t *testing.T) {
+// TestProgramBodies is a table of bodies that attach nothing, with statuses and codes.
+func TestProgramBodies(t *testing.T) {
 	h := serveFake(t, nil)
 	for body, want := range map[string]string{
 		`{}`:                    `400 {"error":{"code":"bad_value","errno":"EINVAL","message":"object is missing: the bytes of an object file"}}`,
@@ -123,7 +122,7 @@ func TestProgramRefusals(t *testing.T) {
 		`{"objekt":""}`:         `400 {"error":{"code":"unknown_field"`,
 		`{"object":"` + strings.Repeat("A", maxFileBody) + `"}`: `413 {"error":{"code":"body_too_large","errno":"EMSGSIZE","message":"the body is larger than 24117248 bytes","detail":"a file has at most 16 MiB"}}`,
 	} {
-		status, got := h.raw(http.MethodPost, "/v1/programs", body)
+		status, got := h.rawRequest(http.MethodPost, "/v1/programs", body)
 		if got := fmt.Sprint(status, " ", got); !strings.HasPrefix(got, want) {
 			t.Errorf("%.40s: %s, want %s", body, got, want)
 		}

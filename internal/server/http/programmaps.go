@@ -11,9 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-func (s *server) getMaps(w http.ResponseWriter, r *http.Request) error {
+func (ph *probeHost) getMaps(w http.ResponseWriter, r *http.Request) error {
 	out := api.MapList{Maps: []api.MapInfo{}}
-	for _, m := range s.probes.Maps() {
+	for _, m := range ph.probes.Maps() {
 		out.Maps = append(out.Maps, wireMap(&m))
 	}
 	writeJSON(w, http.StatusOK, out)
@@ -28,8 +28,8 @@ func wireMap(m *session.MapInfo) api.MapInfo {
 	}
 }
 
-func (s *server) getMap(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.dumpMap(r.PathValue("map"))
+func (ph *probeHost) getMap(w http.ResponseWriter, r *http.Request) error {
+	d, err := ph.dumpMap(r.PathValue("map"))
 	if err != nil {
 		return err
 	}
@@ -38,16 +38,16 @@ func (s *server) getMap(w http.ResponseWriter, r *http.Request) error {
 }
 
 // dumpMap copies the contents of a map.
-func (s *server) dumpMap(name string) (d api.MapDump, err error) {
-	err = s.probes.ReadMap(name, func(info session.MapInfo, m *bpf.Map) error {
-		d = s.dump(&info, m)
+func (ph *probeHost) dumpMap(name string) (d api.MapDump, err error) {
+	err = ph.probes.ReadMap(name, func(info session.MapInfo, m *bpf.Map) error {
+		d = ph.dump(&info, m)
 		return nil
 	})
 	return d, err
 }
 
-// dump copies the contents of a map, which stays meanwhile.
-func (s *server) dump(info *session.MapInfo, m *bpf.Map) api.MapDump {
+// dump copies the contents of a map, which is not freed during that time.
+func (ph *probeHost) dump(info *session.MapInfo, m *bpf.Map) api.MapDump {
 	d := api.MapDump{MapInfo: wireMap(info)}
 	spec := info.Spec
 	if spec.Kind == bpf.RingBuf {
@@ -56,8 +56,8 @@ func (s *server) dump(info *session.MapInfo, m *bpf.Map) api.MapDump {
 		return d
 	}
 	d.Values = []api.MapEntry{}
-	names := newNamer(s.guest)
-	m.Each(func(key []byte, vals [][]byte) bool {
+	names := newNamer(ph.guest)
+	m.Walk(func(key []byte, vals [][]byte) bool {
 		size := len(key) + len(vals)*len(vals[0])
 		if spec.Kind == bpf.StackTrace {
 			size *= 32 // with the names of addresses
@@ -92,7 +92,7 @@ func (s *server) dump(info *session.MapInfo, m *bpf.Map) api.MapDump {
 	return d
 }
 
-// addresses are those of a stack: 8 bytes each, zeros behind the last.
+// addresses decodes a stack: 8 bytes for each address, zeros after the last one.
 func addresses(stack []byte) (pcs []guest.GVA) {
 	for ; len(stack) >= 8; stack = stack[8:] {
 		pc := guest.GVA(binary.LittleEndian.Uint64(stack))
@@ -107,5 +107,5 @@ func addresses(stack []byte) (pcs []guest.GVA) {
 // maxDump bounds the bytes of keys and values in one dump.
 const maxDump = 16 << 20
 
-// dumpSize returns the bytes that a dump has with one more entry of n.
+// dumpSize returns the size of a dump with one more entry of n bytes.
 func dumpSize(d *api.MapDump, n int) int { return (len(d.Values) + 1) * n }

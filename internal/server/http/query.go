@@ -10,19 +10,22 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// values are the parameters of a query as an Operation has them: checked, and with the defaults of those that are not given.
+// values are the parameters of a query, checked against its Operation, with
+// defaults for missing ones.
 type values struct {
 	of    map[string]any
 	given map[string]bool
 }
 
-// What follows returns a parameter that the operation has. Another one is a bug, and a panic.
+// The following methods return a parameter of the operation. For another name
+// they panic, because that is a bug.
 func (v values) text(name string) string    { return v.of[name].(string) }
 func (v values) texts(name string) []string { return v.of[name].([]string) }
 func (v values) flag(name string) bool      { return v.of[name].(bool) }
 func (v values) number(name string) uint64  { return v.of[name].(uint64) }
 
-// query reads the parameters of a request. What the operation does not take is refused, as unknown fields of a body are.
+// query reads the parameters of a request. Unknown ones are rejected, like
+// unknown fields of a body.
 func (o *Operation) query(r *http.Request) (values, error) {
 	out := values{map[string]any{}, map[string]bool{}}
 	q := r.URL.Query()
@@ -48,7 +51,7 @@ func (o *Operation) query(r *http.Request) (values, error) {
 			out.of[p.Name], out.given[p.Name] = v, true
 			continue
 		}
-		out.of[p.Name] = p.without()
+		out.of[p.Name] = p.defaultValue()
 	}
 	for _, p := range o.Query {
 		if p.Required && out.text(p.Name) == "" {
@@ -76,8 +79,8 @@ func (p *Parameter) parse(s string) (any, bool) {
 	}
 }
 
-// without is the value of a parameter that is not given.
-func (p *Parameter) without() any {
+// defaultValue returns the value of a missing parameter.
+func (p *Parameter) defaultValue() any {
 	switch p.Kind {
 	case Flag:
 		return false
@@ -98,7 +101,7 @@ const (
 	sayWhere       = "say where: ADDRESS, SYMBOL+OFFSET or %REGISTER+OFFSET"
 )
 
-// Parameters of several routes: memory that a request is about, types, probes.
+// Parameters of several routes: the memory for a request, types, probes.
 var (
 	queryAt = Parameter{
 		Name: "at", Description: "an address, a symbol or %REGISTER, optionally followed by +OFFSET or -OFFSET",

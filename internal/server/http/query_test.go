@@ -55,7 +55,7 @@ func TestQueryErrors(t *testing.T) {
 		"/v1/charts?of=nothing":                         `"nothing": no script that runs, and no program, of this name has maps`,
 		"/v1/places?match=a&match=b":                    `query parameter "match" is given 2 times`,
 	} {
-		status, body := h.raw("GET", path, "")
+		status, body := h.rawRequest("GET", path, "")
 		var e api.ErrorBody
 		if err := json.Unmarshal([]byte(body), &e); err != nil {
 			t.Errorf("%s: status %d, %s", path, status, body)
@@ -75,15 +75,15 @@ func TestQueryBlanks(t *testing.T) {
 		"/v1/guest/console?follow=0&bytes=F", "/v1/probes?probe=a&probe=b", "/v1/fleet?revision=18446744073709551615",
 	} {
 		h.attach("p:a vfs_read", "p:b schedule")
-		if status, body := h.raw("GET", path, ""); status != http.StatusOK {
+		if status, body := h.rawRequest("GET", path, ""); status != http.StatusOK {
 			t.Errorf("%s: status %d, %s", path, status, body)
 		}
-		if status, body := h.raw("DELETE", "/v1/probes?probe=a&probe=b", ""); status != http.StatusOK {
+		if status, body := h.rawRequest("DELETE", "/v1/probes?probe=a&probe=b", ""); status != http.StatusOK {
 			t.Fatalf("detach: status %d, %s", status, body)
 		}
 	}
 	for _, path := range []string{"/v1/memory?at=0&length=0x10&vcpu=0x0", "/v1/pagetables?at=0&space=4096", "/v1/registers?vcpu=2147483647"} {
-		if status, body := h.raw("GET", path, ""); status != http.StatusNotImplemented { // the fake is no machine
+		if status, body := h.rawRequest("GET", path, ""); status != http.StatusNotImplemented { // the fake is no machine
 			t.Errorf("%s: status %d, %s", path, status, body)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestRefilter is about PATCH and streams: it gives probes that are hit all the time one filter after the other, on the
-// host and in the guest, under a stream: counts only grow, and in the end they close.
-func TestRefilter(t *testing.T) {
+// TestPatchUnderStream is about PATCH and streams: each answer has the new filter and counts that only grow, and the stream's end has counts
+// that close. The probes are hit all the time, on the host and in the guest; TestSessionFilters of kvm/machine has the same without a daemon.
+func TestPatchUnderStream(t *testing.T) {
 	h := serveMachine(t, 2)
 	specs := []api.ProbeSpec{
 		{Def: "p:a user_hot b=$arg2:u64"}, {Def: "p:b user_hot b=$arg2:u64", OnHost: true},

@@ -20,8 +20,8 @@ var (
 	xcr0Names = map[int]string{0: "x87", 1: "SSE", 2: "AVX", 3: "BNDREG", 4: "BNDCSR", 5: "opmask", 6: "ZMM_Hi256", 7: "Hi16_ZMM", 9: "PKRU", 17: "TILECFG", 18: "TILEDATA"}
 )
 
-// bitNames returns the names of the bits that are set, the lowest first; those that have none by
-// number.
+// bitNames returns the names of the bits that are set, the lowest first. Bits
+// without a name are given as a number.
 func bitNames(v uint64, names map[int]string) []string {
 	out := []string{}
 	for i := range 64 {
@@ -37,7 +37,8 @@ func bitNames(v uint64, names map[int]string) []string {
 	return out
 }
 
-// rflagsNames leaves out bit 1, which is always set, and shows the privilege of I/O as a number.
+// rflagsNames omits bit 1, which is always set, and shows the I/O privilege
+// level as a number.
 func rflagsNames(v uint64) []string {
 	const one, iopl = 1 << 1, 3 << 12
 	out := bitNames(v&^(one|iopl), flagNames)
@@ -73,8 +74,8 @@ func (in *inspector) wireRegisters(r *machine.Registers) api.Registers {
 	if rip := out.Regs["rip"]; api.Hex(r.Live) != rip {
 		out.Live = api.Hex(r.Live)
 	}
-	if y.CR0&1 != 0 { // elsewhere addresses are not those of the image
-		out.Symbol = in.near(guest.GVA(r.Regs.RIP))
+	if y.CR0&1 != 0 { // in real mode, addresses are not the image's
+		out.Symbol = in.nearSymbol(guest.GVA(r.Regs.RIP))
 	}
 	return out
 }

@@ -3,39 +3,27 @@ package http
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/server/service"
 )
 
-// limits are those that a reload may change.
-type limits struct {
-	conns    int           // connections
-	bodies   int64         // bytes of all bodies together
-	bodyTime time.Duration // for a body to come
-	stall    time.Duration // for a client to read some of an answer
-}
-
-// limits returns those that the options say.
-func (o *options) limits() *limits {
-	return &limits{conns: o.maxConns, bodies: int64(o.maxBodies), bodyTime: o.bodyTime, stall: o.stallTime}
-}
-
 // reloadable are the flags that a reload can change.
 var reloadable = map[string]bool{
 	"log-level": true, "max-connections": true, "max-bodies": true, "body-timeout": true, "stall-timeout": true,
 }
 
-// always is a handler of a log that shows each line, whatever the log's level.
+// always is a log handler that writes each line, whatever the log's level.
 type always struct{ slog.Handler }
 
 // Enabled is true.
 func (always) Enabled(context.Context, slog.Level) bool { return true }
 
-// reload reads the configuration again, and makes what can be changed as it says. What cannot be is told; a file that is
-// wrong changes nothing. What has come of it is an answer to who has asked, so that it is in the log whatever the level.
+// reload reads the configuration again and applies the options that can be
+// changed at run time. It logs the others; a file with errors changes nothing.
+// The result is logged whatever the log level, because it answers the request to
+// reload.
 func (s *server) reload() {
 	log := slog.New(always{s.log.Handler()})
 	if err := s.reopenLog(); err != nil {

@@ -18,12 +18,12 @@ import (
 // fits.
 const maxBody = 4 << 20
 
-// maxFileBody bounds a request that has a file in it: 16 MiB, in base64, and some
+// maxFileBody bounds a request that contains a file: 16 MiB, in base64, and some
 // room for the rest.
 const maxFileBody = 23 << 20
 
-// writeJSON answers with one JSON value. What cannot be written has no reader
-// left to tell.
+// writeJSON answers with one JSON value. A write error means that the client is
+// gone.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -34,8 +34,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// writeText answers with plain text. What cannot be written has no reader left to
-// tell.
+// writeText answers with plain text. A write error means that the client is
+// gone.
 func writeText(w http.ResponseWriter, text func(*bufio.Writer) error) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	b := bufio.NewWriter(w)
@@ -56,7 +56,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any, optional bool) erro
 	return readBounded(w, r, v, optional, maxBody)
 }
 
-// readLarge is readBody for a route that takes a file.
+// readLarge is readBody for a route whose body contains a file.
 func readLarge(w http.ResponseWriter, r *http.Request, v any) error {
 	return readBounded(w, r, v, false, maxFileBody)
 }
@@ -74,8 +74,8 @@ func readBounded(w http.ResponseWriter, r *http.Request, v any, optional bool, l
 		}
 		return bodyError(err)
 	}
-	// Decode stops behind the first value; a second one is a client's mistake,
-	// and half of what it meant must not be done.
+	// Decode stops after the first value. A second value is a client's mistake,
+	// and half of a request must not be carried out.
 	if _, err := dec.Token(); err != io.EOF {
 		if err == nil {
 			err = errors.New("more than one JSON value")
@@ -112,7 +112,7 @@ func bodyError(err error) error {
 	return &api.Error{Code: api.CodeBadJSON, Errno: "EINVAL", Message: "body is not what the route takes: " + msg}
 }
 
-// noBody refuses a body that says anything, on a route that takes none.
-func noBody(w http.ResponseWriter, r *http.Request) error {
+// rejectBody rejects a body on a route without one.
+func rejectBody(w http.ResponseWriter, r *http.Request) error {
 	return readBody(w, r, &struct{}{}, true)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// TestReturnProbe follows a call from its entry to its return on another vCPU:
-// what the listing, the record and the counts say.
-func TestReturnProbe(t *testing.T) {
+// TestReturnRecord is about a stream: the record of a return has fields of its own, and the listing tells of calls. TestReturnProbe of
+// probe/session has the probe.
+func TestReturnRecord(t *testing.T) {
 	h := serveFake(t, nil)
 	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "r5:back fib_recursive ret=$retval:s64 a=$arg1:u64"}}})
 	start := next[api.Start](h, s, api.RecordStart)

@@ -12,24 +12,24 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// route is an Operation, and what serves it.
+// route is an Operation with its handler.
 type route struct {
 	Operation
 	serve handler
 }
 
-// handler serves a request, whose query it is given.
+// handler serves a request with this query.
 type handler func(*server, http.ResponseWriter, *http.Request, values) error
 
-// plain is the handler of a route that takes no query.
-func plain(serve func(*server, http.ResponseWriter, *http.Request) error) handler {
+// plainHandler returns the handler of a route without a query.
+func plainHandler(serve func(*server, http.ResponseWriter, *http.Request) error) handler {
 	return func(s *server, w http.ResponseWriter, r *http.Request, _ values) error { return serve(s, w, r) }
 }
 
 // routes are all routes, in the order of the document.
 func routes() []route { return append(guestRoutes(), probeRoutes()...) }
 
-// handler returns the mux over all routes, behind the checks that every
+// handler returns the mux over all routes. It runs after the checks that every
 // request passes.
 func (s *server) handler() http.Handler {
 	byPath := map[string]map[string]route{}
@@ -41,7 +41,7 @@ func (s *server) handler() http.Handler {
 	}
 	mux := http.NewServeMux()
 	for path, methods := range byPath {
-		// Methods are not left to the mux: its own answer has no envelope.
+		// The mux does not check methods, because its answer would have no envelope.
 		mux.Handle(path, s.methods(methods))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +68,7 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 		}
 		q, err := rt.query(r)
 		if err == nil {
-			err = s.onlyLooks(rt)
+			err = s.checkLooksOnly(rt)
 		}
 		if err == nil {
 			err = rt.serve(s, w, r, q)
@@ -82,8 +82,8 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 	}
 }
 
-// guard checks the peer and our own state, contains panics, and logs every
-// request that may change something, with who asked.
+// guard checks the client and the daemon's state, contains panics, and logs
+// every request that may change something, with the client.
 func (s *server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		p := requestPeer(r)
@@ -102,9 +102,9 @@ func (s *server) guard(next http.Handler) http.Handler {
 				}
 			}
 			if r.Method != http.MethodGet && w.status < http.StatusBadRequest {
-				s.changed()
+				s.state.MarkChanged()
 			}
-			looks := r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Path == checkPath // of which one comes with each key
+			looks := r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Path == checkPath // a page sends one for each typed key
 			if !looks || w.status == http.StatusForbidden {
 				s.log.Info("request", "method", r.Method, "path", r.URL.Path, "status", w.status, "uid", p.UID, "pid", p.PID, "took", time.Since(start))
 			}
@@ -130,7 +130,8 @@ func (s *server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// oldClient refuses a client that says it is older than what we serve; it may ask for our version all the same.
+// oldClient rejects a client that reports an older API level than the daemon
+// supports. Such a client may still request /version.
 func oldClient(r *http.Request) error {
 	said := r.Header.Get(api.LevelHeader)
 	if said == "" || r.URL.Path == "/version" {
@@ -149,17 +150,15 @@ func oldClient(r *http.Request) error {
 	return nil
 }
 
-var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}
-
-// recorder remembers the status of an answer, and gives up one that its client does
+// recorder remembers the status of an answer, and times out if its client does
 // not read.
 type recorder struct {
 	http.ResponseWriter
 	status int
-	stall  time.Duration // for the client to read some of it; 0: the writer sees to that
+	stall  time.Duration // for the client to read some of it; 0: the writer times out itself
 }
 
-// WriteHeader notes the first status.
+// WriteHeader records the first status.
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 {
 		r.status = status
@@ -167,7 +166,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Write notes the implied status, and writes.
+// Write records the implied status, and writes.
 func (r *recorder) Write(p []byte) (n int, err error) {
 	if r.status == 0 {
 		r.status = http.StatusOK

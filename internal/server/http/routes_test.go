@@ -119,7 +119,7 @@ func TestBadRequests(t *testing.T) {
 		{"events refused", "POST", "/v1/events", `{"probes":[{"def":"p:x vfs_read"},{"def":"p:y vfs_read+1"}]}`, 422, "not_boundary", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			status, body := h.raw(tc.method, tc.path, tc.body)
+			status, body := h.rawRequest(tc.method, tc.path, tc.body)
 			if status != tc.status {
 				t.Errorf("status %d, want %d: %s", status, tc.status, body)
 			}
@@ -184,7 +184,7 @@ func TestErrorsPointAtTheColumn(t *testing.T) {
 			t.Errorf("%v is not %v", err, want)
 		}
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 }
 
 // TestErrorMapping has a row for each error of the layers below.
@@ -218,7 +218,7 @@ func TestErrorMapping(t *testing.T) {
 func TestPanicIsContained(t *testing.T) {
 	h := serveFake(t, nil)
 	h.g.call = func(guest.GVA, []uint64) (uint64, error) { panic("broken") }
-	status, body := h.raw("POST", "/v1/guest/call", `{"symbol":"do_fork"}`)
+	status, body := h.rawRequest("POST", "/v1/guest/call", `{"symbol":"do_fork"}`)
 	if status != http.StatusInternalServerError || !strings.Contains(body, `"internal"`) {
 		t.Errorf("status %d: %s", status, body)
 	}

@@ -16,7 +16,7 @@ func guestRoutes() []route {
 				Summary: "Report the daemon's version; this path belongs to no protocol version",
 				Answers: jsonOf(api.Version{}),
 			},
-			serve: plain((*server).getVersion),
+			serve: plainHandler((*server).getVersion),
 		},
 		{
 			Operation: Operation{
@@ -24,7 +24,7 @@ func guestRoutes() []route {
 				Summary: "The counters of guest and probes for Prometheus; OpenMetrics if Accept asks for it",
 				Answers: []Answer{{Status: http.StatusOK, Of: "", Media: []string{mediaText, mediaMetrics}, Name: "Metrics", Description: "metrics"}},
 			},
-			serve: plain((*server).getMetrics),
+			serve: plainHandler((*server).getMetrics),
 		},
 		{
 			Operation: Operation{
@@ -32,7 +32,7 @@ func guestRoutes() []route {
 				Summary: "The result of calibrating this machine's KVM",
 				Answers: jsonOf(api.Host{}),
 			},
-			serve: plain((*server).getHost),
+			serve: plainHandler((*server).getHost),
 		},
 		{
 			Operation: Operation{
@@ -40,7 +40,7 @@ func guestRoutes() []route {
 				Summary: "The resources that the daemon's process uses; runs a garbage collection",
 				Answers: jsonOf(api.Daemon{}),
 			},
-			serve: plain((*server).getDaemon),
+			serve: plainHandler((*server).getDaemon),
 		},
 		{
 			Operation: Operation{
@@ -60,7 +60,7 @@ func guestRoutes() []route {
 				Summary: "The guest's state, vCPUs and counters",
 				Answers: jsonOf(api.Guest{}),
 			},
-			serve: plain((*server).getGuest),
+			serve: plainHandler((*server).getGuest),
 		},
 		{
 			Operation: Operation{
@@ -69,7 +69,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Guest{}),
 				Refusals: []int{409},
 			},
-			serve: plain((*server).pauseGuest),
+			serve: plainHandler((*server).pauseGuest),
 		},
 		{
 			Operation: Operation{
@@ -79,7 +79,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Guest{}),
 				Refusals: []int{400, 409},
 			},
-			serve: plain((*server).resumeGuest),
+			serve: plainHandler((*server).resumeGuest),
 		},
 		{
 			Operation: Operation{
@@ -89,7 +89,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Stepped{}),
 				Refusals: []int{400, 404, 409, 422, 501, 504},
 			},
-			serve: plain((*server).stepGuest),
+			serve: plainHandler((*server).stepGuest),
 		},
 		{
 			Operation: Operation{
@@ -99,7 +99,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Guest{}),
 				Refusals: []int{400, 404},
 			},
-			serve: plain((*server).resetGuest),
+			serve: plainHandler((*server).resetGuest),
 		},
 		{
 			Operation: Operation{
@@ -108,7 +108,7 @@ func guestRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusOK, Of: []byte(nil), Media: []string{api.SnapshotType}, Name: "SnapshotFile", Description: "the file"}},
 				Refusals: []int{409, 501},
 			},
-			serve: plain((*server).saveGuest),
+			serve: plainHandler((*server).saveGuest),
 		},
 		{
 			Operation: Operation{
@@ -118,7 +118,7 @@ func guestRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusCreated, Of: api.Snapshot{}}},
 				Refusals: []int{400, 501},
 			},
-			serve: plain((*server).putSnapshot),
+			serve: plainHandler((*server).putSnapshot),
 		},
 		{
 			Operation: Operation{
@@ -128,7 +128,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.CallResult{}),
 				Refusals: []int{400, 404, 409, 504},
 			},
-			serve: plain((*server).callGuest),
+			serve: plainHandler((*server).callGuest),
 		},
 		{
 			Operation: Operation{
@@ -136,7 +136,7 @@ func guestRoutes() []route {
 				Summary: "Compare the guest's executable bytes with its image",
 				Answers: jsonOf(api.Text{}),
 			},
-			serve: plain((*server).getText),
+			serve: plainHandler((*server).getText),
 		},
 		{
 			Operation: Operation{
@@ -160,7 +160,7 @@ func guestRoutes() []route {
 				Answers:     jsonOf(api.ConsoleTaken{}),
 				Refusals:    []int{400, 409, 501},
 			},
-			serve: plain((*server).typeConsole),
+			serve: plainHandler((*server).typeConsole),
 		},
 		{
 			Operation: Operation{
@@ -210,7 +210,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Registers{}),
 				Refusals: []int{400, 409, 501, 504},
 			},
-			serve: plain((*server).putRegisters),
+			serve: plainHandler((*server).putRegisters),
 		},
 		{
 			Operation: Operation{
@@ -239,7 +239,7 @@ func guestRoutes() []route {
 				Answers:  jsonOf(api.Memory{}),
 				Refusals: []int{400, 404, 409, 413, 422, 501, 504},
 			},
-			serve: plain((*server).putMemory),
+			serve: plainHandler((*server).putMemory),
 		},
 		{
 			Operation: Operation{

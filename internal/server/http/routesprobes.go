@@ -6,7 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// probeRoutes are the routes about probes, scripts and what they have counted.
+// probeRoutes are the routes about probes, scripts and their counts.
 func probeRoutes() []route {
 	return []route{
 		{
@@ -27,7 +27,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusCreated, Of: api.ProbeList{}}},
 				Refusals: []int{400, 404, 409, 413, 422, 429, 501},
 			},
-			serve: plain((*server).createProbes),
+			serve: plainHandler((*server).createProbes),
 		},
 		{
 			Operation: Operation{
@@ -47,7 +47,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.ProbeList{}),
 				Refusals: []int{400, 404, 409, 422, 429},
 			},
-			serve: plain((*server).patchProbes),
+			serve: plainHandler((*server).patchProbes),
 		},
 		{
 			Operation: Operation{
@@ -56,7 +56,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Probe{}),
 				Refusals: []int{404, 409},
 			},
-			serve: plain((*server).getProbe),
+			serve: plainHandler((*server).getProbe),
 		},
 		{
 			Operation: Operation{
@@ -66,7 +66,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Probe{}),
 				Refusals: []int{400, 404, 409, 422},
 			},
-			serve: plain((*server).patchProbe),
+			serve: plainHandler((*server).patchProbe),
 		},
 		{
 			Operation: Operation{
@@ -75,7 +75,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Probe{}),
 				Refusals: []int{404, 409},
 			},
-			serve: plain((*server).deleteProbe),
+			serve: plainHandler((*server).deleteProbe),
 		},
 		{
 			Operation: Operation{
@@ -85,7 +85,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusCreated, Of: api.ProbeList{}}},
 				Refusals: []int{400, 404, 409, 413, 422, 429},
 			},
-			serve: plain((*server).createPrograms),
+			serve: plainHandler((*server).createPrograms),
 		},
 		{
 			Operation: Operation{
@@ -95,7 +95,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.GivenFile{}),
 				Refusals: []int{400, 413, 501},
 			},
-			serve: plain((*server).giveFile),
+			serve: plainHandler((*server).giveFile),
 		},
 		{
 			Operation: Operation{
@@ -108,7 +108,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{answerStream, {Status: http.StatusCreated, Of: api.ScriptInfo{}}},
 				Refusals: []int{400, 409, 413, 422, 429},
 			},
-			serve: plain((*server).runScript),
+			serve: plainHandler((*server).runScript),
 		},
 		{
 			Operation: Operation{
@@ -116,7 +116,7 @@ func probeRoutes() []route {
 				Summary: "The scripts that run without a client, and the ended ones that were not stopped, by name",
 				Answers: []Answer{{Status: http.StatusOK, Of: api.ScriptList{}, Example: exampleScripts}},
 			},
-			serve: plain((*server).getScripts),
+			serve: plainHandler((*server).getScripts),
 		},
 		{
 			Operation: Operation{
@@ -137,7 +137,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{answerStream},
 				Refusals: []int{404, 429},
 			},
-			serve: plain((*server).followScript),
+			serve: plainHandler((*server).followScript),
 		},
 		{
 			Operation: Operation{
@@ -146,7 +146,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{answerStream},
 				Refusals: []int{404, 429},
 			},
-			serve: plain((*server).stopScript),
+			serve: plainHandler((*server).stopScript),
 		},
 		{
 			Operation: Operation{
@@ -167,7 +167,7 @@ func probeRoutes() []route {
 				Summary: "The maps of the attached programs, by number",
 				Answers: jsonOf(api.MapList{}),
 			},
-			serve: plain((*server).getMaps),
+			serve: plainHandler((*server).getMaps),
 		},
 		{
 			Operation: Operation{
@@ -188,7 +188,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.MapDump{}),
 				Refusals: []int{404, 409},
 			},
-			serve: plain((*server).getMap),
+			serve: plainHandler((*server).getMap),
 		},
 		{
 			Operation: Operation{
@@ -217,7 +217,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusNoContent, Description: "the stream is ending"}},
 				Refusals: []int{404},
 			},
-			serve: plain((*server).endStream),
+			serve: plainHandler((*server).endStream),
 		},
 		{
 			Operation: Operation{
@@ -227,7 +227,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{answerStream},
 				Refusals: []int{400, 404, 409, 413, 422, 429, 501},
 			},
-			serve: plain((*server).streamProfile),
+			serve: plainHandler((*server).streamProfile),
 		},
 		{
 			Operation: Operation{
@@ -237,7 +237,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{answerStream},
 				Refusals: []int{400, 404, 413, 429},
 			},
-			serve: plain((*server).streamCounts),
+			serve: plainHandler((*server).streamCounts),
 		},
 		{
 			Operation: Operation{
@@ -247,7 +247,7 @@ func probeRoutes() []route {
 				Answers:  []Answer{{Status: http.StatusOK, Of: api.Checked{}, Description: "no error was found, or inAnswer was set and the answer has the error"}},
 				Refusals: []int{400, 404, 409, 413, 422, 429},
 			},
-			serve: plain((*server).check),
+			serve: plainHandler((*server).check),
 		},
 		{
 			Operation: Operation{
@@ -256,7 +256,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Page{}),
 				Refusals: []int{403, 501},
 			},
-			serve: plain((*server).openPage),
+			serve: plainHandler((*server).openPage),
 		},
 		{
 			Operation: Operation{
@@ -264,7 +264,7 @@ func probeRoutes() []route {
 				Summary: "The ranges that cannot be probed, and why",
 				Answers: jsonOf(api.Blacklist{}),
 			},
-			serve: plain((*server).getBlacklist),
+			serve: plainHandler((*server).getBlacklist),
 		},
 		{
 			Operation: Operation{
@@ -272,7 +272,7 @@ func probeRoutes() []route {
 				Summary: "Whether probes are armed at all",
 				Answers: jsonOf(api.Knobs{}),
 			},
-			serve: plain((*server).getKnobs),
+			serve: plainHandler((*server).getKnobs),
 		},
 		{
 			Operation: Operation{
@@ -282,7 +282,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Knobs{}),
 				Refusals: []int{400, 422},
 			},
-			serve: plain((*server).putKnobs),
+			serve: plainHandler((*server).putKnobs),
 		},
 		{
 			Operation: Operation{
@@ -290,7 +290,7 @@ func probeRoutes() []route {
 				Summary: "Whether probes become jumps where the code allows it, and the cost of that",
 				Answers: jsonOf(api.Optimization{}),
 			},
-			serve: plain((*server).getOptimization),
+			serve: plainHandler((*server).getOptimization),
 		},
 		{
 			Operation: Operation{
@@ -300,7 +300,7 @@ func probeRoutes() []route {
 				Answers:  jsonOf(api.Optimization{}),
 				Refusals: []int{400, 422},
 			},
-			serve: plain((*server).putOptimization),
+			serve: plainHandler((*server).putOptimization),
 		},
 		{
 			Operation: Operation{
@@ -308,7 +308,7 @@ func probeRoutes() []route {
 				Summary: "The attached probes in the format of the kernel's kprobes/list",
 				Answers: []Answer{answerText},
 			},
-			serve: plain((*server).getKernelList),
+			serve: plainHandler((*server).getKernelList),
 		},
 		{
 			Operation: Operation{
@@ -316,7 +316,7 @@ func probeRoutes() []route {
 				Summary: "The blacklist in the format of the kernel's kprobes/blacklist",
 				Answers: []Answer{answerText},
 			},
-			serve: plain((*server).getKernelBlacklist),
+			serve: plainHandler((*server).getKernelBlacklist),
 		},
 		{
 			Operation: Operation{
@@ -324,7 +324,7 @@ func probeRoutes() []route {
 				Summary: "Hits and misses in the format of the kernel's kprobe_profile",
 				Answers: []Answer{answerText},
 			},
-			serve: plain((*server).getKernelProfile),
+			serve: plainHandler((*server).getKernelProfile),
 		},
 	}
 }

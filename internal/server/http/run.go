@@ -18,6 +18,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/jail"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/internal/server/service"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
@@ -37,7 +38,7 @@ func Main(monitor Monitor) int {
 	// the runtime dies of SIGPIPE on writes to descriptors 1 and 2 (os/signal).
 	signal.Ignore(syscall.SIGPIPE)
 	// After the first signal the handler stays: a second one must not cut the
-	// way back short.
+	// shutdown short.
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	hangups := make(chan os.Signal, 1)
@@ -45,16 +46,17 @@ func Main(monitor Monitor) int {
 	return commandLine(newMachineGuest, monitor, hangups, jail.Enter).Run(ctx, command.Process())
 }
 
-// guestMaker makes a guest, parked before its first instruction.
+// guestMaker creates a guest, paused before its first instruction.
 type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 
-// gcPercent is how much the daemon's memory grows before what is garbage of it is collected.
-// Hits make none, so that this costs nothing but where tens of thousands of probes come or
-// go at once, which is when memory would otherwise be twice what it has to be.
+// gcPercent is how much the daemon's memory may grow before garbage is
+// collected. Hits make no garbage, so a low value costs something only where
+// tens of thousands of probes come or go at once. Memory would otherwise double
+// then.
 const gcPercent = 15
 
-// Program describes guestprobed's command line. It runs until its context ends, and does not confine the process, which is
-// somebody else's.
+// Program describes guestprobed's command line. It runs until its context ends.
+// It does not confine the process, because another program owns it.
 func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor, nil, nil) }
 
 func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) command.Program {
@@ -81,6 +83,14 @@ the end, which the guest may have done itself; 2 bad flags or --config, or a --p
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
 			Plain: true,
 			Flags: o.flags,
+			Args: func(args []string) error {
+				if len(args) > 0 {
+					return command.Usagef("unexpected argument %q: --guest FILE boots an ELF file, --kernel FILE a Linux kernel", args[0])
+				}
+				return nil
+			},
+			Cures: map[string]string{"--image": "--guest FILE boots an ELF file, --kernel FILE a Linux kernel", "--elf": "--guest FILE boots an ELF file",
+				"--web": "--web-listen ADDRESS:PORT serves the page there", "--cpus": "--vcpus N", "--smp": "--vcpus N", "-m": "--memory SIZE", "--mem": "--memory SIZE"},
 			Run: func(ctx context.Context, r *command.Run) error {
 				if err := o.configure(); err != nil {
 					return err
@@ -109,12 +119,12 @@ the end, which the guest may have done itself; 2 bad flags or --config, or a --p
 
 // serve is the daemon's life.
 func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
-	if err := o.checkPlaces(); err != nil {
+	if err := o.checkPlaces(env.Getenv); err != nil {
 		return err
 	}
 	log, lw, err := newLog(&o, env.Stderr)
 	if err != nil {
-		return o.of("log-file", err)
+		return o.flagError("log-file", err)
 	}
 	defer lw.Close()
 	ready, err := openReady(o.readyFD)
@@ -122,11 +132,11 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		return command.Usagef("%w", err)
 	}
 	defer ready.Close()
-	manager, err := service.Of(env.Getenv)
+	manager, err := service.FromEnv(env.Getenv)
 	if err != nil {
 		return err
 	}
-	sock, err := givenSocket(&o, log, env.Getenv)
+	sock, err := inheritSocket(&o, log, env.Getenv)
 	if err != nil {
 		return err
 	}
@@ -143,7 +153,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	var snap *snapshot.Snapshot
 	if o.restore != "" {
 		if snap, err = readSnapshot("--restore", &o); err != nil {
-			return o.of("restore", err)
+			return o.flagError("restore", err)
 		}
 	}
 	prog, err := loadProgram(&o)
@@ -156,21 +166,25 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		}
 		defer sock.Close()
 	}
-	var kept *state
+	var kept *saved.Store
 	if o.state != "" {
-		if kept, err = openState(o.state, o.stateUsers()...); err != nil {
-			return o.of("state", err)
+		if kept, err = saved.Open(o.state, o.stateUsers()...); err != nil {
+			return o.flagError("state", err)
 		}
-		o.state = filepath.Dir(kept.path)
-		defer kept.close()
+		o.state = filepath.Dir(kept.Path())
+		defer kept.Close()
 	}
-	if dir := hidden(sock.path); dir != "" && len(o.allowUIDs) > 0 {
+	if err := o.openCache(log); err != nil {
+		return o.flagError("cache", err)
+	}
+	defer o.scans.Close()
+	if dir := hiddenDir(sock.path); dir != "" && len(o.allowUIDs) > 0 {
 		log.Warn("users of --allow-uid may not reach the socket: not everybody may pass a directory", "directory", dir)
 	}
 	started := time.Now()
 	g, err := newGuest(&o, prog, log)
 	if err != nil {
-		return o.ofBoot(err)
+		return o.guestError(err)
 	}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.Background(), closeTime)
@@ -182,8 +196,9 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	}()
 	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
-	s := newServer(log, o, g, lw.Lost)
-	s.monitor, s.manager, s.logLevel, s.reopenLog, s.state, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, kept, env.Args, hangups
+	s := newServer(log, o, g, lw.LostLines)
+	s.monitor, s.manager, s.logLevel, s.reopenLog, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, env.Args, hangups
+	s.useState(kept)
 	defer s.probes.Close()
 	if snap != nil {
 		if err := s.attachSnapshot(ctx, snap); err != nil {
@@ -224,8 +239,8 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	})
 }
 
-// openReady returns the descriptor that wants to know when clients can
-// connect, or something that takes the line and drops it.
+// openReady returns the descriptor for the message that clients can connect, or
+// a writer that discards it.
 func openReady(fd int) (io.WriteCloser, error) {
 	if fd < 0 {
 		return nopCloser{io.Discard}, nil

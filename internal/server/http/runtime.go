@@ -12,16 +12,16 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// getDaemon says what this process uses. It collects garbage first: without
-// that the heap's size is more about the time of the last collection than
-// about what is alive.
+// getDaemon reports the resources that this process uses. It collects garbage
+// first: otherwise the heap's size depends more on when the last collection ran
+// than on the live data.
 func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 	runtime.GC()
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	d := api.Daemon{
 		PID: s.pid, Started: s.probes.Epoch(), UptimeMS: time.Since(s.probes.Epoch()).Milliseconds(),
-		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(), NotRestored: s.state.waiting(),
+		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(), NotRestored: s.state.PendingNames(),
 	}
 	var err error
 	if d.Descriptors, err = countDescriptors(); err != nil {
@@ -52,7 +52,8 @@ func countDescriptors() (int, error) {
 	return len(entries) - 1, nil
 }
 
-// statusFile is where the kernel says what this process uses (proc(5), /proc/pid/status).
+// statusFile is the kernel's report of the resources that this process uses
+// (proc(5), /proc/pid/status).
 const statusFile = "/proc/self/status"
 
 // processStatus reads the resident size in bytes and the number of threads.
@@ -65,7 +66,8 @@ func processStatus() (rss uint64, threads int, err error) {
 	return kb << 10, int(n), err
 }
 
-// statusField reads a number of the process's status; those of memory are in kB.
+// statusField reads a number from the process's status; sizes of memory are in
+// kB.
 func statusField(name string) (uint64, error) {
 	b, err := os.ReadFile(statusFile)
 	if err != nil {

@@ -23,8 +23,8 @@ func (h *harness) script(r api.RunScript) (*remote.Stream, api.Start) {
 	return s, next[api.Start](h, s, api.RecordStart)
 }
 
-// rest reads a script's stream to its end: what was printed, the warnings, and the end.
-func (h *harness) rest(s *remote.Stream) (out string, warnings []string, end api.End) {
+// readRest reads a script's stream to its end: what was printed, the warnings, and the end.
+func (h *harness) readRest(s *remote.Stream) (out string, warnings []string, end api.End) {
 	h.Helper()
 	for {
 		r, err := s.Next()
@@ -50,8 +50,9 @@ func (h *harness) read(cpu int, count uint64) {
 	}
 }
 
-// TestScriptLife follows a script from its beginning to the end that is asked for.
-func TestScriptLife(t *testing.T) {
+// TestScriptStream is about the records of a script's stream, from the start to the end that is asked for, and what it counts. TestScriptOutput of
+// probe/session has the script.
+func TestScriptStream(t *testing.T) {
 	h := serveFake(t, nil)
 	s, start := h.script(api.RunScript{Script: `BEGIN { printf("begin\n"); @x = 1; }
 kprobe:vfs_read { @x++; @[arg2] = count(); @h = hist(arg2); printf("%s %d\n", func, arg2); }
@@ -69,7 +70,7 @@ END { printf("end\n"); }`})
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
 		t.Fatal(err)
 	}
-	out, warnings, end := h.rest(s)
+	out, warnings, end := h.readRest(s)
 	want := `begin
 vfs_read 7
 vfs_read 7
@@ -95,11 +96,11 @@ end
 	if end.Reason != api.EndAsked || end.Delivered != 6 || end.Lost != 0 || len(end.Probes) != 1 || end.Probes[0].Stats.Handled != 4 {
 		t.Errorf("end %+v", end)
 	}
-	h.noScript()
+	h.checkNoScript()
 }
 
-// noScript checks that nothing is left of scripts.
-func (h *harness) noScript() {
+// checkNoScript checks that nothing is left of scripts.
+func (h *harness) checkNoScript() {
 	h.Helper()
 	if ms, err := h.c.Maps(h.ctx); err != nil || len(ms) > 0 {
 		h.Errorf("maps %+v, %v", ms, err)
@@ -107,21 +108,21 @@ func (h *harness) noScript() {
 	if ps, err := h.c.Probes(h.ctx); err != nil || len(ps) > 0 {
 		h.Errorf("probes %+v, %v", ps, err)
 	}
-	h.identical(true)
+	h.checkIdentical(true)
 }
 
-// TestScriptEnds ends scripts in each other way.
-func TestScriptEnds(t *testing.T) {
+// TestScriptStreamEnds is about the reasons for which streams of scripts end, each with its status and its last text.
+func TestScriptStreamEnds(t *testing.T) {
 	h := serveFake(t, nil)
 	s, _ := h.script(api.RunScript{Script: `BEGIN { exit(3); } kprobe:vfs_read { @++; }`})
-	out, _, end := h.rest(s)
+	out, _, end := h.readRest(s)
 	if end.Reason != api.EndExit || end.Code == nil || *end.Code != 3 || out != "\n\n" {
 		t.Errorf("exit: %q, %+v", out, end)
 	}
-	h.noScript()
+	h.checkNoScript()
 
 	s, _ = h.script(api.RunScript{Script: `BEGIN { print($1 + 1); @["a"] = 5; }`, Args: []string{"41"}, Format: api.ScriptJSON})
-	out, _, end = h.rest(s)
+	out, _, end = h.readRest(s)
 	if want := `{"type": "attached_probes", "count": 1, "data": {"probes": 1}}` + "\n" + `{"type": "value", "data": 42}` + "\n" + `{"type": "map", "data": {"@": {"a": 5}}}` + "\n"; end.Reason != api.EndExit || out != want {
 		t.Errorf("only BEGIN: %q, %+v", out, end)
 	}
@@ -132,7 +133,7 @@ func TestScriptEnds(t *testing.T) {
 	}
 
 	s, _ = h.script(api.RunScript{Script: `interval:ms:1 { @++; if (@ == 3) { exit(); } }`})
-	if out, _, end = h.rest(s); out != "\n\n@: 3\n" || *end.Code != 0 {
+	if out, _, end = h.readRest(s); out != "\n\n@: 3\n" || *end.Code != 0 {
 		t.Errorf("interval: %q, %+v", out, end)
 	}
 
@@ -142,10 +143,10 @@ func TestScriptEnds(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, start.Probes[0].Name); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, end = h.rest(s); end.Reason != api.EndDetached || out != "end\n\n\n@: 1\n" {
+	if out, _, end = h.readRest(s); end.Reason != api.EndDetached || out != "end\n\n\n@: 1\n" {
 		t.Errorf("detached: %q, %+v", out, end)
 	}
-	h.noScript()
+	h.checkNoScript()
 
 	// The client goes away.
 	s, _ = h.script(api.RunScript{Script: `kprobe:vfs_read { @++; }`})
@@ -158,13 +159,13 @@ func TestScriptEnds(t *testing.T) {
 			break
 		}
 	}
-	h.noScript()
+	h.checkNoScript()
 
 	// The daemon stops.
 	s, _ = h.script(api.RunScript{Script: `kprobe:vfs_read { @++; }`})
 	h.read(0, 1)
 	h.cancel()
-	if out, _, end = h.rest(s); end.Reason != api.EndShutdown || out != "\n\n@: 1\n" {
+	if out, _, end = h.readRest(s); end.Reason != api.EndShutdown || out != "\n\n@: 1\n" {
 		t.Errorf("shutdown: %q, %+v", out, end)
 	}
 }
@@ -179,8 +180,8 @@ func (h *harness) probes() []api.Probe {
 	return ps
 }
 
-// TestScriptRefused: the errors of scripts say where, and nothing stays.
-func TestScriptRefused(t *testing.T) {
+// TestScriptErrorAnswer is about the errors of scripts: code, errno, message, line, column and width.
+func TestScriptErrorAnswer(t *testing.T) {
 	h := serveFake(t, nil)
 	for _, c := range []struct {
 		script, errno, message, command string
@@ -199,11 +200,11 @@ func TestScriptRefused(t *testing.T) {
 	if _, err := h.c.RunScript(h.ctx, api.RunScript{Script: "BEGIN { }", Format: "xml"}); !strings.Contains(err.Error(), "want text or json") {
 		t.Error(err)
 	}
-	h.noScript()
+	h.checkNoScript()
 }
 
-// TestScriptFaults: what goes wrong in a run is told with its place, and counted.
-func TestScriptFaults(t *testing.T) {
+// TestScriptFaultRecords is about the records of warnings: the error of a run has its place, and how often it came.
+func TestScriptFaultRecords(t *testing.T) {
 	h := serveFake(t, nil)
 	s, start := h.script(api.RunScript{Script: "kprobe:vfs_read { if (arg2 == 1) { while (1) { $x = 1; } }\n@s = str(arg0); }"})
 	h.read(0, 1)
@@ -212,7 +213,7 @@ func TestScriptFaults(t *testing.T) {
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
 		t.Fatal(err)
 	}
-	_, warnings, _ := h.rest(s)
+	_, warnings, _ := h.readRest(s)
 	all := strings.Join(warnings, "\n")
 	for _, want := range []string{"stdin:1:", "WARNING: instruction budget used up", "stdin:2:6-15: WARNING: Bad address (2 times)\n@s = str(arg0); }\n     ~~~~~~~~~"} {
 		if !strings.Contains(all, want) {
@@ -229,7 +230,7 @@ func TestScriptEvents(t *testing.T) {
 	s, _ := h.script(api.RunScript{Script: crash})
 	again, start := h.script(api.RunScript{Script: crash + ` vm:reset { printf("reset\n"); } vm:start { printf("start\n"); }`})
 	h.g.become(machine.PhaseCrashed, func(s *machine.State) { s.Crash = &machine.CrashReport{} })
-	if out, _, end := h.rest(s); out != "crash\n\n\n" || end.Reason != api.EndGuestCrash {
+	if out, _, end := h.readRest(s); out != "crash\n\n\n" || end.Reason != api.EndGuestCrash {
 		t.Errorf("crash: %q, %+v", out, end)
 	}
 	if got := next[api.Output](h, again, api.RecordOutput).Text; got != "crash\n" {
@@ -249,7 +250,7 @@ func TestScriptEvents(t *testing.T) {
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, end := h.rest(again); out != "\n\n" || end.Reason != api.EndAsked {
+	if out, _, end := h.readRest(again); out != "\n\n" || end.Reason != api.EndAsked {
 		t.Errorf("end: %q, %+v", out, end)
 	}
 }

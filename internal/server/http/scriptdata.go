@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// mapsEvery is how often maps are sent as they are, so that they are not lost with us.
+	// mapsEvery is how often the maps are sent during the run, so that they are
+	// not lost with the daemon.
 	mapsEvery = time.Second
-	// mapsShare is the part of the time that this may take at most.
+	// mapsShare is the part of the time that sending them may take at most.
 	mapsShare = 20
 )
 
-// putOutput sends what was printed at one time.
+// putOutput sends the text that was printed at one time.
 func (rs *runningScript) putOutput(text string) {
 	o := api.Output{Text: text, TimeNS: rs.time}
 	if !utf8.ValidString(text) {
@@ -27,7 +28,7 @@ func (rs *runningScript) putOutput(text string) {
 	}
 }
 
-// takeMaps sends what is in the maps, and takes it out of them.
+// takeMaps sends the contents of the maps and clears them.
 func (rs *runningScript) takeMaps() {
 	maps, left, err := rs.printer.TakeStates()
 	if err != nil {
@@ -36,30 +37,31 @@ func (rs *runningScript) takeMaps() {
 	rs.putStates(api.ScriptMaps{Part: true, Left: left}, maps)
 }
 
-// lookAtMaps sends the maps as they are, unless that would take too much of the time.
+// lookAtMaps sends the present maps, unless that would take too much of the
+// time.
 func (rs *runningScript) lookAtMaps() {
 	now := time.Now()
 	if now.Sub(rs.mapsAt) < mapsShare*rs.taking {
 		return
 	}
-	rs.s.probes.Poll()
+	rs.host.probes.Poll()
 	rs.putMaps(api.ScriptMaps{})
 	rs.mapsAt, rs.taking = now, time.Since(now)
 }
 
-// putMaps sends the maps as they are.
+// putMaps sends the present maps.
 func (rs *runningScript) putMaps(m api.ScriptMaps) {
 	maps, left := rs.printer.States()
 	if m.Left = left; rs.fleet == nil {
 		rs.putStates(m, maps)
 	} else if rs.fleet.take(rs, maps, left, m.Final); m.Final {
-		rs.fleet.apart(rs, func() { rs.putStates(m, maps) })
+		rs.fleet.writeApart(rs, func() { rs.putStates(m, maps) })
 	}
 }
 
-// putStates sends maps in records that are not too long for their readers.
+// putStates sends maps in records that are not too long for readers.
 func (rs *runningScript) putStates(m api.ScriptMaps, maps []script.MapState) {
-	m.TimeNS = rs.s.probes.Now()
+	m.TimeNS = rs.host.probes.Now()
 	send := func(part []script.MapState, more bool) {
 		if rs.gone != nil {
 			return
@@ -90,7 +92,7 @@ func (rs *runningScript) putStates(m api.ScriptMaps, maps []script.MapState) {
 	send(part, false)
 }
 
-// encodeStates are maps as JSON.
+// encodeStates returns maps as JSON.
 func encodeStates(maps []script.MapState) json.RawMessage {
 	b, err := json.Marshal(maps)
 	if err != nil {

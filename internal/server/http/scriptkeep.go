@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
@@ -17,32 +16,24 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// maxScripts bounds how many scripts run without a client, or have ended and were not
-// stopped yet.
+// maxScripts bounds how many scripts run without a client, or have ended and
+// were not stopped yet.
 const maxScripts = 128
 
-// keptScript is a script that runs without a client, on a goroutine of its own, until it is
-// stopped. One that has ended by itself stays until then, with what it has printed.
+// keptScript is a script that runs without a client, on a goroutine of its own,
+// until it is stopped. A script that has ended by itself is kept until then,
+// with its output.
 type keptScript struct {
 	*runningScript
 	req    api.RunScript
 	since  time.Time
 	log    *scriptLog
-	begin  api.Start     // for those who read
-	origin string        // as of an attached one; said before anybody is served
+	begin  api.Start     // for readers
+	origin string        // as of an attached one; set before clients are served
 	done   chan struct{} // closed at its end
 }
 
-// scripts are those without a client.
-type scripts struct {
-	mu      sync.Mutex
-	byName  map[string]*keptScript      // nil: the name is taken by one that is being compiled
-	open    map[*runningScript]struct{} // those with a client
-	closing bool                        // the daemon stops
-	running sync.WaitGroup
-}
-
-// reserve takes a name.
+// reserve reserves a name.
 func (s *scripts) reserve(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +53,7 @@ func (s *scripts) reserve(name string) error {
 	return nil
 }
 
-// start has a script run by the name that was reserved for it, or gives that back for nil.
+// start runs a script under its reserved name. With nil it frees the name.
 func (s *scripts) start(name string, k *keptScript) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +62,7 @@ func (s *scripts) start(name string, k *keptScript) error {
 		return errClosing
 	}
 	s.byName[name] = k
-	s.running.Go(k.live)
+	s.running.Go(k.runToEnd)
 	return nil
 }
 
@@ -85,7 +76,7 @@ func (s *scripts) find(name string) (*keptScript, error) {
 	return nil, &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("no script %q", name), Detail: "'guestprobe scripts' lists those there are"}
 }
 
-// forget takes a script away.
+// forget removes a script.
 func (s *scripts) forget(k *keptScript) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +85,8 @@ func (s *scripts) forget(k *keptScript) {
 	}
 }
 
-// all returns the scripts by name.
-func (s *scripts) all() (ks []*keptScript) {
+// list returns the scripts by name.
+func (s *scripts) list() (ks []*keptScript) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.byName {
@@ -107,8 +98,8 @@ func (s *scripts) all() (ks []*keptScript) {
 	return ks
 }
 
-// wait lets no further script begin, and waits until those there are have ended, or ctx
-// has.
+// wait prevents further scripts from starting, and waits until all have ended,
+// or until ctx ends.
 func (s *scripts) wait(ctx context.Context) {
 	s.mu.Lock()
 	s.closing = true
@@ -124,20 +115,24 @@ func (s *scripts) wait(ctx context.Context) {
 	}
 }
 
-// keepScript begins a script that goes on without its client.
-func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.RunScript) error {
+// keepScript starts a script that continues to run without its client.
+func (sh *scriptHost) keepScript(w http.ResponseWriter, r *http.Request, req *api.RunScript) error {
 	if len(req.Detach) > api.MaxScriptName || !api.ScriptName.MatchString(req.Detach) {
 		return badValue("detach %q: want a letter or _, then letters, digits and _ . -, at most %d in all", req.Detach, api.MaxScriptName)
 	}
-	if err := s.scripts.reserve(req.Detach); err != nil {
+	if err := sh.scripts.reserve(req.Detach); err != nil {
 		return err
 	}
-	k, warnings, err := s.startKept(r.Context(), req, requestPeer(r), nil)
+	k, warnings, err := sh.startKept(r.Context(), req, requestPeer(r), nil)
 	if err != nil {
 		return err
 	}
-	if err := s.keep(); err != nil {
+	if err := sh.state.Keep(); err != nil {
 		k.dismiss()
+		select { // the script is gone when the client reads the error
+		case <-k.done:
+		case <-r.Context().Done():
+		}
 		return err
 	}
 	info := k.info()
@@ -146,55 +141,56 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	return nil
 }
 
-// startKept begins a script whose name is reserved, for who asks, and lets it go on; publish gives where the fleet has
-// what it prints from then on, or is nil. On an error the name is free again.
-func (s *server) startKept(ctx context.Context, req *api.RunScript, who peer, publish func(epoch time.Time) *fleet.Publisher) (*keptScript, []string, error) {
-	rs, warnings, err := s.startScript(ctx, req)
+// startKept starts a script whose name is reserved, on behalf of who, and leaves
+// it running. publish, if it is not nil, returns where the script's output is
+// published in the fleet from then on. On an error the name is free again.
+func (sh *scriptHost) startKept(ctx context.Context, req *api.RunScript, who peer, publish func(epoch time.Time) *fleet.Publisher) (*keptScript, []string, error) {
+	rs, warnings, err := sh.startScript(ctx, req)
 	if err != nil {
-		_ = s.scripts.start(req.Detach, nil)
+		_ = sh.scripts.start(req.Detach, nil)
 		return nil, nil, err
 	}
 	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
-	rs.stream = s.newStream(k.log)
+	rs.stream = sh.streams.newStream(k.log)
 	if publish != nil {
-		k.origin, rs.fleet = api.OriginFleet, &published{scriptLog: k.log, rs: rs, to: publish(s.probes.Epoch())}
+		k.origin, rs.fleet = api.OriginFleet, &published{scriptLog: k.log, rs: rs, to: publish(sh.probes.Epoch())}
 		rs.w = rs.fleet
 	}
 	rs.ending, rs.look, rs.over = k.log.mark, make(chan func()), k.done
 	k.begin = rs.start(who, 0)
 	rs.warn(warnings)
-	if err := s.scripts.start(req.Detach, k); err != nil {
+	if err := sh.scripts.start(req.Detach, k); err != nil {
 		rs.close()
 		rs.ended.Reason = api.EndShutdown
 		rs.fleet.finish()
 		return nil, nil, err
 	}
-	s.log.Info("script", "name", req.Detach, "uid", who.UID, "pid", who.PID)
+	sh.log.Info("script", "name", req.Detach, "uid", who.UID, "pid", who.PID)
 	return k, warnings, nil
 }
 
-// live runs the script to its end.
-func (k *keptScript) live() {
+// runToEnd runs the script to its end.
+func (k *keptScript) runToEnd() {
 	defer func() {
 		if v := recover(); v != nil {
-			k.s.log.Error("panic in a script", "name", k.req.Detach, "panic", v, "stack", string(debug.Stack()))
+			k.host.log.Error("panic in a script", "name", k.req.Detach, "panic", v, "stack", string(debug.Stack()))
 			k.close()
-			k.ended = api.End{Reason: api.EndShutdown, Probes: wireInfos(k.own().Finals())}
+			k.ended = api.End{Reason: api.EndShutdown, Probes: wireInfos(k.owner().Finals())}
 			k.end(k.ended.Reason, nil, k.ended.Probes)
 		}
 		k.fleet.finish()
 		k.log.close()
 		close(k.done)
 	}()
-	// No write into the log fails.
+	// Writes into the log do not fail.
 	_ = k.run(context.Background(), nil)
-	k.s.changed() // it is not to run again
-	k.s.log.Info("script ended", "name", k.req.Detach, "reason", k.ended.Reason, "written", k.delivered, "lost", k.lost)
+	k.host.state.MarkChanged() // it must not run again
+	k.host.log.Info("script ended", "name", k.req.Detach, "reason", k.ended.Reason, "written", k.delivered, "lost", k.lost)
 }
 
-// dismiss forgets a script and has it come to its end.
+// dismiss removes a script and ends it.
 func (k *keptScript) dismiss() {
-	k.s.scripts.forget(k)
+	k.host.scripts.forget(k)
 	select {
 	case k.asked <- struct{}{}:
 	default:
@@ -207,13 +203,13 @@ func (k *keptScript) info() api.ScriptInfo {
 		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Origin: k.origin, Attached: k.begin.Attached,
 		Written: k.written.Load(), Lost: k.dropped.Load(),
 	}
-	ps := wireInfos(k.s.probes.Present(slices.Collect(k.own().Probes())))
+	ps := wireInfos(k.host.probes.DescribePresent(slices.Collect(k.owner().Probes())))
 	select {
 	case <-k.done:
 		i.Ended, i.Code = k.ended.Reason, k.ended.Code
 		ps = k.ended.Probes
 	default:
-		ps = append(ps, wireInfos(k.own().Finals())...)
+		ps = append(ps, wireInfos(k.owner().Finals())...)
 	}
 	for _, p := range ps {
 		i.Hits += p.Stats.Hits
@@ -221,11 +217,11 @@ func (k *keptScript) info() api.ScriptInfo {
 	return i
 }
 
-// maps prints the maps as they are now, or returns nil when the script has ended.
+// maps prints the present maps, or returns nil when the script has ended.
 func (k *keptScript) maps(ctx context.Context, format string) *string {
 	var b strings.Builder
-	if !k.looked(ctx, func(p *script.Printer) {
-		p.Like(format == api.ScriptJSON, func(text string) { b.WriteString(text) }).Maps()
+	if !k.lookAt(ctx, func(p *script.Printer) {
+		p.Derive(format == api.ScriptJSON, func(text string) { b.WriteString(text) }).Maps()
 	}) {
 		return nil
 	}
@@ -233,13 +229,14 @@ func (k *keptScript) maps(ctx context.Context, format string) *string {
 	return &text
 }
 
-// looked calls f with what prints the script's maps as they are now, and reports whether it did: the script runs.
-func (rs *runningScript) looked(ctx context.Context, f func(*script.Printer)) bool {
+// lookAt calls f with a printer of the script's current maps. It reports false,
+// without calling f, if the script no longer runs.
+func (rs *runningScript) lookAt(ctx context.Context, f func(*script.Printer)) bool {
 	done := make(chan struct{})
 	select {
 	case rs.look <- func() {
 		defer close(done)
-		rs.s.probes.Poll()
+		rs.host.probes.Poll()
 		f(rs.printer)
 	}:
 		<-done
@@ -250,17 +247,17 @@ func (rs *runningScript) looked(ctx context.Context, f func(*script.Printer)) bo
 	return false
 }
 
-func (s *server) getScripts(w http.ResponseWriter, _ *http.Request) error {
+func (sh *scriptHost) getScripts(w http.ResponseWriter, _ *http.Request) error {
 	l := api.ScriptList{Scripts: []api.ScriptInfo{}}
-	for _, k := range s.scripts.all() {
+	for _, k := range sh.scripts.list() {
 		l.Scripts = append(l.Scripts, k.info())
 	}
 	writeJSON(w, http.StatusOK, l)
 	return nil
 }
 
-func (s *server) getScript(w http.ResponseWriter, r *http.Request, q values) error {
-	k, err := s.scripts.find(r.PathValue("script"))
+func (sh *scriptHost) getScript(w http.ResponseWriter, r *http.Request, q values) error {
+	k, err := sh.scripts.find(r.PathValue("script"))
 	if err != nil {
 		return err
 	}
@@ -270,7 +267,7 @@ func (s *server) getScript(w http.ResponseWriter, r *http.Request, q values) err
 	case api.ScriptData:
 		var states json.RawMessage
 		left := 0
-		k.looked(r.Context(), func(p *script.Printer) {
+		k.lookAt(r.Context(), func(p *script.Printer) {
 			var maps []script.MapState
 			maps, left = p.States()
 			states = encodeStates(maps)

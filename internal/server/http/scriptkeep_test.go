@@ -11,8 +11,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// detached starts a script that goes on without a client.
-func (h *harness) detached(name, text string) api.ScriptInfo {
+// startDetached starts a script that goes on without a client.
+func (h *harness) startDetached(name, text string) api.ScriptInfo {
 	h.Helper()
 	i, err := h.c.DetachScript(h.ctx, api.RunScript{Script: text, Detach: name})
 	if err != nil {
@@ -31,8 +31,8 @@ func (h *harness) show(name, format string) api.ScriptInfo {
 	return i
 }
 
-// stopped ends a script, and reads what it prints then.
-func (h *harness) stopped(name string) (out string, warnings []string, end api.End) {
+// stopScript ends a script, and reads what it prints then.
+func (h *harness) stopScript(name string) (out string, warnings []string, end api.End) {
 	h.Helper()
 	s, err := h.c.StopScript(h.ctx, name)
 	if err != nil {
@@ -40,14 +40,14 @@ func (h *harness) stopped(name string) (out string, warnings []string, end api.E
 	}
 	defer s.Close()
 	next[api.Start](h, s, api.RecordStart)
-	return h.rest(s)
+	return h.readRest(s)
 }
 
 // TestKeptScript follows a script without a client from its beginning to its end.
 func TestKeptScript(t *testing.T) {
 	h := serveFake(t, nil)
 	text := `BEGIN { printf("begin\n"); } kprobe:vfs_read { @[arg2] = count(); printf("%d\n", arg2); } END { printf("end\n"); }`
-	if i := h.detached("reads", text); i.Name != "reads" || i.Script != text || i.Attached != 3 || i.Format != api.ScriptText || i.Ended != "" || i.Maps != nil {
+	if i := h.startDetached("reads", text); i.Name != "reads" || i.Script != text || i.Attached != 3 || i.Format != api.ScriptText || i.Ended != "" || i.Maps != nil {
 		t.Errorf("detached %+v", i)
 	}
 	h.read(0, 7)
@@ -73,7 +73,7 @@ func TestKeptScript(t *testing.T) {
 	if err := h.c.EndStream(h.ctx, next[api.Start](h, left, api.RecordStart).Stream); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, end := h.rest(left); end.Reason != api.EndAsked {
+	if _, _, end := h.readRest(left); end.Reason != api.EndAsked {
 		t.Errorf("left: %+v", end)
 	}
 	left.Close()
@@ -86,11 +86,11 @@ func TestKeptScript(t *testing.T) {
 	h.read(0, 9)
 
 	ended := "end\n\n\n@[8]: 1\n@[9]: 1\n@[7]: 2\n"
-	out, warnings, end := h.stopped("reads")
+	out, warnings, end := h.stopScript("reads")
 	if out != ended || len(warnings) > 0 || end.Reason != api.EndAsked || end.Delivered != 6 || end.Lost != 0 || end.Probes[0].Stats.Handled != 4 || end.Probes[0].Stats.Hits != 4 {
 		t.Errorf("stopped: %q, %q, %+v", out, warnings, end)
 	}
-	if out, _, end := h.rest(s); out != "begin\n7\n7\n8\n9\n"+ended || end.Reason != api.EndAsked || end.Delivered != 6 {
+	if out, _, end := h.readRest(s); out != "begin\n7\n7\n8\n9\n"+ended || end.Reason != api.EndAsked || end.Delivered != 6 {
 		t.Errorf("followed: %q, %+v", out, end)
 	}
 	for _, ask := range []func() error{
@@ -102,14 +102,14 @@ func TestKeptScript(t *testing.T) {
 			t.Errorf("behind its end: %v", e)
 		}
 	}
-	h.noScript()
+	h.checkNoScript()
 }
 
 // TestKeptScriptEnds: a script that has ended by itself keeps its name and its end.
 func TestKeptScriptEnds(t *testing.T) {
 	h := serveFake(t, nil)
-	h.detached("three", `interval:ms:1 { @++; if (@ == 3) { exit(3); } }`)
-	h.detached("gone", `kprobe:vfs_read { @++; }`)
+	h.startDetached("three", `interval:ms:1 { @++; if (@ == 3) { exit(3); } }`)
+	h.startDetached("gone", `kprobe:vfs_read { @++; }`)
 	h.read(0, 1)
 	if _, err := h.c.Detach(h.ctx, "kprobe_vfs_read"); err != nil {
 		t.Fatal(err)
@@ -125,15 +125,15 @@ func TestKeptScriptEnds(t *testing.T) {
 	if err != nil || len(ss) != 2 || ss[0].Name != "gone" || ss[0].Ended != api.EndDetached || ss[0].Hits != 1 || ss[1].Ended != api.EndExit || *ss[1].Code != 3 || ss[1].Maps != nil {
 		t.Errorf("ended: %+v, %v", ss, err)
 	}
-	if out, _, end := h.stopped("three"); out != "\n\n@: 3\n" || end.Reason != api.EndExit || *end.Code != 3 {
+	if out, _, end := h.stopScript("three"); out != "\n\n@: 3\n" || end.Reason != api.EndExit || *end.Code != 3 {
 		t.Errorf("three: %q, %+v", out, end)
 	}
-	if out, _, end := h.stopped("gone"); out != "\n\n@: 1\n" || end.Reason != api.EndDetached {
+	if out, _, end := h.stopScript("gone"); out != "\n\n@: 1\n" || end.Reason != api.EndDetached {
 		t.Errorf("gone: %q, %+v", out, end)
 	}
 
 	// With the daemon's end it ends too, and who follows it is told.
-	h.detached("last", `kprobe:vfs_read { @++; } END { printf("end\n"); }`)
+	h.startDetached("last", `kprobe:vfs_read { @++; } END { printf("end\n"); }`)
 	h.read(0, 1)
 	s, err := h.c.FollowScript(h.ctx, "last")
 	if err != nil {
@@ -142,7 +142,7 @@ func TestKeptScriptEnds(t *testing.T) {
 	defer s.Close()
 	next[api.Start](h, s, api.RecordStart)
 	h.cancel()
-	if out, _, end := h.rest(s); out != "end\n\n\n@: 1\n" || end.Reason != api.EndShutdown {
+	if out, _, end := h.readRest(s); out != "end\n\n\n@: 1\n" || end.Reason != api.EndShutdown {
 		t.Errorf("shutdown: %q, %+v", out, end)
 	}
 }
@@ -162,13 +162,13 @@ func TestKeptScriptRefused(t *testing.T) {
 	}
 	refused(api.CodeBadScript, api.RunScript{Script: "BEGIN { print(fake); }", Detach: "again"})
 	refused(api.CodeBadScript, api.RunScript{Script: "kprobe:vfs_read+1 { }", Detach: "again"})
-	h.detached("again", "BEGIN { }")
+	h.startDetached("again", "BEGIN { }")
 	refused(api.CodeNameTaken, api.RunScript{Script: "BEGIN { }", Detach: "again"})
-	h.stopped("again")
+	h.stopScript("again")
 
 	// A client that goes away while its script ends leaves nothing.
 	const text = `kprobe:vfs_read { @[arg2]++; @h = hist(arg2); }`
-	h.detached("left", text)
+	h.startDetached("left", text)
 	gone, err := h.c.StopScript(h.ctx, "left")
 	if err != nil {
 		t.Fatal(err)
@@ -185,22 +185,22 @@ func TestKeptScriptRefused(t *testing.T) {
 	}
 
 	for n := range maxScripts {
-		h.detached(fmt.Sprintf("s%d", n), text)
+		h.startDetached(fmt.Sprintf("s%d", n), text)
 	}
 	refused(api.CodeTooMany, api.RunScript{Script: text, Detach: "more"})
 	h.read(0, 5)
 	h.read(1, 5)
 	for n := range maxScripts {
-		if out, _, _ := h.stopped(fmt.Sprintf("s%d", n)); !strings.HasPrefix(out, "\n\n@[5]: 2\n@h:\n[4, 8)                 2 |") {
+		if out, _, _ := h.stopScript(fmt.Sprintf("s%d", n)); !strings.HasPrefix(out, "\n\n@[5]: 2\n@h:\n[4, 8)                 2 |") {
 			t.Fatalf("script %d: %q", n, out)
 		}
 	}
-	h.noScript()
+	h.checkNoScript()
 }
 
-// TestScriptInterval: maps are printed and cleared. A hit may come between one map and the
+// TestScriptRouteInterval: maps are printed and cleared. A hit may come between one map and the
 // next, so hits are counted: nothing is printed twice.
-func TestScriptInterval(t *testing.T) {
+func TestScriptRouteInterval(t *testing.T) {
 	h := serveFake(t, nil)
 	s, start := h.script(api.RunScript{Script: `kprobe:vfs_read { @[arg2] = count(); @n++; }`, IntervalMS: 1})
 	out, reads, intervals := "", 0, 0
@@ -222,7 +222,7 @@ func TestScriptInterval(t *testing.T) {
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
 		t.Fatal(err)
 	}
-	rest, _, _ := h.rest(s)
+	rest, _, _ := h.readRest(s)
 	for _, name := range []string{"@[7]: ", "@n: "} {
 		sum := 0
 		for line := range strings.Lines(out + rest) {

@@ -15,8 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// run prints what the script writes until there is a reason to stop, with a heartbeat for
-// each of heart. An error means that there is nobody to print it to.
+// run prints the script's output until there is a reason to stop, and a
+// heartbeat at each tick of heart. An error means that the client is gone.
 func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error {
 	var every <-chan time.Time
 	if rs.every > 0 {
@@ -28,8 +28,8 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	if rs.data && rs.every == 0 {
 		every := mapsEvery
 		if rs.fleet != nil {
-			every = rs.s.opt.fleetMaps
-			rs.lookAtMaps() // others learn that it runs
+			every = rs.host.opt.fleetMaps
+			rs.lookAtMaps() // tells others that it runs
 		}
 		t := time.NewTicker(every)
 		defer t.Stop()
@@ -39,8 +39,8 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	tick := time.NewTimer(time.Hour)
 	defer tick.Stop()
 	for {
-		changed, gone := rs.s.guest.Changed(), rs.s.probes.Changed()
-		select { // however much there is to print
+		changed, gone := rs.host.guest.Changed(), rs.host.probes.Changed()
+		select { // regardless of how much there is to print
 		case <-rs.asked:
 			rs.guestEvents() // before it was asked
 			return rs.finishUnlessExit(api.EndAsked, nil)
@@ -55,21 +55,21 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if reason, code, ended := rs.guestEvents(); ended {
 			return rs.finishUnlessExit(reason, code)
 		}
-		if rs.script.Probes > 0 && rs.s.allDetached(rs.own().Probes()) {
+		if rs.script.Probes > 0 && rs.host.allDetached(rs.owner().Probes()) {
 			return rs.finish(api.EndDetached, nil)
 		}
-		if rs.script.Attached() == len(rs.script.Begin)+len(rs.script.End) {
-			// Nothing else ever happens.
+		if rs.script.CountProbes() == len(rs.script.Begin)+len(rs.script.End) {
+			// No other event can happen.
 			return rs.finish(api.EndExit, new(int64))
 		}
-		for _, x := range rs.s.stopsAfter(&rs.stops, rs.stopsVCPU) {
+		for _, x := range rs.host.stopsAfter(&rs.stops, rs.stopsVCPU) {
 			rs.put(api.RecordStop, x)
 		}
 		rs.warn(rs.printer.Problems(false))
 		if err := rs.send(); err != nil {
 			return err
 		}
-		tick.Reset(rs.loaded.Tick(next, rs.failed))
+		tick.Reset(rs.loaded.Tick(next, rs.warnFailed))
 		select {
 		case <-rs.loaded.Ready():
 		case <-tick.C:
@@ -84,7 +84,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		case <-rs.asked:
 			rs.guestEvents() // before it was asked
 			return rs.finishUnlessExit(api.EndAsked, nil)
-		case <-rs.s.stop:
+		case <-rs.host.streams.stop:
 			return rs.finish(api.EndShutdown, nil)
 		case <-changed:
 		case <-gone:
@@ -94,30 +94,18 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	}
 }
 
-// stopsVCPU reports whether it is the script that has stopped a vCPU.
+// stopsVCPU reports whether the script has stopped a vCPU.
 func (rs *runningScript) stopsVCPU(by any) bool {
 	p, ok := by.(*program.Program)
 	return ok && slices.Contains(rs.loaded.Object().Programs(), p)
 }
 
-// guestLife is what a script has seen of the guest's life.
-type guestLife struct {
-	boots int64
-	boot  int64 // when it began to run from its start
-	ended bool
-}
-
-// guestLife is what there is to be seen of it.
-func (s *server) guestLife() guestLife {
-	_, _, ended := guestEnd(s.guest.State())
-	return guestLife{boots: s.boots.Load(), boot: s.boot.Load(), ended: ended}
-}
-
-// guestEvents runs what is for what has happened to the guest since the last look, and says
-// whether that ends the script, and why. One that is about another boot goes on.
+// guestEvents runs the script's probes for events of the guest since the last
+// call. It reports whether the events end the script, and why. A script that
+// handles a later boot continues.
 func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
-	reason, code, over = guestEnd(rs.s.guest.State())
-	was, now := rs.life, rs.s.guestLife()
+	reason, code, over = guestEnd(rs.host.guest.State())
+	was, now := rs.life, rs.host.control.guestLife()
 	rs.life = now
 	events := rs.script.Events
 	if len(events) == 0 {
@@ -137,24 +125,32 @@ func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
 	case reason == api.EndGuestCrash:
 		rs.warn(rs.runAll(events[script.EventCrash]))
 	}
-	rs.s.probes.Poll()
+	rs.host.probes.Poll()
 	again := reason != api.EndShutdown && len(events[script.EventReset])+len(events[script.EventStart]) > 0
 	return reason, code, over && !again
 }
 
-// failed warns of a run that has ended early.
-func (rs *runningScript) failed(name string, err error) {
-	rs.cut++
-	rs.warn([]string{rs.fault(name, err, 1)})
+// warnFailed warns about a run that has ended early.
+func (rs *runningScript) warnFailed(name string, err error) {
+	why := rs.fault(name, err, 1)
+	rs.noteCut(1, why)
+	rs.warn([]string{why})
 }
 
-// print gives the next records to the printer.
+// noteCut counts runs that have ended early.
+func (rs *runningScript) noteCut(n uint64, why string) {
+	if rs.cut += n; rs.cutWhy == "" {
+		rs.cutWhy = why
+	}
+}
+
+// print passes the next records to the printer.
 func (rs *runningScript) print() error {
-	rs.loaded.Each(func(r session.ScriptRecord, next []byte) {
+	rs.loaded.ForEach(func(r session.ScriptRecord, next []byte) {
 		rs.time = r.Time
 		if err := rs.printer.Record(r.Data, next); err != nil {
 			if rs.damaged++; rs.damaged == 1 {
-				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
+				rs.host.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
 			}
 			return
 		}
@@ -163,18 +159,19 @@ func (rs *runningScript) print() error {
 	return rs.gone
 }
 
-// printAll gives the printer the records that are there by now.
+// printAll passes all available records to the printer.
 func (rs *runningScript) printAll() error {
-	for rounds := rs.loaded.Waiting()/session.MaxTaken + 1; rounds > 0 && rs.gone == nil; rounds-- {
+	for rounds := rs.loaded.PendingRecords()/session.MaxTaken + 1; rounds > 0 && rs.gone == nil; rounds-- {
 		_ = rs.print() // rs.gone
 	}
 	return rs.gone
 }
 
-// printInterval prints all maps and clears them, behind the records that are there.
+// printInterval prints all maps and clears them, after the records that are
+// there.
 func (rs *runningScript) printInterval() {
-	rs.s.probes.Poll()
-	_ = rs.printAll() // run finds out what is wrong
+	rs.host.probes.Poll()
+	_ = rs.printAll() // run finds the error
 	if rs.data {
 		rs.takeMaps()
 	} else if err := rs.printer.TakeMaps(); err != nil {
@@ -185,12 +182,12 @@ func (rs *runningScript) printInterval() {
 	}
 	if rs.gone == nil {
 		if rs.gone = rs.send(); rs.gone == nil {
-			rs.put(api.RecordInterval, api.Interval{TimeNS: rs.s.probes.Now()})
+			rs.put(api.RecordInterval, api.Interval{TimeNS: rs.host.probes.Now()})
 		}
 	}
 }
 
-// write takes what the printer prints, and sends it when it is much.
+// write takes the printer's output, and sends it when there is much.
 func (rs *runningScript) write(text string) {
 	if rs.gone != nil {
 		return
@@ -210,16 +207,16 @@ func (rs *runningScript) warn(texts []string) {
 	}
 }
 
-// lostTotal is how many records were lost.
-func (rs *runningScript) lostTotal() uint64 {
-	return rs.loaded.Lost() + rs.damaged
+// countLost returns how many records were lost.
+func (rs *runningScript) countLost() uint64 {
+	return rs.loaded.LostRecords() + rs.damaged
 }
 
-// send sends what was printed.
+// send sends the printed output.
 func (rs *runningScript) send() error {
 	rs.delivered = rs.read
-	if total := rs.lostTotal(); total > rs.lost {
-		rs.printer.Lost(total - rs.lost)
+	if total := rs.countLost(); total > rs.lost {
+		rs.printer.PrintLost(total - rs.lost)
 		rs.putLost(total)
 	}
 	rs.written.Store(rs.delivered)
@@ -227,7 +224,7 @@ func (rs *runningScript) send() error {
 	for len(rs.out) > 0 {
 		part := rs.out[:min(len(rs.out), maxGather)]
 		for n := len(part); n > len(part)-utf8.UTFMax && n > 0 && len(part) < len(rs.out); n-- {
-			if utf8.RuneStart(rs.out[n]) { // no letter is parted
+			if utf8.RuneStart(rs.out[n]) { // do not split a letter
 				part = rs.out[:n]
 				break
 			}
@@ -245,13 +242,13 @@ func (rs *runningScript) send() error {
 	return rs.flush()
 }
 
-// scriptWait is how long a script's runs that are under way at its end are waited for at
-// most. One that has not ended then, because its task is preempted, counts as missed.
+// scriptWait is how long the end of a script waits for runs in progress. A run
+// that does not end in time, because its task is preempted, counts as missed.
 const scriptWait = time.Second
 
 // finishUnlessExit is finish, for that reason, unless the script has called exit before.
 func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
-	rs.s.probes.Poll()
+	rs.host.probes.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -261,14 +258,15 @@ func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
 	return rs.finish(reason, code)
 }
 
-// finish stops the probes, waits for what runs in the guest yet, takes the probes away, runs what is for the end,
-// and prints what there is: behind that nothing adds to the maps.
+// finish ends the script and prints the rest of its output. It stops the probes,
+// waits for programs that still run in the guest, detaches the probes, and runs
+// the END probes. Nothing changes the maps after that.
 func (rs *runningScript) finish(reason string, code *int64) error {
 	wait := scriptWait
-	if rs.s.guest.State().Phase != machine.PhaseRunning {
-		wait = 0 // nothing goes on
+	if rs.host.guest.State().Phase != machine.PhaseRunning {
+		wait = 0 // nothing runs
 	}
-	rs.s.logEnd(rs.loaded.Quiesce(wait, rs.samples.end))
+	rs.host.logEnd(rs.loaded.Quiesce(wait, rs.samples.end))
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -279,7 +277,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		rs.ending()
 	}
 	rs.warn(rs.runAll(rs.script.End))
-	rs.s.probes.Poll()
+	rs.host.probes.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
@@ -295,33 +293,34 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		return rs.gone
 	}
 	rs.warn(rs.printer.Problems(true))
-	rs.warn(rs.samples.lost())
+	rs.warn(rs.samples.warnLost())
 	programs := rs.loaded.Object().Programs()
 	if rs.samples != nil {
 		programs = append(slices.Clip(programs), rs.samples.programs...)
 	}
 	for _, p := range programs {
 		if s := p.Stats(); s.Last != nil {
-			rs.warn([]string{rs.fault(p.Name, s.Last, s.Faults)})
-			rs.cut += s.Faults
+			why := rs.fault(p.Name, s.Last, s.Faults)
+			rs.warn([]string{why})
+			rs.noteCut(s.Faults, why)
 		}
 	}
-	full := rs.printer.Full()
+	full := rs.printer.FullCount()
 	rs.close()
 	if err := rs.send(); err != nil {
 		return err
 	}
-	rs.ended = api.End{Reason: reason, Code: code, Probes: wireInfos(rs.own().Finals())}
+	rs.ended = api.End{Reason: reason, Code: code, Probes: wireInfos(rs.owner().Finals()), Cut: rs.cut, CutWhy: rs.cutWhy}
 	if rs.script.Strict() {
-		rs.ended.Strict = rs.notSeen(full)
+		rs.ended.Strict = rs.unseenText(full)
 	}
 	rs.endAs(rs.ended)
 	return nil
 }
 
-// notSeen says what the script has not seen, or could not say or keep: "" if there is nothing. full is how often a map
-// had no room.
-func (rs *runningScript) notSeen(full uint64) string {
+// unseenText describes the data that the script has missed, or could not print
+// or keep, or returns "". full is how often a map had no room.
+func (rs *runningScript) unseenText(full uint64) string {
 	missed := uint64(0)
 	for _, p := range rs.ended.Probes {
 		missed += p.Stats.Missed

@@ -10,13 +10,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/program"
 )
 
-// exitWatch tells several scripts of the exits of vCPUs.
+// exitWatch passes the exits of vCPUs to several scripts.
 type exitWatch struct {
 	mu   sync.Mutex
 	subs map[*sampling]bool
 }
 
-// set adds or takes away one who is told.
+// set adds or removes a subscriber.
 func (x *exitWatch) set(g sampledGuest, s *sampling, on bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -37,30 +37,31 @@ func (x *exitWatch) set(g sampledGuest, s *sampling, on bool) {
 	g.OnExit(func(cpu int, reason string, state probe.State) {
 		for _, s := range all {
 			for _, p := range s.exits[reason] {
-				s.run(cpu, state, p.Sampled)
+				s.run(cpu, state, p.RunSample)
 			}
 		}
 	})
 }
 
-// sampling runs programs of a script on what vCPUs do.
+// sampling runs programs of a script for samples and exits of vCPUs.
 type sampling struct {
 	*sampler
+	watch    *exitWatch
 	programs []*program.Program
 	exits    map[string][]*program.Program // by reason
 }
 
-// newSampling returns what runs the programs of a script that are for samples and exits; nil
-// where there are none.
+// newSampling returns the runner of a script's programs for samples and exits,
+// or nil if the script has none.
 func (rs *runningScript) newSampling() (*sampling, error) {
 	if len(rs.script.Samples)+len(rs.script.Exits) == 0 {
 		return nil, nil
 	}
-	m, err := rs.s.newSampler()
+	m, err := newSampler(rs.host.guest, rs.host.log)
 	if err != nil {
 		return nil, err
 	}
-	return &sampling{sampler: m, exits: map[string][]*program.Program{}}, nil
+	return &sampling{sampler: m, watch: &rs.host.exits, exits: map[string][]*program.Program{}}, nil
 }
 
 // begin has the programs run.
@@ -77,35 +78,36 @@ func (m *sampling) begin(rs *runningScript) {
 		m.exits[x.Reason] = append(m.exits[x.Reason], load(x.Program))
 	}
 	if len(m.exits) > 0 {
-		m.s.exits.set(m.g, m, true)
+		m.watch.set(m.g, m, true)
 	}
-	// Those of one period have one clock, so that they run in the order of the source.
+	// Programs of one period share a clock, so that they run in the order of the
+	// source.
 	var periods []time.Duration
 	of := map[time.Duration][]func(*probe.Context){}
 	for _, x := range rs.script.Samples {
 		if of[x.Period] == nil {
 			periods = append(periods, x.Period)
 		}
-		of[x.Period] = append(of[x.Period], load(x.Program).Sampled)
+		of[x.Period] = append(of[x.Period], load(x.Program).RunSample)
 	}
 	for _, p := range periods {
-		m.every(p, of[p]...)
+		m.callEvery(p, of[p]...)
 	}
 }
 
-// end has no program run any more. It may be repeated.
+// end stops running the programs. It may be repeated.
 func (m *sampling) end() {
 	if m == nil {
 		return
 	}
 	if len(m.exits) > 0 {
-		m.s.exits.set(m.g, m, false)
+		m.watch.set(m.g, m, false)
 	}
 	m.sampler.end()
 }
 
-// lost says how often programs did not run.
-func (m *sampling) lost() (texts []string) {
+// warnLost warns about how often programs did not run.
+func (m *sampling) warnLost() (texts []string) {
 	if m == nil {
 		return nil
 	}

@@ -26,48 +26,40 @@ import (
 const (
 	headerTime   = 10 * time.Second // for a client to send its request's header
 	idleTime     = 5 * time.Minute  // of a connection between requests
-	shutdownTime = 3 * time.Second  // from the signal on, for requests that run when the daemon stops
+	shutdownTime = 3 * time.Second  // for requests that run when the daemon stops, once the probes are out
 )
 
-// server serves one guest.
+// server serves one guest. Its own methods are about the daemon's life: start,
+// end, reloads, the fleet, debuggers, the jail, and routes about the process.
+// The parts serve all other requests (doc.go).
 type server struct {
-	inspector
+	*inspector
+	*runControl
+	*probeHost
+	*scriptHost
+	*eventHost
+	*restorer
+	*saver
+	*scrapes
 	log      *slog.Logger
-	opt      options
+	opt      *options
 	access   access
-	streams  streams
-	scripts  scripts
-	profiles profiles
-	exits    exitWatch
+	streams  *streams
 	limits   atomic.Pointer[limits]
 	conns    *conns
-	leaving  func()                   // the fleet: nobody is to find us there any more
-	followed atomic.Pointer[followed] // nil: we are in no fleet
-	logLost  func() uint64
-	monitor  Monitor // nil: there are no commands
-	metrics  http.Handler
-	calls    *gathering   // nil: durations are not asked for
-	api      http.Handler // of all routes
+	leaving  func()                   // leaves the fleet: clients no longer find this daemon there
+	followed atomic.Pointer[followed] // nil: not in a fleet
+	monitor  Monitor                  // nil: no monitor commands
 	page     page
-	effort   effort
 	pid      int
-
-	boots    atomic.Int64
-	boot     atomic.Int64                      // when the guest began to run from its start, on the clock of events
-	debugger atomic.Pointer[debugged]          // the one that is at work, or nil
-	last     atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
-	saved    *snapshot.Snapshot                // not nil: what the guest is, which does not run
-	resetMu  sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
 	args      []string // of the command line
 	hangups   <-chan os.Signal
 	logLevel  *slog.LevelVar
 	reopenLog func() error
 	manager   *service.Manager
-	state     *state // nil: what clients attach ends with the daemon
 
-	begin func(debuggers *socket) error // what comes before anybody is served, once all sockets are there; nil: nothing
-	jail  *api.Jail                     // what the process has given up; nil: this is no daemon
+	begin func(debuggers *socket) error // runs once all sockets are there, before clients are served; may be nil
 
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once
@@ -75,30 +67,36 @@ type server struct {
 
 // newServer returns a server of g; start must follow.
 func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *server {
+	in := &inspector{guest: g}
+	rc := &runControl{inspector: in, log: log, opt: &o, logLost: logLost}
 	s := &server{
-		inspector: inspector{guest: g}, log: log, opt: o, logLost: logLost, pid: os.Getpid(),
-		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
-		streams: streams{open: map[*stream]struct{}{}},
-		leaving: func() {},
-		manager: &service.Manager{}, logLevel: new(slog.LevelVar), reopenLog: func() error { return nil },
+		inspector: in, runControl: rc, log: log, opt: &o, pid: os.Getpid(),
+		access:    access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
+		probeHost: &probeHost{inspector: in, log: log, control: rc, effort: newEffort(o.ownMemory())},
+		leaving:   func() {},
+		manager:   &service.Manager{}, logLevel: new(slog.LevelVar), reopenLog: func() error { return nil },
 		stop: make(chan struct{}),
 	}
+	s.streams = &streams{opt: &o, limits: &s.limits, stop: s.stop, open: map[*stream]struct{}{}}
+	s.scriptHost = &scriptHost{probeHost: s.probeHost, opt: &o, streams: s.streams}
+	s.eventHost = &eventHost{probeHost: s.probeHost, opt: &o, streams: s.streams}
+	s.restorer = &restorer{scriptHost: s.scriptHost}
+	s.saver = &saver{runControl: rc, restorer: s.restorer}
 	s.limits.Store(o.limits())
 	s.conns = s.newConns(nil)
-	s.probes = session.New(g, s.sessionOptions())
-	s.effort = newEffort(o.ownMemory())
+	s.probes = session.New(g, sessionOptions(g, log, int64(o.maps)))
 	s.boots.Store(1)
-	s.metrics = s.newMetrics()
-	s.api = s.handler()
+	s.scrapes = s.newScrapes()
+	s.page = page{log: log, opt: &o, api: s.handler()}
 	return s
 }
 
-// run serves sock until ctx ends, and then takes everything back: probes come
-// out, the text is what it was, streams end with a record that says so.
-// ready is called when clients are served.
+// run serves sock until ctx ends, and then undoes everything: probes are
+// removed, the text is restored, and streams end with a record that says so. It
+// calls ready when clients are served.
 func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	gdbSock := s.listenGDB(ctx, sock.path)
-	scrapes, err := s.listenMetrics()
+	metrics, err := s.listenMetrics()
 	if err == nil && s.begin != nil {
 		err = s.begin(gdbSock)
 	}
@@ -106,8 +104,8 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		if gdbSock != nil {
 			err = errors.Join(err, gdbSock.Close())
 		}
-		if scrapes != nil {
-			err = errors.Join(err, scrapes.Close())
+		if metrics != nil {
+			err = errors.Join(err, metrics.Close())
 		}
 		return err
 	}
@@ -117,16 +115,16 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		s.watchGuest()
 	}()
 	hs := &http.Server{
-		Handler: s.api, ConnContext: withConn,
+		Handler: s.page.api, ConnContext: withConn,
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	// Not the socket: the server closes what it gets, and the lock must outlive
+	// Not the socket: the server closes its listener, and the lock must outlive
 	// that.
 	s.conns.Listener = sock.listener
 	go func() { served <- hs.Serve(s.conns) }()
-	defer s.serveMetrics(scrapes)()
+	defer s.serveMetrics(metrics)()
 	leave, err := s.joinFleet(hs)
 	if err != nil {
 		return errors.Join(err, s.shutdown(sock, hs))
@@ -137,10 +135,10 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	debuggers := s.serveGDB(dctx, gdbSock)
 	var background sync.WaitGroup
 	if s.state != nil {
-		background.Go(s.keepState)
+		background.Go(func() { s.state.WriteChanges(s.stop) })
 	}
 	ready()
-	if s.manager.There() {
+	if s.manager.Present() {
 		background.Go(func() { s.tellManager(dctx, sock.path) })
 	}
 
@@ -174,12 +172,10 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	return errors.Join(failed, left)
 }
 
-// shutdown is the way back, in an order in which nothing new can come in
-// behind what is taken down. Nothing skips it, not a second signal either. The
-// error says what could not be taken back.
+// shutdown takes the daemon down in an order in which nothing new can arrive
+// after its part was closed. Nothing skips it, not even a second signal. The
+// error lists the changes that could not be undone.
 func (s *server) shutdown(sock *socket, hs *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
-	defer cancel()
 	sock.stop()
 	s.leaving()
 	s.tellEnd()
@@ -187,6 +183,10 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	if left != nil {
 		s.log.Error("shutdown", "err", left)
 	}
+	// The guest determines how long that took, so clients have their time from now
+	// on.
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
 	s.stopOnce.Do(func() { close(s.stop) })
 	end, _ := ctx.Deadline()
 	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-2*s.opt.writeTime)))
@@ -199,17 +199,16 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	return left
 }
 
-// restore takes all probes out for good and proves that nothing is left of
-// them.
+// restore removes all probes for good and proves that nothing is left of them.
 func (s *server) restore() error {
-	if err := withoutChanged(s.probes.Close()); err != nil {
+	if err := dropChanged(s.probes.Close()); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
 	t, err := compareText(s.guest)
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare text: %w", err)
-	case !t.Identical && ownText(s.guest.Image(), t.Ranges):
+	case !t.Identical && isOwnText(s.guest.Image(), t.Ranges):
 		s.log.Info("guest text restored, but for what the guest has written into its writable text", "places", len(t.Ranges), "first", t.Ranges[0].Addr)
 		return nil
 	case !t.Identical:
@@ -220,8 +219,8 @@ func (s *server) restore() error {
 	return nil
 }
 
-// watchGuest logs how the guest's life goes on, up to where it is when the daemon
-// stops.
+// watchGuest logs the changes of the guest's state, up to the last one when the
+// daemon stops.
 func (s *server) watchGuest() {
 	var last machine.Phase
 	panicked := false
@@ -243,7 +242,7 @@ func (s *server) watchGuest() {
 				s.logExit(st)
 			default:
 				level := slog.LevelInfo
-				if s.debugger.Load() != nil { // it may stop thousands of times
+				if s.debugger.Load() != nil { // it may stop the guest thousands of times
 					level = slog.LevelDebug
 				}
 				s.log.Log(context.Background(), level, "guest", "state", st.Phase)
@@ -258,10 +257,11 @@ func (s *server) watchGuest() {
 			stopped = true
 		}
 		if d := s.debugger.Load(); d != nil && !stopped {
-			// It may stop thousands of times a second, and what is woken at each is in its way.
+			// A debugger may stop the guest thousands of times a second, and waking
+			// goroutines at each stop would slow it down.
 			select {
 			case <-time.After(watchPause):
-			case <-d.g.Over():
+			case <-d.g.Ended():
 			case <-s.stop:
 				stopped = true
 			}
@@ -269,11 +269,11 @@ func (s *server) watchGuest() {
 	}
 }
 
-// watchPause is how much later the log may tell of a guest that a debugger has stopped or let go on.
+// watchPause is how much later the log may report that a debugger has stopped or
+// resumed a guest.
 const watchPause = 10 * time.Millisecond
 
-// logExit tells what is known about a guest that has exited: a code other than 0
-// is a warning.
+// logExit logs the details of a guest's exit. A code other than 0 is a warning.
 func (s *server) logExit(st machine.State) {
 	level, attrs := slog.LevelInfo, []any{"code", st.ExitCode}
 	if st.ExitCode != 0 {

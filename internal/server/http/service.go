@@ -12,27 +12,29 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/server/service"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
-// statusEvery is how often it is looked whether the state that a service manager is told has changed.
+// statusEvery is how often the state that is reported to the service manager is
+// checked for changes.
 const statusEvery = time.Second
 
-// status is the daemon's state in a line.
+// status returns the daemon's state in a line.
 func (s *server) status() string {
 	line := fmt.Sprintf("guest %s, %s", s.guest.State().Phase, command.Plural(len(s.probes.Probes()), "probe"))
-	if n := len(s.scripts.all()); n > 0 {
+	if n := len(s.scripts.list()); n > 0 {
 		line += ", " + command.Plural(n, "script")
 	}
-	if n := len(s.state.waiting()); n > 0 {
+	if n := len(s.state.PendingNames()); n > 0 {
 		line += fmt.Sprintf("; %d not restored", n)
 	}
 	return line
 }
 
-// tellManager tells the service manager how it is, from READY on, until ctx ends. Of the watchdog it says a word when a
-// request on our own socket has been answered: then connections are taken and the guest's state can be had.
+// tellManager reports the daemon's state to the service manager, from READY on,
+// until ctx ends. It notifies the watchdog only after a request on the daemon's
+// own socket was answered, which shows that connections are accepted and the
+// guest's state is available.
 func (s *server) tellManager(ctx context.Context, path string) {
 	tell := func(assignments ...string) {
 		if err := s.manager.Tell(assignments...); err != nil {
@@ -63,7 +65,7 @@ func (s *server) tellManager(ctx context.Context, path string) {
 		case <-s.guest.Changed():
 		case <-ticks.C:
 		case <-dog:
-			if err := answers(ctx, client); err != nil {
+			if err := checkAnswering(ctx, client); err != nil {
 				s.log.Error("the daemon does not answer itself: its service manager is not told that it lives", "err", err)
 			} else {
 				tell(service.Alive)
@@ -76,15 +78,16 @@ func (s *server) tellManager(ctx context.Context, path string) {
 	}
 }
 
-// tellEnd says that the daemon stops, and keeps what clients have attached, or says what of it is lost.
+// tellEnd reports that the daemon stops. It saves the clients' attachments, or
+// logs which of them are lost.
 func (s *server) tellEnd() {
 	status := "stopping"
 	if s.state != nil {
-		if err := s.writeState(); err != nil && !errors.Is(err, session.ErrClosed) {
+		if err := s.state.Write(); err != nil && !errors.Is(err, session.ErrClosed) {
 			s.log.Error("what clients have attached cannot be kept", "err", err)
 			status = "stopping; what clients have attached cannot be kept: " + err.Error()
 		}
-	} else if lost := s.tellLost(); lost > 0 {
+	} else if lost := s.restorer.reportLost(); lost > 0 {
 		status = fmt.Sprintf("stopping; lost of what clients have attached: %d", lost)
 	}
 	if err := s.manager.Tell(service.Stopping, service.Status(status)); err != nil {
@@ -92,8 +95,9 @@ func (s *server) tellEnd() {
 	}
 }
 
-// answers asks for the guest's state. Whatever is answered is one, also that there are too many connections.
-func answers(ctx context.Context, c *http.Client) error {
+// checkAnswering requests the guest's state. Any answer will do, even that there
+// are too many connections.
+func checkAnswering(ctx context.Context, c *http.Client) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guestprobed/v1/guest", nil)
 	if err != nil {
 		return err
@@ -107,10 +111,12 @@ func answers(ctx context.Context, c *http.Client) error {
 	return err
 }
 
-// givenSocket returns the socket that a service manager has made, whose mode, group and end are the manager's, or nil where
-// there is none. The path of options is its. The lock beside it says that there is a daemon, and nobody is started by asking
-// there; where the folder may not be written to there is none.
-func givenSocket(o *options, log *slog.Logger, getenv func(string) string) (*socket, error) {
+// inheritSocket returns the socket that a service manager has created, or nil
+// without one. Its mode, group and removal are the manager's. It sets the
+// socket's path in the options. The lock file beside the socket shows that a
+// daemon runs, so 'guestprobe ps' does not have to connect, which would start
+// one. The lock is missing where the folder is not writable.
+func inheritSocket(o *options, log *slog.Logger, getenv func(string) string) (*socket, error) {
 	l, err := service.Listener(getenv)
 	if l == nil || err != nil {
 		return nil, err
@@ -118,11 +124,11 @@ func givenSocket(o *options, log *slog.Logger, getenv func(string) string) (*soc
 	path := l.Addr().String()
 	if o.socket != "" && o.socket != path {
 		l.Close()
-		return nil, o.placed(command.Usagef("--socket %s: the service manager gives %s; leave it out", o.socket, path))
+		return nil, o.placeError(command.Usagef("--socket %s: the service manager gives %s; leave it out", o.socket, path))
 	}
 	o.socket = path
 	s := &socket{listener: l, path: path, given: true}
-	if s.lock, err = lockFile(path + api.LockSuffix); errors.Is(err, errSocketLive) {
+	if s.lock, err = lockSocket(path); errors.Is(err, errSocketLive) {
 		l.Close()
 		return nil, err
 	} else if err != nil {

@@ -20,21 +20,21 @@ type cell struct {
 	set  func(n *big.Int)
 }
 
-// number is a cell of an integer of the machine's.
+// number is a cell for an integer in the machine's registers.
 func number[T uint8 | uint16 | uint32 | uint64](p *T) cell {
 	return cell{8 * binary.Size(*p), func(n *big.Int) { *p = T(n.Uint64()) }}
 }
 
-// wide is a cell of bytes, the lowest first.
-func wide(b []byte) cell {
+// wideCell is a cell for bytes, little-endian.
+func wideCell(b []byte) cell {
 	return cell{8 * len(b), func(n *big.Int) {
 		n.FillBytes(b)
 		slices.Reverse(b)
 	}}
 }
 
-// settable are the registers that can be changed, by their names.
-func settable(r *machine.Registers) map[string]cell {
+// settableRegisters are the registers that can be changed, by their names.
+func settableRegisters(r *machine.Registers) map[string]cell {
 	g, y, m := &r.Regs, &r.System, map[string]cell{}
 	for i, p := range g.Fields() {
 		m[x86.RegNames[i]] = number(p)
@@ -52,19 +52,19 @@ func settable(r *machine.Registers) map[string]cell {
 	return m
 }
 
-// settableVectors are the floating point and vector registers likewise.
+// settableVectors returns the same for the floating point and vector registers.
 func settableVectors(v *machine.Vectors) map[string]cell {
 	m := map[string]cell{
 		"fctrl": number(&v.Control), "fstat": number(&v.Status), "ftag": number(&v.Tag), "fop": number(&v.Opcode), "fip": number(&v.IP), "fdp": number(&v.DP), "mxcsr": number(&v.MXCSR),
 	}
 	each := func(name string, i int, c cell) { m[fmt.Sprintf("%s%d", name, i)] = c }
 	for i := range v.ST {
-		each("st", i, wide(v.ST[i][:]))
+		each("st", i, wideCell(v.ST[i][:]))
 	}
 	for i := range v.Regs {
 		for width, name := range vectorNames {
 			if width <= v.Width {
-				each(name, i, wide(v.Regs[i][:width]))
+				each(name, i, wideCell(v.Regs[i][:width]))
 			}
 		}
 	}
@@ -103,13 +103,22 @@ func (in *inspector) putRegisters(w http.ResponseWriter, r *http.Request) error 
 		if err != nil {
 			return err
 		}
-		to, wider := settable(&regs), settableVectors(&vectors)
+		to, wider := settableRegisters(&regs), settableVectors(&vectors)
 		var changed *machine.Vectors
-		// The widest first, so that xmm0 is what it was given beside a ymm0.
+		given := map[string]string{}
+		// The widest first, so that xmm0 has its given value even with a ymm0.
 		for _, name := range slices.Backward(slices.Sorted(maps.Keys(req.Set))) {
-			c, ok := to[strings.ToLower(name)]
+			known := strings.ToLower(name)
+			if i, ok := x86.FindReg(known); ok {
+				known = x86.RegNames[i]
+			}
+			if other, twice := given[known]; twice {
+				return badValue("%q and %q are one register: give it once", other, name)
+			}
+			given[known] = name
+			c, ok := to[known]
 			if !ok {
-				if c, ok = wider[strings.ToLower(name)]; !ok {
+				if c, ok = wider[known]; !ok {
 					return badValue("%q: no register of this vCPU that can be changed: 'guestprobe regs --help' names those", name)
 				}
 				changed = &vectors

@@ -10,72 +10,84 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// savedGuest is what a Guest has that can be saved.
+// savedGuest has the methods of a Guest that can be saved.
 type savedGuest interface {
 	Save(with func()) (*snapshot.Snapshot, error)
-	Fits(*snapshot.Snapshot) error
+	CheckFit(*snapshot.Snapshot) error
 	ResetTo(ctx context.Context, s *snapshot.Snapshot) error
 }
 
-// snapshots returns the guest as one that can be saved.
-func (s *server) snapshots() (savedGuest, error) {
-	if g, ok := s.guest.(savedGuest); ok {
+// saver saves the guest, also at its crash, accepts snapshots from clients, and
+// resets the guest to one. Any goroutine may use it. A guest is saved with
+// resetMu held, and while no attachment changes.
+type saver struct {
+	*runControl
+	restorer *restorer
+	last     atomic.Pointer[snapshot.Snapshot] // the last one that was saved, received or restored
+	saved    *snapshot.Snapshot                // not nil: the guest is this snapshot, and does not run
+}
+
+// snapshots returns the guest as a savedGuest, or an error.
+func (sv *saver) snapshots() (savedGuest, error) {
+	if g, ok := sv.guest.(savedGuest); ok {
 		return g, nil
 	}
 	return nil, machine.ErrNoSnapshot
 }
 
 // saveGuest answers with a snapshot, and remembers it.
-func (s *server) saveGuest(w http.ResponseWriter, r *http.Request) error {
-	if err := noBody(w, r); err != nil {
+func (sv *saver) saveGuest(w http.ResponseWriter, r *http.Request) error {
+	if err := rejectBody(w, r); err != nil {
 		return err
 	}
-	snap, err := s.save()
+	snap, err := sv.save()
 	if err != nil {
 		return err
 	}
-	s.last.Store(snap)
+	sv.last.Store(snap)
 	w.Header().Set("Content-Type", api.SnapshotType)
 	w.WriteHeader(http.StatusOK)
 	if _, err := snap.WriteTo(w); err != nil {
-		panic(http.ErrAbortHandler) // the client sees that it is not all
+		panic(http.ErrAbortHandler) // the client sees that it is incomplete
 	}
 	return nil
 }
 
-// save takes a snapshot, with what is attached.
-func (s *server) save() (snap *snapshot.Snapshot, err error) {
-	if s.saved != nil {
-		return s.saved, nil
+// save takes a snapshot, including the guest's attachments.
+func (sv *saver) save() (snap *snapshot.Snapshot, err error) {
+	if sv.saved != nil {
+		return sv.saved, nil
 	}
-	g, err := s.snapshots()
+	g, err := sv.snapshots()
 	if err != nil {
 		return nil, err
 	}
-	s.resetMu.Lock()
-	defer s.resetMu.Unlock()
-	err = s.probes.Exclusive(func() error {
-		snap, err = s.saveWith(g)
+	sv.resetMu.Lock()
+	defer sv.resetMu.Unlock()
+	err = sv.probes.RunExclusive(func() error {
+		snap, err = sv.saveWith(g)
 		return err
 	})
 	return snap, err
 }
 
-// saveWith is save, while no change is made.
-func (s *server) saveWith(g savedGuest) (*snapshot.Snapshot, error) {
-	on := s.attachments(func(origin string) bool { return origin == api.OriginFleet })
-	defer on.release()
-	snap, err := g.Save(on.values)
+// saveWith is save for callers that prevent changes.
+func (sv *saver) saveWith(g savedGuest) (*snapshot.Snapshot, error) {
+	on := sv.restorer.attachments(func(origin string) bool { return origin == api.OriginFleet })
+	defer on.Release()
+	snap, err := g.Save(on.ReadMaps)
 	if err != nil {
 		return nil, err
 	}
@@ -84,14 +96,14 @@ func (s *server) saveWith(g savedGuest) (*snapshot.Snapshot, error) {
 	}
 	snap.Config.LeftOut = on.LeftOut
 	for _, what := range snap.Config.Inside {
-		s.log.Warn("the guest has ended inside a probe's handlers: the registers that are saved there are those that the handlers have used", "what", what)
+		sv.log.Warn("the guest has ended inside a probe's handlers: the registers that are saved there are those that the handlers have used", "what", what)
 	}
 	c := &snap.Config
-	files := map[*string]*string{&s.opt.guest: &c.Image, &s.opt.debug: &c.Debug, &s.opt.symbols: &c.Symbols}
+	files := map[*string]*string{&sv.opt.guest: &c.Image, &sv.opt.debug: &c.Debug, &sv.opt.symbols: &c.Symbols}
 	if l := c.Linux; l != nil {
-		delete(files, &s.opt.guest)
-		files[&s.opt.kernel], files[&s.opt.initrd] = &c.Image, &l.Initrd
-		l.InitrdSHA256 = s.opt.initrdSHA256
+		delete(files, &sv.opt.guest)
+		files[&sv.opt.kernel], files[&sv.opt.initrd] = &c.Image, &l.Initrd
+		l.InitrdSHA256 = sv.opt.initrdSHA256
 		for i := range l.Disks {
 			files[&l.Disks[i].Path] = &l.Disks[i].Path
 		}
@@ -107,31 +119,31 @@ func (s *server) saveWith(g savedGuest) (*snapshot.Snapshot, error) {
 	return snap, nil
 }
 
-// putSnapshot takes a snapshot from a client, for resets to it.
-func (s *server) putSnapshot(w http.ResponseWriter, r *http.Request) error {
-	g, err := s.snapshots()
+// putSnapshot accepts a snapshot from a client, for resets to it.
+func (sv *saver) putSnapshot(w http.ResponseWriter, r *http.Request) error {
+	g, err := sv.snapshots()
 	if err != nil {
 		return err
 	}
-	snap, err := snapshot.Read(r.Body, s.opt.memory+guest.LoaderSize)
+	snap, err := snapshot.Read(r.Body, sv.opt.memory+guest.LoaderSize)
 	switch {
 	case isSnapshotError(err):
 		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
 	case err != nil:
 		return bodyError(err)
 	}
-	s.resetMu.Lock()
-	err = g.Fits(snap)
-	s.resetMu.Unlock()
+	sv.resetMu.Lock()
+	err = g.CheckFit(snap)
+	sv.resetMu.Unlock()
 	if err != nil {
 		return err
 	}
-	s.last.Store(snap)
+	sv.last.Store(snap)
 	writeJSON(w, http.StatusCreated, api.Snapshot{ID: snap.Config.ID, VCPUs: snap.Config.VCPUs, Memory: snap.Config.Memory, Bytes: snap.Len()})
 	return nil
 }
 
-// isSnapshotError reports whether err is about what is in a file.
+// isSnapshotError reports whether err is about a file's contents.
 func isSnapshotError(err error) bool {
 	for _, is := range []error{snapshot.ErrNone, snapshot.ErrVersion, snapshot.ErrTruncated, snapshot.ErrDamaged} {
 		if errors.Is(err, is) {
@@ -141,27 +153,28 @@ func isSnapshotError(err error) bool {
 	return false
 }
 
-// resetTo returns how a guest is reset to the snapshot of a number, or boots anew for "".
-func (s *server) resetTo(id string) (func(context.Context) error, error) {
+// resetTo returns the function that resets the guest to the snapshot of a
+// number, or boots it again for "".
+func (sv *saver) resetTo(id string) (func(context.Context) error, error) {
 	if id == "" {
-		return s.guest.Reset, nil
+		return sv.guest.Reset, nil
 	}
-	g, err := s.snapshots()
+	g, err := sv.snapshots()
 	if err != nil {
 		return nil, err
 	}
-	snap := s.last.Load()
+	snap := sv.last.Load()
 	if snap == nil || snap.Config.ID != id {
 		return nil, &api.Error{Code: api.CodeNoSnapshot, Errno: "ENOENT", Message: fmt.Sprintf("this daemon does not have the snapshot %q", id), Detail: "POST /v1/snapshots gives it one; it keeps the last"}
 	}
 	return func(ctx context.Context) error { return g.ResetTo(ctx, snap) }, nil
 }
 
-// coreFlag names a guest that is only looked at.
+// coreFlag is the flag for a guest that can only be inspected.
 const coreFlag = "--core"
 
-// readSnapshot reads the file that a flag has named, and makes options what it says where they say nothing. One that is only looked
-// at may be an ELF core.
+// readSnapshot reads the file that a flag has named, and sets the options that
+// are not given from it. With --core the file may also be an ELF core.
 func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	f, _, err := files.Open(o.restore)
 	if err != nil {
@@ -184,7 +197,8 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	case c.Linux != nil && len(c.Linux.Disks) == 0 && len(o.disks) > 0:
 		return nil, command.Usagef("%s %s: its guest had no disk; leave --disk out", flag, o.restore)
 	case c.Linux != nil && len(c.Linux.Disks) != len(o.disks) && flag != coreFlag:
-		// The file may be somebody else's, and the guest in it: it is not to say what of ours that guest reads and writes.
+		// The file and its guest may come from another user. They must not decide which of
+		// our files the guest reads and writes.
 		return nil, command.Usagef("%s %s: its guest had %s, which nobody but you can give it: add%s if these are they", flag, o.restore, command.Plural(len(c.Linux.Disks), "disk"), diskFlags(c.Linux.Disks))
 	}
 	for _, x := range []struct {
@@ -205,7 +219,8 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 			return nil, command.Usagef("--restore %s: it has --%s %s, not %s; leave --%[2]s out", o.restore, x.flag, x.was, x.have)
 		}
 	}
-	// What is only known of the guest is left out where it is not any more.
+	// Files that only describe the guest are left out if they do not exist any
+	// more.
 	for _, x := range []struct {
 		flag, was string
 		to        *string
@@ -222,7 +237,7 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	return snap, nil
 }
 
-// diskFlags writes the flags that give a guest these disks.
+// diskFlags returns the flags that give a guest these disks.
 func diskFlags(disks []snapshot.Disk) string {
 	var b strings.Builder
 	for _, d := range disks {
@@ -231,7 +246,8 @@ func diskFlags(disks []snapshot.Disk) string {
 	return b.String()
 }
 
-// takeImage makes the guest's image, and what goes with it, those of a snapshot.
+// takeImage sets the guest's image, and the options that belong to it, from a
+// snapshot.
 func (o *options) takeImage(c *snapshot.Config) {
 	if c.Linux == nil {
 		o.guest = c.Image
@@ -242,26 +258,27 @@ func (o *options) takeImage(c *snapshot.Config) {
 	}
 }
 
-// attachSnapshot makes the guest, which has not run, what the snapshot has, and puts on it what was there.
-func (s *server) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) error {
-	g, err := s.snapshots()
+// attachSnapshot restores a snapshot into the guest, which has not run, and
+// attaches the snapshot's attachments.
+func (sv *saver) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) error {
+	g, err := sv.snapshots()
 	if err == nil {
 		err = g.ResetTo(ctx, snap)
 	}
 	if err != nil {
-		return fmt.Errorf("--restore %s: %w", s.opt.restore, err)
+		return fmt.Errorf("--restore %s: %w", sv.opt.restore, err)
 	}
-	s.last.Store(snap)
+	sv.last.Store(snap)
 	if len(snap.Attached) == 0 {
 		return nil
 	}
-	var on attachments
+	var on saved.Attachments
 	if err := json.Unmarshal(snap.Attached, &on); err != nil {
-		return fmt.Errorf("--restore %s: %w: %w", s.opt.restore, snapshot.ErrDamaged, err)
+		return fmt.Errorf("--restore %s: %w: %w", sv.opt.restore, snapshot.ErrDamaged, err)
 	}
 	for _, what := range on.LeftOut {
-		s.log.Warn("the snapshot does not have what was attached", "what", what)
+		sv.log.Warn("the snapshot does not have what was attached", "what", what)
 	}
-	_ = s.attachAll(&on) // it is in the log
+	_ = sv.restorer.attachAll(&on) // errors are in the log
 	return nil
 }

@@ -19,13 +19,14 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
 	"github.com/guestprobe/guestprobe/kvm/device"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// saved saves the guest by the API.
-func (h *harness) saved() (*snapshot.Snapshot, []byte) {
+// save saves the guest by the API.
+func (h *harness) save() (*snapshot.Snapshot, []byte) {
 	h.Helper()
 	var b bytes.Buffer
 	if err := h.c.Save(h.ctx, &b); err != nil {
@@ -56,9 +57,9 @@ func (h *harness) dumps() map[string]any {
 	return out
 }
 
-// TestSnapshotOfPrograms saves a guest whose programs run in it, again and again while it runs, and then paused: another
+// TestSnapshotRoutePrograms saves a guest whose programs run in it, again and again while it runs, and then paused: another
 // daemon has its programs and what was in their maps. Programs that were detached do not come back.
-func TestSnapshotOfPrograms(t *testing.T) {
+func TestSnapshotRoutePrograms(t *testing.T) {
 	h := serveMachine(t, 2)
 	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
 	if err != nil {
@@ -77,7 +78,7 @@ func TestSnapshotOfPrograms(t *testing.T) {
 	}
 	h.await(ps[0].Name, "runs in the guest", func(p api.Probe) bool { return p.Program.InGuest > 100 })
 	for range 50 {
-		h.saved()
+		h.save()
 	}
 	if _, err := h.c.Pause(h.ctx); err != nil {
 		t.Fatal(err)
@@ -123,9 +124,9 @@ func TestSnapshotOfPrograms(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfOneMoment saves a guest that runs, whose system calls a script counts: in each snapshot the script's map
+// TestSnapshotRouteMoment saves a guest that runs, whose system calls a script counts: in each snapshot the script's map
 // has as many as the guest has counted itself, but for one that each vCPU may be in the middle of.
-func TestSnapshotOfOneMoment(t *testing.T) {
+func TestSnapshotRouteMoment(t *testing.T) {
 	const vcpus = 2
 	h := serveMachine(t, vcpus)
 	img, err := guest.ParseELF(builtin.ELF())
@@ -150,7 +151,7 @@ func TestSnapshotOfOneMoment(t *testing.T) {
 	if _, err := h.c.Pause(h.ctx); err != nil {
 		t.Fatal(err)
 	}
-	before, _ := h.saved()
+	before, _ := h.save()
 	scripts := []string{
 		"BEGIN { for ($i : 0..4000) { @[$i] = count(); } } interval:hz:1 { @n++; }", // so that it takes a while to read all maps
 		"kprobe:do_syscall { @ = count(); }",
@@ -165,8 +166,8 @@ func TestSnapshotOfOneMoment(t *testing.T) {
 	}
 	last := int64(0)
 	for i := range 50 {
-		s, _ := h.saved()
-		var on attachments
+		s, _ := h.save()
+		var on saved.Attachments
 		if err := json.Unmarshal(s.Attached, &on); err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +198,7 @@ func TestResetToSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, file := h.saved()
+	snap, file := h.save()
 	for i := range 20 {
 		g, err := h.c.Reset(h.ctx, api.ResetGuest{To: snap.Config.ID})
 		if err != nil || g.State != "running" {

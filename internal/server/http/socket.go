@@ -10,20 +10,19 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Reasons why the socket cannot be had.
+// Reasons why the socket cannot be created.
 var (
 	errSocketLive      = errors.New("another daemon serves this socket")
 	errSocketNotSocket = errors.New("exists and is not a socket")
-	errLockForeign     = errors.New("is not a file of ours: remove it")
 )
 
 // socket is a listening unix socket together with the lock that makes it ours.
@@ -33,12 +32,12 @@ type socket struct {
 	lock     *os.File
 	given    bool // a service manager has made the socket, and removes it
 	stopped  sync.Once
-	handed   bool // over to --user, who may not be allowed to remove names in its folder
+	handed   bool // handed over to --user, who may not be allowed to remove names in its folder
 }
 
-// listen takes the lock file beside path, replaces a socket that nobody
-// answers on, and listens with mode 0660, owned by group gid unless that is
-// negative, and open to these users besides.
+// listen takes the lock file beside path, replaces a socket on which no daemon
+// answers, and listens. The socket has mode 0660, belongs to group gid unless
+// that is negative, and is open to these users as well.
 //
 // Only the holder of the lock removes or binds the path, so two daemons that
 // start at once cannot take each other's socket for stale.
@@ -47,12 +46,12 @@ func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, 
 	if err != nil {
 		return nil, err
 	}
-	// Before the lock, which would be left beside a file that is none of ours.
+	// Before the lock, which would be left beside a file that is not ours.
 	if _, err := socketAt(path); err != nil {
 		return nil, err
 	}
 	s := &socket{path: path}
-	if s.lock, err = lockFile(path + api.LockSuffix); err != nil {
+	if s.lock, err = lockSocket(path); err != nil {
 		return nil, err
 	}
 	err = s.clear(ctx)
@@ -65,64 +64,18 @@ func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, 
 	return s, nil
 }
 
-// lockFile opens and locks the file, and writes our process number into it for
-// the message that the next one gives. Whoever held it before may have removed
-// it since it was opened here: then the lock is on a file without a name, and
-// another one is tried.
-func lockFile(path string) (*os.File, error) {
-	for {
-		f, err := openLock(path)
-		if err != nil {
-			return nil, err
-		}
-		var held, named unix.Stat_t
-		if err := errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(path, &named)); err == nil && held.Ino == named.Ino && held.Dev == named.Dev {
-			// The content only serves that message; a full disk is no reason not to
-			// start.
-			if f.Truncate(0) == nil {
-				_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
-			}
-			return f, nil
-		}
-		f.Close()
+// lockSocket takes the lock file beside a socket.
+func lockSocket(path string) (*os.File, error) {
+	f, err := files.Lock(path + api.LockSuffix)
+	var locked *files.LockedError
+	if errors.As(err, &locked) {
+		return nil, fmt.Errorf("socket %s: %w (process %s)", path, errSocketLive, locked.PID)
 	}
+	return f, err
 }
 
-// openLock opens and locks what is at path now.
-func openLock(path string) (_ *os.File, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("lock file %s: a link, %w", path, errLockForeign)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock file: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	// A hard link could make us write to any file of ours.
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("lock file %s: %w", path, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("lock file %s: %w", path, errLockForeign)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			var pid [16]byte
-			n, _ := f.Read(pid[:])
-			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, api.LockSuffix), errSocketLive, strings.TrimSpace(string(pid[:n])))
-		}
-		return nil, fmt.Errorf("lock file %s: %w", path, err)
-	}
-	return f, nil
-}
-
-// socketAt reports whether there is a socket at path; anything else that is
-// there is an error.
+// socketAt reports whether there is a socket at path; any other file there is an
+// error.
 func socketAt(path string) (bool, error) {
 	st, err := os.Lstat(path)
 	switch {
@@ -160,9 +113,9 @@ func (s *socket) clear(ctx context.Context) error {
 func (s *socket) bind(ctx context.Context, gid int, uids []uint32) error {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		// Linux gives the new inode the mode of the unbound socket, less the
-		// umask (net/unix/af_unix.c, unix_bind_bsd). So it is never more open than
-		// this, whatever the umask, which belongs to the whole process.
+		// Linux gives the new inode the mode of the unbound socket, less the umask
+		// (net/unix/af_unix.c, unix_bind_bsd). So it is never more open than this, whatever
+		// the umask, which belongs to the whole process.
 		if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
 			return cerr
 		}
@@ -194,9 +147,10 @@ func (s *socket) bind(ctx context.Context, gid int, uids []uint32) error {
 	return nil
 }
 
-// letIn gives these users the right to connect, by an access control list (acl(5),
-// and linux/posix_acl_xattr.h for its form), or, where the file system has none, by
-// giving it to everybody: who may use the daemon is asked on each connection anyhow.
+// letIn gives these users the right to connect, by an access control list
+// (acl(5), and linux/posix_acl_xattr.h for its form). If the file system has no
+// such lists, it gives the right to everyone: the daemon checks the user of each
+// connection anyway.
 func letIn(path string, uids []uint32) error {
 	const (
 		userObj, user, groupObj, mask, other = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -224,7 +178,7 @@ func letIn(path string, uids []uint32) error {
 }
 
 // stop removes the socket and closes the listener: new clients learn at once
-// that nobody serves it. The lock stays ours, so that nobody else can have
+// that the daemon is gone. It keeps the lock, so that no other daemon can have
 // bound the path in between. It may be repeated.
 func (s *socket) stop() {
 	s.stopped.Do(func() {
@@ -235,9 +189,9 @@ func (s *socket) stop() {
 	})
 }
 
-// hidden returns the first directory on the way to path that not everybody may
+// hiddenDir returns the first directory on the way to path that not everybody may
 // pass, or "".
-func hidden(path string) string {
+func hiddenDir(path string) string {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return ""
@@ -254,26 +208,26 @@ func hidden(path string) string {
 	}
 }
 
-// unlock removes the lock's file, while it is still ours, and gives it back.
+// unlock removes the lock's file, if it is still ours, and releases the lock.
 func (s *socket) unlock() error {
 	if s.lock == nil {
 		return nil
 	}
 	err := os.Remove(s.path + api.LockSuffix)
 	if s.handed && errors.Is(err, fs.ErrPermission) {
-		err = nil // the next daemon takes both
+		err = nil // the next daemon takes over both
 	}
 	return errors.Join(err, s.lock.Close())
 }
 
-// Close is stop, and gives the lock back.
+// Close stops the socket and releases the lock.
 func (s *socket) Close() error {
 	s.stop()
 	return s.unlock()
 }
 
-// defaultSocket returns where a daemon listens that was not told where, and
-// makes the directory.
+// defaultSocket returns where a daemon listens by default, and creates the
+// directory.
 func defaultSocket(uid int, getenv func(string) string) (string, error) {
 	if v := getenv(api.SocketEnv); v != "" {
 		return v, nil

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -182,9 +183,9 @@ func TestListenRefuses(t *testing.T) {
 		{"directory", dir, errSocketNotSocket, "exists and is not a socket"},
 		{"other program", live, errSocketLive, "another daemon serves this socket"},
 		{"no directory", filepath.Join(dir, "no", "s"), fs.ErrNotExist, "lock file: open " + filepath.Join(dir, "no", "s.lock")},
-		{"lock is a link", link, errLockForeign, "a link, is not a file of ours: remove it"},
-		{"lock is a second name", hard, errLockForeign, "lock file " + hard + ".lock: is not a file of ours: remove it"},
-		{"lock is a pipe", pipe, errLockForeign, "is not a file of ours"},
+		{"lock is a link", link, files.ErrForeignLock, "a link, is not a file of ours: remove it"},
+		{"lock is a second name", hard, files.ErrForeignLock, "lock file " + hard + ".lock: is not a file of ours: remove it"},
+		{"lock is a pipe", pipe, files.ErrForeignLock, "is not a file of ours"},
 		{"too long", long, syscall.ENAMETOOLONG, fmt.Sprintf("is %d bytes long, a unix socket's path has at most 107", len(long))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

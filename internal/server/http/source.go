@@ -9,19 +9,21 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// readSource reads the debug information of the program: that of the file at path, or
-// where that is "" of the image itself.
-func (p bootable) readSource(path string) (*debuginfo.Info, error) {
+// readSource reads the debug information of the program: from the file at path,
+// or from the image itself if that is "".
+func (p bootable) readSource(o *options) (*debuginfo.Info, error) {
 	switch {
-	case path != "":
-		return debuginfo.Open(path, p.buildID())
+	case o.debug != "":
+		return debuginfo.Open(o.debug, p.buildID())
+	case o.besideErr != nil: // from the start: the confined daemon may not look again
+		return nil, o.besideErr
 	case p.linux != nil:
 		return nil, fmt.Errorf("%w: give guestprobed --debug FILE, the kernel's vmlinux with it", debuginfo.ErrNone)
 	}
 	return readImageSource(p.image)
 }
 
-// readImageSource reads that of an image.
+// readImageSource reads the debug information in an image.
 func readImageSource(img *guest.Image) (*debuginfo.Info, error) {
 	return debuginfo.OpenImage(img.Path, func(name string) ([]byte, error) { return img.SectionData(name, debuginfo.MaxSection) })
 }

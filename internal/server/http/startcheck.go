@@ -16,23 +16,27 @@ import (
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/server/fleet"
+	"github.com/guestprobe/guestprobe/internal/server/saved"
+	"github.com/guestprobe/guestprobe/internal/server/service"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// checkPlaces checks what the start needs beside the guest: files, folders and addresses. Both the start and --check-config call it,
-// so that neither knows a fault that the other does not. It makes and opens nothing that stays.
-func (o *options) checkPlaces() error {
+// checkPlaces checks the requirements of the start other than the guest: files,
+// folders and addresses. Both the start and --check-config call it, so that both
+// find the same faults. It leaves nothing created or open.
+func (o *options) checkPlaces(getenv func(string) string) error {
 	for _, x := range []struct {
 		flag  string
 		check func() error
 	}{
 		{"log-file", o.checkLogFile},
-		{"state", o.checkState},
-		{"socket", o.checkSocketFolder},
+		{"state", o.checkState}, {"cache", o.checkCache},
+		{"socket", func() error { return o.checkSocket(service.Listens(getenv)) }},
 		{"disk", o.checkDisks},
 	} {
 		if err := x.check(); err != nil {
-			return o.of(x.flag, err)
+			return o.flagError(x.flag, err)
 		}
 	}
 	if o.fleet.URL == "" {
@@ -41,12 +45,12 @@ func (o *options) checkPlaces() error {
 	err := o.fleet.CheckFiles()
 	var of *fleet.FileError
 	if errors.As(err, &of) {
-		return o.of("fleet-"+of.Flag, err)
+		return o.flagError("fleet-"+of.Flag, err)
 	}
 	return err
 }
 
-// checkLogFile checks that lines can be added to the log's file.
+// checkLogFile checks that the log's file can be appended to.
 func (o *options) checkLogFile() error {
 	if o.logFile == "" {
 		return nil
@@ -55,7 +59,7 @@ func (o *options) checkLogFile() error {
 	switch {
 	case err == nil && st.IsDir():
 		err = &fs.PathError{Op: "open", Path: o.logFile, Err: syscall.EISDIR}
-	case err == nil:
+	case err == nil: // not opened: the reader of a pipe would take the close for its end
 		if err = unix.Access(o.logFile, unix.W_OK); err != nil {
 			err = &fs.PathError{Op: "open", Path: o.logFile, Err: err}
 		}
@@ -70,12 +74,12 @@ func (o *options) checkLogFile() error {
 	return nil
 }
 
-// checkState checks the folder of --state, and the file in it.
+// checkState checks the folder of --state, and the file in that folder.
 func (o *options) checkState() error {
 	if o.state == "" {
 		return nil
 	}
-	if err := files.Private(o.state, o.stateUsers()...); err != nil {
+	if err := files.CheckPrivate(o.state, o.stateUsers()...); err != nil {
 		return fmt.Errorf("--state %w", err)
 	}
 	if st, err := os.Stat(o.state); err == nil && !st.IsDir() {
@@ -88,32 +92,87 @@ func (o *options) checkState() error {
 	case err != nil:
 		return fmt.Errorf("--state: %w", err)
 	}
-	_, err = (&state{path: filepath.Join(dir, stateName)}).read(o.stateUsers()...)
+	_, err = saved.Read(dir, o.stateUsers()...)
 	return err
 }
 
-// checkSocketFolder checks that nobody else can put a socket in the place of ours.
-func (o *options) checkSocketFolder() error {
-	if o.socket == "" {
-		return nil // the default's folder is made by us, or by the package
+// checkCache checks the folder of --cache, if the user has named one.
+func (o *options) checkCache() error {
+	if o.cache == "" || o.cache == noCache {
+		return nil
 	}
-	dir := filepath.Dir(o.socket)
-	also := o.stateUsers()
-	if system := filepath.Dir(api.SystemSocket); dir == system {
-		if st, err := os.Stat(system); err == nil { // of the package's user
-			also = append(also, int(st.Sys().(*syscall.Stat_t).Uid))
-		}
-	}
-	// In a folder as /tmp, what is there stays its owner's.
-	if err := files.Trusted(filepath.Join(dir, "."), also...); err != nil {
-		if st, serr := os.Stat(dir); serr != nil || st.Mode()&fs.ModeSticky == 0 || files.Trusted(filepath.Dir(dir), also...) != nil {
-			return fmt.Errorf("--socket %s: %w", o.socket, err)
-		}
+	if err := files.CheckPrivate(filepath.Join(o.cache, cacheFolder), o.stateUsers()...); err != nil {
+		return fmt.Errorf("--cache %w", err)
 	}
 	return nil
 }
 
-// checkDisks checks that the disks are there and may be used.
+// checkSocket checks that a socket can be created at its path, and that no other
+// user can replace it. A daemon that already serves there is not a fault: its
+// configuration may be the one that is checked. For a socket from a service
+// manager, only the folder's owners are checked.
+func (o *options) checkSocket(given bool) error {
+	if o.socket == "" {
+		return nil // the default's folder is made by us, or by the package
+	}
+	switch err := o.checkSocketFolder(filepath.Dir(o.socket), given); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--socket %s: %w: create the folder first, or choose another", o.socket, err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("--socket %s: %w: choose a folder that this user can write to", o.socket, err)
+	case err != nil:
+		return fmt.Errorf("--socket %s: %w", o.socket, err)
+	}
+	if given {
+		return nil
+	}
+	if _, err := socketAt(o.socket); err != nil {
+		return err
+	}
+	return files.CheckLock(o.socket + api.LockSuffix)
+}
+
+// checkSocketFolder checks the folder of the socket.
+func (o *options) checkSocketFolder(dir string, given bool) error {
+	also := o.stateUsers()
+	if system := filepath.Dir(api.SystemSocket); dir == system {
+		if st, err := os.Stat(system); err == nil { // owned by the package's user
+			also = append(also, int(st.Sys().(*syscall.Stat_t).Uid))
+		}
+	}
+	st, err := os.Stat(dir)
+	if err == nil && !st.IsDir() {
+		err = &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	if err != nil {
+		return err
+	}
+	// In a folder with the sticky bit, such as /tmp, files still belong to their
+	// owners.
+	if err := files.CheckTrusted(filepath.Join(dir, "."), also...); err != nil && (st.Mode()&fs.ModeSticky == 0 || files.CheckTrusted(filepath.Dir(dir), also...) != nil) {
+		return err
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil && !given {
+		return &fs.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// checkKVM checks that the device of --kvm is KVM, as the start does when it
+// opens the device. Without the flag nothing is checked: the machine that checks
+// a configuration may have no KVM.
+func (o *options) checkKVM() error {
+	if o.kvm == "" {
+		return nil
+	}
+	sys, err := kvm.Open(o.kvm)
+	if err != nil {
+		return o.flagError("kvm", err)
+	}
+	return sys.Close()
+}
+
+// checkDisks checks that the disks exist and may be used.
 func (o *options) checkDisks() error {
 	for _, d := range o.disks {
 		mode := uint32(unix.R_OK | unix.W_OK)
@@ -137,7 +196,8 @@ func (o *options) checkDisks() error {
 	return nil
 }
 
-// loopbackFault says what is wrong with an address to listen on, or returns "".
+// loopbackFault describes what makes an address unfit to listen on, or returns
+// "".
 func loopbackFault(addr string) string {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil || !onLoopback(addr) {
@@ -149,22 +209,23 @@ func loopbackFault(addr string) string {
 	return ""
 }
 
-// maxTrial bounds the memory of a guest that is tried.
+// maxTrial bounds the memory of a guest that is booted as a check.
 const maxTrial = 1 << 40
 
-// checkBoot loads the guest into memory of its size, as the start does, and gives it back.
+// checkBoot loads the guest into memory of its size, as the start does, and
+// frees the memory.
 func (o *options) checkBoot(prog bootable) error {
 	var ranges []guest.MemoryRange
 	if prog.linux != nil {
 		l, err := linux.LayoutFor(o.memory)
 		if err != nil {
-			return o.ofBoot(err)
+			return o.bootError(err)
 		}
 		ranges = l.Ranges()
 	} else {
 		l, err := guest.LayoutFor(o.memory)
 		if err != nil {
-			return o.ofBoot(err)
+			return o.bootError(err)
 		}
 		ranges = l.Ranges()
 	}
@@ -175,25 +236,35 @@ func (o *options) checkBoot(prog bootable) error {
 		}
 		b, err := unix.Mmap(-1, 0, int(r.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 		if err != nil {
-			return nil // this host may have less memory than the one that is checked for
+			return nil // this host may have less memory than the one that the configuration is for
 		}
 		defer unix.Munmap(b)
 		if err := mem.Add(r.Base, b, r.Name); err != nil {
-			return o.ofBoot(err)
+			return o.bootError(err)
 		}
 	}
 	if prog.linux != nil {
 		_, err := linux.Boot(mem, prog.linux.Kernel, linux.BootOptions{RAM: o.memory, Cmdline: o.cmdline, Initrd: prog.linux.Initrd, Slide: prog.linux.Slide})
-		return o.ofBoot(err)
+		return o.bootError(err)
 	}
 	_, err := guest.Boot(mem, prog.image, guest.BootOptions{VCPUs: o.vcpus, RAM: o.memory, Cmdline: o.cmdline})
-	return o.ofBoot(err)
+	return o.bootError(err)
 }
 
-// ofBoot says where the guest's memory is configured, in an error of a guest that cannot be booted in it.
-func (o *options) ofBoot(err error) error {
+// guestError adds to an error of creating a machine which option is at fault:
+// the guest's memory, or the device of --kvm.
+func (o *options) guestError(err error) error {
+	if o.kvm != "" && strings.Contains(err.Error(), "open "+o.kvm+": ") {
+		return o.flagError("kvm", err)
+	}
+	return o.bootError(err)
+}
+
+// bootError adds where the guest's memory is configured to the error of a guest
+// that cannot be booted in that memory.
+func (o *options) bootError(err error) error {
 	if err == nil || !strings.Contains(err.Error(), "boot ") && !strings.Contains(err.Error(), "lay out") {
 		return err
 	}
-	return o.of("memory", fmt.Errorf("--memory %s: %w", formatSize(o.memory), err))
+	return o.flagError("memory", fmt.Errorf("--memory %s: %s", formatSize(o.memory), strings.TrimPrefix(err.Error(), "new machine: ")))
 }

@@ -23,28 +23,28 @@ const (
 // stepping is a Guest whose vCPUs can be stopped one by one; see machine.Machine.
 type stepping interface {
 	looking
-	Stopped() []machine.Stop
+	Stops() []machine.Stop
 	Continue(cpu int) error
 	Step(ctx context.Context, cpu, n int) (int, error)
 	RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64) (reached bool, err error)
 	StopAll(c *probe.Context)
 }
 
-// stepper returns the guest as one whose vCPUs can be stopped.
-func (s *server) stepper() (stepping, error) {
-	g, ok := s.guest.(stepping)
+// stepper returns the guest as a stepping, or an error.
+func (rc *runControl) stepper() (stepping, error) {
+	g, ok := rc.guest.(stepping)
 	if !ok {
 		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the vCPUs of this guest cannot be stopped one by one"}
 	}
 	return g, nil
 }
 
-func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
+func (rc *runControl) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	var req api.Step
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	g, err := s.stepper()
+	g, err := rc.stepper()
 	if err != nil {
 		return err
 	}
@@ -64,14 +64,17 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	case (req.At != "") != (req.How == api.StepUntil):
 		return badValue("at: %s needs one, and nothing else has one", api.StepUntil)
 	}
-	cpu, err := s.stoppedVCPU(g, req.VCPU)
+	cpu, err := rc.chooseVCPU(g, req.VCPU)
 	if err == nil {
-		s.resetMu.Lock()
-		err = s.free()
-		s.resetMu.Unlock()
+		rc.resetMu.Lock()
+		err = rc.free()
+		rc.resetMu.Unlock()
 	}
 	if err != nil {
 		return err
+	}
+	if rc.runs(cpu) { // where it happens to be now decides nothing
+		return lookError(fmt.Errorf("vcpu %d: %w", cpu, machine.ErrNotStopped))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
@@ -81,16 +84,16 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 		out.Steps, err = g.Step(ctx, cpu, n)
 	case api.StepNext:
 		for out.Reached && out.Steps < n && err == nil {
-			if out.Reached, err = s.stepOver(ctx, g, cpu); err == nil {
+			if out.Reached, err = rc.stepOver(ctx, g, cpu); err == nil {
 				out.Steps++
 			}
 		}
 	case api.StepFinish:
-		out.Reached, err = s.finish(ctx, g, cpu)
+		out.Reached, err = rc.finish(ctx, g, cpu)
 	case api.StepUntil:
 		var addr guest.GVA
-		err = s.look(func(l *machine.Look) (err error) {
-			addr, err = lookAt{at: req.At, vcpu: cpu}.addr(&s.inspector, l)
+		err = rc.look(func(l *machine.Look) (err error) {
+			addr, err = lookAt{at: req.At, vcpu: cpu}.addr(rc.inspector, l)
 			if err == nil && addr == 0 {
 				err = badValue("at %q: nothing can stop at address 0", req.At)
 			}
@@ -105,41 +108,47 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return stepError(err, out.Steps, timeout)
 	}
-	if err := s.standing(&out, req.How); err != nil {
+	if err := rc.describePlace(&out, req.How); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil
 }
 
-// stepError is what is said about a step that did not come to its end.
+// runs reports whether a vCPU of a running guest is not stopped.
+func (rc *runControl) runs(cpu int) bool {
+	st := rc.guest.State()
+	return st.Phase == machine.PhaseRunning && cpu >= 0 && cpu < len(st.VCPUs) && st.VCPUs[cpu].Stop == nil
+}
+
+// stepError converts the error of a step that did not finish into an API error.
 func stepError(err error, steps int, timeout time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &api.Error{Code: api.CodeStepRunning, Errno: "ETIMEDOUT", Message: fmt.Sprintf("the vCPU has not come there within %v, behind %d instructions", timeout, steps),
-			Detail: "where a step or next ended it is stopped; behind finish and until it runs on"}
+		return &api.Error{Code: api.CodeStepRunning, Errno: "ETIMEDOUT", Message: fmt.Sprintf("the vCPU has not come there within %v, after %d instructions", timeout, steps),
+			Detail: "after a step or next that ended it is stopped; after finish and until it runs on"}
 	}
 	return lookError(err)
 }
 
-// stoppedVCPU returns the vCPU that is meant.
-func (s *server) stoppedVCPU(g stepping, named *int) (int, error) {
+// chooseVCPU returns the vCPU for a request.
+func (rc *runControl) chooseVCPU(g stepping, named *int) (int, error) {
 	if named != nil {
 		return *named, nil
 	}
-	switch stops := g.Stopped(); {
+	switch stops := g.Stops(); {
 	case len(stops) == 1:
 		return stops[0].CPU, nil
 	case len(stops) > 1:
 		return 0, badValue("%d vCPUs are stopped: say which one", len(stops))
 	}
-	return 0, nil // which may be paused
+	return 0, nil // it may be paused
 }
 
-// stepOver executes one instruction, and of a call all up to its return.
-func (s *server) stepOver(ctx context.Context, g stepping, cpu int) (reached bool, err error) {
+// stepOver executes one instruction. It executes a call up to its return.
+func (rc *runControl) stepOver(ctx context.Context, g stepping, cpu int) (reached bool, err error) {
 	var next guest.GVA
 	var sp uint64
-	err = s.look(func(l *machine.Look) error {
+	err = rc.look(func(l *machine.Look) error {
 		r, inst, err := nextInst(l, cpu)
 		if err != nil {
 			return err
@@ -159,8 +168,8 @@ func (s *server) stepOver(ctx context.Context, g stepping, cpu int) (reached boo
 	return true, err
 }
 
-// nextInst returns the registers of a vCPU, and the instruction that it is to execute; of a length of 0 where that
-// is not known.
+// nextInst returns the registers of a vCPU, and its next instruction. The
+// instruction has length 0 if it is not known.
 func nextInst(l *machine.Look, cpu int) (r machine.Registers, inst x86.Inst, err error) {
 	if r, err = l.Registers(cpu); err != nil {
 		return r, inst, err
@@ -174,11 +183,11 @@ func nextInst(l *machine.Look, cpu int) (r machine.Registers, inst x86.Inst, err
 	return r, inst, nil
 }
 
-// finish lets a vCPU go on until its function has returned.
-func (s *server) finish(ctx context.Context, g stepping, cpu int) (reached bool, err error) {
+// finish lets a vCPU run until its function has returned.
+func (rc *runControl) finish(ctx context.Context, g stepping, cpu int) (reached bool, err error) {
 	var to guest.GVA
 	var sp uint64
-	err = s.look(func(l *machine.Look) error {
+	err = rc.look(func(l *machine.Look) error {
 		frames, _, err := l.Stack(cpu, 2)
 		if err == nil && (len(frames) < 2 || frames[1].Exact) {
 			err = &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: "the function has no caller that is known: 'guestprobe bt' shows what there is"}
@@ -198,16 +207,16 @@ func (s *server) finish(ctx context.Context, g stepping, cpu int) (reached bool,
 	return reached, err
 }
 
-// standing fills in where the vCPU stands.
-func (s *server) standing(out *api.Stepped, how string) error {
-	names := newNamer(s.guest)
-	return s.look(func(l *machine.Look) error {
+// describePlace fills in the vCPU's position.
+func (rc *runControl) describePlace(out *api.Stepped, how string) error {
+	names := newNamer(rc.guest)
+	return rc.look(func(l *machine.Look) error {
 		r, inst, err := nextInst(l, out.CPU)
 		if err != nil {
 			return err
 		}
 		rip := guest.GVA(r.Regs.RIP)
-		out.RIP, out.Symbol = api.Hex(rip), s.near(rip)
+		out.RIP, out.Symbol = api.Hex(rip), rc.nearSymbol(rip)
 		if inst.Len > 0 {
 			out.Text = instText(names.img, &inst, rip)
 		}

@@ -22,14 +22,14 @@ const (
 	// that does not read must not hold it up. The end, which is written into room
 	// kept for it, has as long again.
 	writeTime = 500 * time.Millisecond
-	// endTime is how long a client that does read may take for the records that
-	// are there when the daemon stops; what is left then is lost, and counted.
-	// With the last two writes it stays within shutdownTime.
+	// endTime is how long a client that reads may take for the remaining records
+	// when the daemon stops. Records left after that are lost, and counted. With
+	// the last two writes it stays within shutdownTime.
 	endTime = 2 * time.Second
-	// gatherTime is how long a stream waits after it has sent hits before it
-	// sends more: one write for many where there are many.
+	// gatherTime is how long a stream waits between two writes of hits, so that
+	// many hits share a write.
 	gatherTime = 5 * time.Millisecond
-	// maxGather bounds what is gathered for one write, in bytes.
+	// maxGather bounds the size of one write, in bytes.
 	maxGather = 64 << 10
 	// maxStreams bounds how many are open at a time.
 	maxStreams = 256
@@ -46,25 +46,29 @@ type stream struct {
 	conn      *conn         // nil in some tests
 	stallTime time.Duration // for the client to read some
 	writeTime time.Duration // of one write, once the daemon stops
-	// until is when the stream must come to its end; nil until the daemon stops.
+	// until is when the stream must end; nil until the daemon stops.
 	until atomic.Pointer[time.Time]
 
 	id    uint64
-	asked chan struct{} // capacity 1: somebody wants it to end
+	asked chan struct{} // capacity 1: a client asks for the stream's end
 
 	delivered uint64 // records of the stream's own kind
 	lost      uint64 // reported so far
-	behind    uint64 // of those delivered: late
+	behind    uint64 // how many of the delivered ones are late
 
-	sent struct{ delivered, lost, behind uint64 } // these, as of what was written
-	slow bool                                     // the client does not read: only the end may yet be written
+	sent struct{ delivered, lost, behind uint64 } // the same counts, as of the last write
+	slow bool                                     // the client does not read: only the end may still be written
 }
 
 // errSlow is the end of a stream whose client does not read.
 var errSlow = errors.New("the client does not read")
 
-// streams is the set of open streams.
+// streams is the set of open streams. Any goroutine may use it.
 type streams struct {
+	opt    *options
+	limits *atomic.Pointer[limits]
+	stop   <-chan struct{} // closed when the daemon stops
+
 	mu   sync.Mutex
 	open map[*stream]struct{}
 	last uint64 // id
@@ -95,7 +99,7 @@ func (s *streams) ask(id string) bool {
 }
 
 // newStream returns a stream that writes to w.
-func (s *server) newStream(w http.ResponseWriter) *stream {
+func (s *streams) newStream(w http.ResponseWriter) *stream {
 	st := &stream{w: w, rc: http.NewResponseController(w), stallTime: s.limits.Load().stall, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
 	st.enc = json.NewEncoder(&st.buf)
 	st.enc.SetEscapeHTML(false)
@@ -103,25 +107,25 @@ func (s *server) newStream(w http.ResponseWriter) *stream {
 }
 
 // openStream answers the request with a stream of records.
-func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
+func (s *streams) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
 	st := s.newStream(w)
 	st.conn = requestConn(r)
 	if rec, ok := w.(*recorder); ok {
 		rec.stall = 0
 	}
-	s.streams.mu.Lock()
-	full := len(s.streams.open) >= maxStreams
+	s.mu.Lock()
+	full := len(s.open) >= maxStreams
 	if !full {
-		s.streams.last++
-		st.id = s.streams.last
-		s.streams.open[st] = struct{}{}
+		s.last++
+		st.id = s.last
+		s.open[st] = struct{}{}
 	}
-	s.streams.mu.Unlock()
+	s.mu.Unlock()
 	if full {
 		return nil, &api.Error{Code: api.CodeTooMany, Errno: "EMFILE", Message: fmt.Sprintf("%d streams are open already", maxStreams)}
 	}
 	select {
-	case <-s.stop: // interrupt has been there already
+	case <-s.stop: // interrupt has run already
 		st.interrupt(s.opt.endTime)
 	default:
 	}
@@ -131,17 +135,17 @@ func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, er
 	// The client learns at once that the stream is open, not with the first
 	// record.
 	_ = st.rc.Flush()
-	_ = st.rc.SetReadDeadline(time.Time{}) // whatever stood in a body that nobody wanted
+	_ = st.rc.SetReadDeadline(time.Time{}) // ends the deadline of an unread body
 	return st, nil
 }
 
-func (s *server) closeStream(st *stream) {
-	s.streams.mu.Lock()
-	delete(s.streams.open, st)
-	s.streams.mu.Unlock()
+func (s *streams) closeStream(st *stream) {
+	s.mu.Lock()
+	delete(s.open, st)
+	s.mu.Unlock()
 }
 
-// interrupt gives every open stream so long to write what it still has.
+// interrupt gives every open stream the time d to write its remaining records.
 func (s *streams) interrupt(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,9 +157,9 @@ func (s *streams) interrupt(d time.Duration) {
 func (st *stream) interrupt(d time.Duration) {
 	until := time.Now().Add(d)
 	if !st.until.CompareAndSwap(nil, &until) {
-		return // a stream that was opened just now has done it itself
+		return // a stream that has just been opened has done it itself
 	}
-	st.allow(until) // for a write that is under way
+	st.allow(until) // for a write in progress
 }
 
 // allow gives the next write, or the present one, its time, counted from the
@@ -174,7 +178,7 @@ func (st *stream) late() bool {
 	return until != nil && !time.Now().Before(*until)
 }
 
-// put appends a record to what the next flush sends.
+// put appends a record to the data that the next flush sends.
 func (st *stream) put(t api.RecordType, data any) {
 	// Encode cannot fail: every record is a plain struct, and the buffer grows.
 	if err := st.enc.Encode(struct {
@@ -185,8 +189,8 @@ func (st *stream) put(t api.RecordType, data any) {
 	}
 }
 
-// putLost appends a record of what was lost since the last one, when total says
-// that something was.
+// putLost appends a record of the number lost since the last one, if total has
+// grown.
 func (st *stream) putLost(total uint64) {
 	if total > st.lost {
 		st.put(api.RecordLost, api.Lost{Lost: total - st.lost, Total: total})
@@ -199,8 +203,9 @@ func (st *stream) putHeartbeat() {
 	st.put(api.RecordHeartbeat, api.Heartbeat{Delivered: st.delivered, Lost: st.lost})
 }
 
-// flush sends what was put. An error means that the client is gone; errSlow that it has
-// not read for long, or for a moment when the daemon stops.
+// flush sends the records that were put. An error means that the client is gone,
+// or with errSlow that it has not read for too long. When the daemon stops, a
+// moment is too long.
 func (st *stream) flush() error {
 	if st.buf.Len() == 0 {
 		return nil
@@ -230,9 +235,9 @@ func (st *stream) flush() error {
 	return st.rc.Flush()
 }
 
-// await waits until the client has read so much that what is to be written fits into
-// the socket, and the end behind it: a client that does not read finds out why the stream
-// has ended when it does.
+// await waits until the client has read enough that the socket has room for the
+// pending write and for the end after it. So a client that does not read can
+// still be sent the reason for the stream's end.
 func (st *stream) await() error {
 	if st.conn == nil || st.slow {
 		return nil
@@ -244,8 +249,8 @@ func (st *stream) await() error {
 	return err
 }
 
-// endSlow ends a stream whose client does not read; total is what was lost before it came
-// here.
+// endSlow ends a stream whose client does not read; total is the number lost
+// earlier in the pipeline.
 func (st *stream) endSlow(total uint64, probes []api.Probe) {
 	st.giveUp(total)
 	reason := api.EndSlow
@@ -255,8 +260,8 @@ func (st *stream) endSlow(total uint64, probes []api.Probe) {
 	st.end(reason, nil, probes)
 }
 
-// giveUp counts what could not be sent as lost, like total before it. Only the end may
-// follow.
+// giveUp counts the unsent records as lost, in addition to total. Only the end
+// may follow.
 func (st *stream) giveUp(total uint64) {
 	total += st.delivered - st.sent.delivered
 	st.delivered, st.lost, st.behind, st.slow = st.sent.delivered, st.sent.lost, st.sent.behind, true
@@ -266,7 +271,8 @@ func (st *stream) giveUp(total uint64) {
 // partWriter sends parts of one record.
 type partWriter struct{ st *stream }
 
-// Write sends p, behind what was put. A part that could not be sent ends the line.
+// Write sends p after the records that were put. A part that could not be sent
+// ends the line.
 func (w partWriter) Write(p []byte) (int, error) {
 	w.st.buf.Write(p)
 	err := w.st.flush()
@@ -276,13 +282,13 @@ func (w partWriter) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// end sends the last record, with what has become of the stream's probes. A client that
-// does not read what is before it gets the end alone.
+// end sends the last record, with the final state of the stream's probes. A
+// client that does not read the records before it gets only the end.
 func (st *stream) end(reason string, code *int64, probes []api.Probe) {
 	st.endAs(api.End{Reason: reason, Code: code, Probes: probes})
 }
 
-// endAs is end, of which it fills in the stream's counts.
+// endAs sends e as the end, and fills in the stream's counts.
 func (st *stream) endAs(e api.End) {
 	e.Delivered, e.Lost, e.Late = st.delivered, st.lost, st.behind
 	st.put(api.RecordEnd, e)
@@ -292,7 +298,7 @@ func (st *stream) endAs(e api.End) {
 	}
 }
 
-// guestEnd returns the end of streams that the guest's state asks for.
+// guestEnd returns how the guest's state ends streams.
 func guestEnd(st machine.State) (reason string, code *int64, ended bool) {
 	switch st.Phase {
 	case machine.PhaseExited:

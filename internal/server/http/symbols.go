@@ -2,12 +2,15 @@ package http
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // Limits of a symbol list.
@@ -20,7 +23,7 @@ var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymDa
 
 func (in *inspector) getSymbols(w http.ResponseWriter, _ *http.Request, q values) error {
 	limit, kind := int(q.number("limit")), q.text("kind")
-	known, err := in.askedTypes(q.flag("types"))
+	known, err := in.requestTypes(q.flag("types"))
 	if err != nil {
 		return err
 	}
@@ -43,15 +46,15 @@ func (in *inspector) getSymbols(w http.ResponseWriter, _ *http.Request, q values
 		}
 		list.Symbols = append(list.Symbols, api.Symbol{
 			Name: sym.Name, Demangled: guest.SourceName(sym.Name, true), Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
-			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: in.blacklisted(sym), Prototype: prototype(known, img, sym),
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: in.blacklistReason(sym), Prototype: prototype(known, img, sym),
 		})
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
 }
 
-// askedTypes are the guest's types where a request asks for them, or nil.
-func (in *inspector) askedTypes(asked bool) (event.Types, error) {
+// requestTypes returns the guest's types if a request needs them, or nil.
+func (in *inspector) requestTypes(asked bool) (event.Types, error) {
 	if !asked {
 		return nil, nil
 	}
@@ -62,7 +65,7 @@ func (in *inspector) askedTypes(asked bool) (event.Types, error) {
 	return known, nil
 }
 
-// adviseTypes says how the guest gets types, and what else would do.
+// adviseTypes returns advice on how to give the guest types, followed by or.
 func (in *inspector) adviseTypes(or string) string {
 	if _, linux := in.guest.Image().(probe.Kernel); linux {
 		return "the kernel has no BTF: boot one that is built with CONFIG_DEBUG_INFO_BTF=y" + or
@@ -70,7 +73,7 @@ func (in *inspector) adviseTypes(or string) string {
 	return "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J" + or
 }
 
-// prototype returns that of a function, or nil.
+// prototype returns the prototype of a function, or nil.
 func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototype {
 	if known == nil || sym.Kind != guest.SymFunc {
 		return nil
@@ -79,17 +82,76 @@ func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototy
 	if proto == nil {
 		return nil
 	}
-	p := &api.Prototype{Text: types.Prototype(sym.Name, proto), Params: []api.Parameter{}, Returns: types.Text(proto.Return)}
+	return wirePrototype(sym.Name, proto)
+}
+
+// tracepointPrototype returns the arguments of a tracepoint, as far as they are known.
+func tracepointPrototype(known event.Types, name string) *api.Prototype {
+	if known == nil {
+		return nil
+	}
+	proto := known.Func("", bpf.TracepointFunction(name))
+	if proto == nil || len(proto.Params) == 0 {
+		return nil
+	}
+	return wirePrototype(name, &types.FuncProto{Return: proto.Return, Params: proto.Params[1:]})
+}
+
+// eventPrototype returns the fields of an event's record, as far as they are known.
+func (in *inspector) eventPrototype(known event.Types, name string) *api.Prototype {
+	if known == nil {
+		return nil
+	}
+	fields, err := in.probes.ScriptTarget().Event(name)
+	if err != nil {
+		return nil
+	}
+	p := &api.Prototype{Text: name, Params: []api.Parameter{}, Returns: "void"}
+	for _, f := range fields {
+		p.Params = append(p.Params, api.Parameter{Name: f.Name, Type: types.Text(f.Type)})
+	}
+	return p
+}
+
+// wirePrototype describes the prototype of a function of that name.
+func wirePrototype(name string, proto *types.FuncProto) *api.Prototype {
+	p := &api.Prototype{Text: types.Prototype(name, proto), Params: []api.Parameter{}, Returns: types.Text(proto.Return)}
 	for _, x := range types.Parameters(proto) {
 		p.Params = append(p.Params, api.Parameter(x))
 	}
 	return p
 }
 
-// blacklisted returns why the symbol may not be probed, or "".
-func (in *inspector) blacklisted(sym guest.Symbol) string {
+// blacklistReason returns why the symbol may not be probed, or "".
+func (in *inspector) blacklistReason(sym guest.Symbol) string {
 	if sym.Kind != guest.SymFunc {
 		return ""
 	}
-	return in.guest.Image().Blacklisted(sym.Addr)
+	return in.guest.Image().BlacklistReason(sym.Addr)
+}
+
+// staticPrototype returns the places of a statically defined probe of a program, FILE:PROVIDER:NAME, as definitions have them, each with its arguments as the file describes them.
+// Without types, which are not asked for, it is nil.
+func (in *inspector) staticPrototype(known event.Types, place string) *api.Prototype {
+	if known == nil {
+		return nil
+	}
+	file, name, _ := strings.Cut(place, ":")
+	provider, name, _ := strings.Cut(name, ":")
+	all, at, err := in.probes.ScriptTarget().StaticProbes(file)
+	if err != nil {
+		return nil
+	}
+	p := &api.Prototype{Text: place, Params: []api.Parameter{}, Returns: "void"}
+	for _, x := range all {
+		if x.Provider != provider || x.Name != name || x.Why != "" {
+			continue
+		}
+		var args []string
+		for _, a := range x.Args {
+			args = append(args, a.Text)
+		}
+		p.Params = append(p.Params, api.Parameter{Type: script.StaticPlace(at, x), Name: strings.Join(args, " ")})
+	}
+	return p
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// maxTasks bounds what is read of a guest's tasks.
+// maxTasks bounds how many of a guest's tasks are read.
 const maxTasks = 1 << 16
 
 // tasker is a guest.View that knows the guest's tasks.
@@ -23,7 +23,7 @@ func (in *inspector) getTasks(w http.ResponseWriter, _ *http.Request, q values) 
 	}
 	tasks, more, err := t.Tasks(maxTasks)
 	if err != nil {
-		return noTasks(err)
+		return noTasksError(err)
 	}
 	list := api.TaskList{Tasks: []api.TaskInfo{}, More: more}
 	for _, x := range tasks {
@@ -40,7 +40,7 @@ type taskInfo = linux.Task
 
 var errNoTasks = &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest has no list of tasks: it is no Linux"}
 
-func noTasks(err error) error {
+func noTasksError(err error) error {
 	return &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: "the guest's tasks: " + err.Error()}
 }
 

@@ -23,16 +23,19 @@ func (in *inspector) getText(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// expecting is an image whose guest patches itself: what its text should be is not the image's bytes alone (linux.View).
+// expecting is an image whose guest patches itself, so that its text differs
+// from the image's bytes (linux.View).
 type expecting interface {
-	// Expected returns the bytes that the text in r should have, where own is what is in memory without probes of ours and kprobes of
-	// the guest's own, and the places of the latter.
-	Expected(r guest.Range, own []byte) (want []byte, kprobes []guest.Range, err error)
+	// ExpectedText returns the bytes that the text in r should have, and the
+	// places of the guest's own kprobes. own is the text in memory without our
+	// probes and without those kprobes.
+	ExpectedText(r guest.Range, own []byte) (want []byte, kprobes []guest.Range, err error)
 }
 
-// compareText compares all executable bytes of the image, the kernel's and
-// those of CPL3, with guest memory. The world is stopped meanwhile: patches are
-// seen whole or not at all. Kprobes of the guest's own are listed, and no difference.
+// compareText compares all executable bytes of the image, the kernel's and the
+// programs' at CPL3, with guest memory. All vCPUs are stopped during that time,
+// so each patch is seen either complete or not at all. The guest's own kprobes
+// are listed, and do not count as differences.
 func compareText(g Guest) (api.Text, error) {
 	var t api.Text
 	err := g.Stop(func(probe.World) error {
@@ -43,8 +46,9 @@ func compareText(g Guest) (api.Text, error) {
 			for _, rg := range img.Text(user) {
 				d := textDiff{e: g.Engine(), img: img, at: rg.Start, want: img.Code(rg.Start, int(rg.End-rg.Start))}
 				if x, ok := img.(expecting); ok && !user {
-					// Where its table of kprobes cannot be read they are differences like others.
-					d.want, d.kprobes, _ = x.Expected(rg, d.want)
+					// If its table of kprobes cannot be read, they count as other
+					// differences.
+					d.want, d.kprobes, _ = x.ExpectedText(rg, d.want)
 				}
 				d.live = make([]byte, len(d.want))
 				if err := g.ReadText(rg.Start, d.live); err != nil {
@@ -63,7 +67,7 @@ func compareText(g Guest) (api.Text, error) {
 	return t, err
 }
 
-// textDiff is a range of text with the bytes that it should have and those that it has.
+// textDiff is a range of text with the expected and the actual bytes.
 type textDiff struct {
 	e          *probe.Engine
 	img        guest.View
@@ -72,15 +76,16 @@ type textDiff struct {
 	kprobes    []guest.Range
 }
 
-// ranges returns the runs of bytes that differ, each by one owner, at most limit of them. What is the guest's own is wanted
-// from then on.
+// ranges returns the runs of bytes that differ, each with one owner, at most
+// limit of them. Bytes that the guest itself has changed are copied into want,
+// so that they no longer differ.
 func (d *textDiff) ranges(limit int) (out []api.TextRange) {
 	for i := 0; i < len(d.want); i++ {
 		if d.want[i] == d.live[i] {
 			continue
 		}
-		from, by := i, d.by(i)
-		for i < len(d.want) && d.want[i] != d.live[i] && d.by(i) == by {
+		from, by := i, d.ownerAt(i)
+		for i < len(d.want) && d.want[i] != d.live[i] && d.ownerAt(i) == by {
 			i++
 		}
 		if len(out) < limit {
@@ -98,8 +103,8 @@ func (d *textDiff) ranges(limit int) (out []api.TextRange) {
 	return out
 }
 
-// by returns whose the byte at i is, which differs.
-func (d *textDiff) by(i int) string {
+// ownerAt returns the owner of the differing byte at i.
+func (d *textDiff) ownerAt(i int) string {
 	at := d.at + guest.GVA(i)
 	rest := []byte{d.live[i]}
 	if d.e.Unpatch(at, rest); rest[0] != d.live[i] {

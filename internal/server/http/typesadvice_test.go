@@ -18,8 +18,9 @@ type patchingGuest struct {
 
 func (g patchingGuest) Image() guest.View { return g.image }
 
-// TestTypesAdvice: a request for types that the guest does not have fails with the way to get them, for a Linux kernel and for an image.
-func TestTypesAdvice(t *testing.T) {
+// TestSymbolsAdvice is about the route of symbols: a request for types that the guest does not have fails with the way to get them, for a
+// Linux kernel and for an image.
+func TestSymbolsAdvice(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		linux bool

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
-// fetchText is a place as definitions write it; they have no words for a sum.
+// fetchText returns a place in the syntax of definitions, which has no sums.
 func fetchText(img guest.View, f event.Fetch) string {
 	switch f := f.(type) {
 	case event.Register:
@@ -30,7 +31,7 @@ func fetchText(img guest.View, f event.Fetch) string {
 	panic("BUG: a variable in no such place")
 }
 
-// getVariables answers with the variables at each place of the code that a place stands for.
+// getVariables answers with the variables at each address of a place.
 func (in *inspector) getVariables(w http.ResponseWriter, _ *http.Request, q values) error {
 	at := q.text("at")
 	info, by, err := sourceOf(in.guest)
@@ -39,9 +40,13 @@ func (in *inspector) getVariables(w http.ResponseWriter, _ *http.Request, q valu
 	}
 	img := in.guest.Image()
 	var places []debuginfo.Place
-	if line, ok := event.InSource("p " + at); ok {
+	if line, ok := event.ReadSourcePlace(at); ok {
 		if places, err = source.Places(info, line); err != nil {
-			return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: err.Error()}
+			detail := ""
+			if none := (*debuginfo.NoLineError)(nil); errors.As(err, &none) && none.NoFile {
+				detail = "'guestprobe vars FUNCTION' shows a function's file"
+			}
+			return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: err.Error(), Detail: detail}
 		}
 	} else {
 		_, addr, err := findFunction(img, at)

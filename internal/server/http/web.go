@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -13,22 +14,27 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// page is the page in the browser, which is served from the first time on that somebody asks for it. The zero value is ready.
+// page is the page in the browser. It is served from the first request for it
+// on. Any goroutine may use it.
 type page struct {
+	log *slog.Logger
+	opt *options
+	api http.Handler // of all routes
+
 	mu     sync.Mutex
 	closed bool
-	site   *web.Site // nil: nobody has asked for it
+	site   *web.Site // nil: not requested yet
 	http   *http.Server
 	addr   string
 	served chan struct{}
 }
 
-// openPage returns an address of the page that is good for one browser.
+// openPage returns a URL of the page that works for one browser.
 func (s *server) openPage(w http.ResponseWriter, r *http.Request) error {
 	if r.Context().Value(fromPage{}) != nil {
 		return &api.Error{Code: api.CodeForbidden, Errno: "EACCES", Message: "the page gives no access to others", Detail: "'guestprobe web' does"}
 	}
-	if err := s.servePage(); err != nil {
+	if err := s.page.serve(); err != nil {
 		return err
 	}
 	who := requestPeer(r)
@@ -39,12 +45,11 @@ func (s *server) openPage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// fromPage is the key of a context of a request of the page.
+// fromPage is the context key of requests from the page.
 type fromPage struct{}
 
-// servePage begins to serve the page, if nobody has yet.
-func (s *server) servePage() error {
-	p := &s.page
+// serve starts to serve the page, if it is not served yet.
+func (p *page) serve() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -53,18 +58,18 @@ func (s *server) servePage() error {
 	if p.site != nil {
 		return nil
 	}
-	l, err := net.Listen("tcp", s.opt.webListen)
-	if err == nil && !onLoopback(l.Addr().String()) { // a name that somebody has changed
+	l, err := net.Listen("tcp", p.opt.webListen)
+	if err == nil && !onLoopback(l.Addr().String()) { // the name resolves differently now
 		err = errors.Join(fmt.Errorf("%v is not on loopback", l.Addr()), l.Close())
 	}
 	if err != nil {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EADDRNOTAVAIL", Message: "the page cannot be served: " + err.Error(), Detail: "guestprobed's --web-listen says where"}
 	}
 	p.site, err = web.New(web.Config{
-		API: s.api, Files: map[string][]byte{
-			"flame.js": []byte(graph.Script), "flame.css": []byte(graph.Style), "flame.html": []byte(graph.Empty("flame-frame.js", "flame.css", "flame-theme.css")),
+		API: p.api, Files: map[string][]byte{
+			"flame.js": []byte(graph.Script), "flame.css": []byte(graph.Style), "flame.html": []byte(graph.EmptyPage("flame-frame.js", "flame.css", "flame-theme.css")),
 		},
-		MaxConns: s.opt.maxConns, Stall: s.opt.stallTime, Log: s.log,
+		MaxConns: p.opt.maxConns, Stall: p.opt.stallTime, Log: p.log,
 	})
 	if err != nil {
 		l.Close()
@@ -74,14 +79,14 @@ func (s *server) servePage() error {
 	go func() {
 		defer close(p.served)
 		if err := p.http.Serve(p.site.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("the page is served no more", "err", err)
+			p.log.Error("the page is served no more", "err", err)
 		}
 	}()
-	s.log.Info("page", "address", p.addr)
+	p.log.Info("page", "address", p.addr)
 	return nil
 }
 
-// close ends the page: streams have until the end of ctx to say that they have ended.
+// close closes the page: streams have until the end of ctx to report their end.
 func (p *page) close(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,25 +2,26 @@ package jail
 
 import "golang.org/x/sys/unix"
 
-// masked is a set of values: those that are value under mask. Only the lower half of a system call's argument is looked at,
-// which is all that the kernel uses of those that rules are about.
+// masked is the set of values that equal value under mask. Only the lower half
+// of a system call's argument is compared. The kernel uses no more of the
+// arguments in rules.
 type masked struct{ mask, value uint32 }
 
-// exactly is the one value.
-func exactly(v uint32) masked { return masked{^uint32(0), v} }
+// exactValue is the one value.
+func exactValue(v uint32) masked { return masked{^uint32(0), v} }
 
-// without is all values that have none of these bits.
-func without(bits uint32) masked { return masked{bits, 0} }
+// valuesWithout is all values without these bits.
+func valuesWithout(bits uint32) masked { return masked{bits, 0} }
 
-// rule says what of a system call is allowed.
+// rule says which uses of a system call are allowed.
 type rule struct {
 	nr     uint32
-	arg    int        // number of the argument that is looked at
+	arg    int        // number of the compared argument
 	refuse []masked   // these values are not allowed
-	allow  []masked   // of the others these are; none given: all
-	errno  unix.Errno // what a refusal is; 0: EPERM
-	never  bool       // it is refused whatever its arguments are
-	// With these values of the argument another one decides, after allow.
+	allow  []masked   // allowed values of the argument otherwise; empty: all
+	errno  unix.Errno // the error of a denied call; 0: EPERM
+	never  bool       // it is denied whatever its arguments are
+	// With these values of the argument another rule decides, after allow.
 	when []masked
 	then *rule // its arg and allow
 }
@@ -38,7 +39,7 @@ const (
 // x32 is set in the numbers of system calls of a third ABI that no program of ours uses (asm/unistd.h).
 const x32 = 0x40000000
 
-// The instructions that are used (linux/filter.h; linux/bpf_common.h).
+// The instructions in use (linux/filter.h; linux/bpf_common.h).
 const (
 	opLoad  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 	opAnd   = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
@@ -49,12 +50,13 @@ const (
 
 func op(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 
-// unless skips n instructions where what stands in the accumulator is not k.
-func unless(k uint32, n int) unix.SockFilter {
+// jumpUnless skips n instructions if the accumulator is not k.
+func jumpUnless(k uint32, n int) unix.SockFilter {
 	return unix.SockFilter{Code: opEqual, Jf: uint8(n), K: k}
 }
 
-// refusal answers with an error. The kernel's log has a line of it (SECCOMP_FILTER_FLAG_LOG).
+// refusal returns an error from the system call. The kernel logs a line about it
+// (SECCOMP_FILTER_FLAG_LOG).
 func refusal(e unix.Errno) unix.SockFilter {
 	if e == 0 {
 		e = unix.EPERM
@@ -64,9 +66,10 @@ func refusal(e unix.Errno) unix.SockFilter {
 
 var allowed = op(opRet, unix.SECCOMP_RET_ALLOW)
 
-// assemble makes a program for the kernel: what rules do not name is refused with EPERM. Rules are looked through in their order,
-// so that those whose arguments are looked at at each call stand in front: for all others the kernel remembers the answer (Linux
-// 5.11, kernel/seccomp.c, seccomp_cache_check_allow).
+// assemble makes a program for the kernel. System calls without a rule fail with
+// EPERM. Rules are tried in order. Rules that compare arguments come first,
+// because they are evaluated at each call: for all others the kernel caches the
+// answer (Linux 5.11, kernel/seccomp.c, seccomp_cache_check_allow).
 func assemble(rules []rule) []unix.SockFilter {
 	p := []unix.SockFilter{
 		op(opLoad, offsetArch),
@@ -78,12 +81,12 @@ func assemble(rules []rule) []unix.SockFilter {
 	}
 	for _, r := range rules {
 		b := r.body()
-		p = append(append(p, unless(r.nr, len(b))), b...)
+		p = append(append(p, jumpUnless(r.nr, len(b))), b...)
 	}
 	return append(p, refusal(0))
 }
 
-// body is what a rule does with its system call. It always returns.
+// body is a rule's code for its system call. It always returns.
 func (r rule) body() (p []unix.SockFilter) {
 	if r.never {
 		return []unix.SockFilter{refusal(r.errno)}
@@ -93,7 +96,7 @@ func (r rule) body() (p []unix.SockFilter) {
 		if m.mask != ^uint32(0) {
 			p = append(p, op(opAnd, m.mask))
 		}
-		p = append(p, unless(m.value, 1), ret)
+		p = append(p, jumpUnless(m.value, 1), ret)
 	}
 	for _, m := range r.refuse {
 		check(m, refusal(r.errno))
@@ -110,7 +113,7 @@ func (r rule) body() (p []unix.SockFilter) {
 		if m.mask != ^uint32(0) {
 			p = append(p, op(opAnd, m.mask))
 		}
-		p = append(append(p, unless(m.value, len(second))), second...)
+		p = append(append(p, jumpUnless(m.value, len(second))), second...)
 	}
 	return append(p, refusal(r.errno))
 }

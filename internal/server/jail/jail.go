@@ -10,48 +10,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what a process goes on to need. Everything else is given up.
+// Config describes what a process still needs. It drops everything else.
 type Config struct {
 	Files Files
 	Net   Net
-	// User is who the process becomes; nil: it stays who it is.
+	// User is the user that the process changes to; nil: it does not change.
 	User *User
-	// Group is joined where the process may do that, so that it can give files to it; negative: none.
+	// Group is joined if the process is allowed to, so that it can give files to
+	// the group; negative: none.
 	Group int
 	// Keep are the capabilities that stay (CAP_*).
 	Keep []int
-	// Descriptors is how many files may be open at a time; 0: as many as now.
+	// Descriptors is how many files may be open at a time; 0: the present limit.
 	Descriptors uint64
-	// Data bounds the process's private memory, in bytes; 0: nothing does.
+	// Data bounds the process's private memory, in bytes; 0: no bound.
 	Data uint64
 }
 
-// Report is what a process has given up, and what of it this kernel could not take.
+// Report lists what a process has dropped, and which restrictions this kernel
+// lacks.
 type Report struct {
-	User         int      // who the process is now
+	User         int      // the process's user now
 	Group        int      // and its group
-	Capabilities []string // those that are left, by name
-	Landlock     int      // version of the kernel's Landlock ABI that files are confined by; 0: they are not
-	Network      bool     // TCP is confined
-	Seccomp      bool     // system calls are
-	Missing      []string // what the kernel lacks, as sentences
+	Capabilities []string // the remaining ones, by name
+	Landlock     int      // version of the kernel's Landlock ABI that restricts files; 0: not restricted
+	Network      bool     // TCP is restricted
+	Seccomp      bool     // system calls are restricted
+	Missing      []string // restrictions that the kernel lacks, as sentences
 }
 
 // Complete reports whether nothing is missing.
 func (r *Report) Complete() bool { return len(r.Missing) == 0 }
 
-// entered is set when the filter of the process is in force: those of vCPU threads go on top of it.
+// entered is set when the filter of the process is in force. The filters of vCPU
+// threads are added to it.
 var entered atomic.Bool
 
-// Enter confines the whole process, all threads that it has and will have, for good. What the kernel does not know it
-// leaves out, and says so in the report. After an error some of it may be in force: the process should end.
+// Enter restricts the whole process for good, with all present and future
+// threads. It skips restrictions that the kernel does not support, and lists
+// them in the report. After an error some of them may be in force: the process
+// should end.
 //
-// The order matters: the user goes while there are capabilities for that, and system calls come last, since all before
-// are some.
+// The order matters: the user is changed while there are capabilities for that,
+// and system calls come last, because all other steps need some.
 func Enter(c Config) (Report, error) {
 	var r Report
 	Host()
-	if err := allThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
+	if err := prctlAllThreads(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return r, fmt.Errorf("no new privileges: %w", err)
 	}
 	if err := setLimits(c); err != nil {
@@ -84,9 +89,10 @@ func Enter(c Config) (Report, error) {
 	return r, nil
 }
 
-// VCPU confines the calling thread, which is locked to its goroutine for good, to what a thread needs that runs guests: it opens no
-// file, makes no socket and no thread, and asks of KVM nothing that makes a VM or a vCPU. It does nothing in a process that
-// has not entered the jail, or whose kernel has no filters.
+// VCPU restricts the calling thread, which is locked to its goroutine for good,
+// to the needs of a thread that runs guests. It can open no file, create no
+// socket and no thread, and create no VM and no vCPU. VCPU does nothing in a
+// process that has not entered the jail, or whose kernel has no filters.
 func VCPU() error {
 	if !entered.Load() {
 		return nil
@@ -97,14 +103,16 @@ func VCPU() error {
 	return nil
 }
 
-// lacks reports whether an error says that a kernel, or whoever confines us already, has no such system call.
+// lacks reports whether an error means that the system call is missing, in the
+// kernel or in a jail that we already are in.
 func lacks(err error) bool {
 	return slices.ContainsFunc([]unix.Errno{unix.ENOSYS, unix.EINVAL, unix.EPERM, unix.EOPNOTSUPP, unix.EACCES}, func(e unix.Errno) bool {
 		return err == e
 	})
 }
 
-// Host says in a line what this kernel can confine a process by. Who is confined may not ask any more: it is asked once.
+// Host describes in a line which restrictions this kernel supports. A restricted
+// process cannot find that out any more, so it is determined once.
 var Host = sync.OnceValue(func() string {
 	var has []string
 	if abi := landlockABI(); abi > 0 {

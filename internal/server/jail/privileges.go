@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is who a process becomes.
+// User is the user that a process changes to.
 type User struct {
 	UID, GID int
-	Groups   []int // besides
+	Groups   []int // in addition
 }
 
-// become makes the process User, and a member of Group.
+// become changes the process to User, and makes it a member of Group.
 func become(c Config) error {
 	groups, err := unix.Getgroups()
 	if err != nil {
@@ -25,7 +25,7 @@ func become(c Config) error {
 	if c.User != nil {
 		groups = slices.Clone(c.User.Groups)
 	}
-	// What is made in the name of the group later is given to it by a member, without a capability.
+	// A member of the group can later give files to it without a capability.
 	if c.Group >= 0 && !slices.Contains(groups, c.Group) {
 		groups = append(groups, c.Group)
 	}
@@ -34,7 +34,7 @@ func become(c Config) error {
 	}
 	switch err := syscall.Setgroups(groups); {
 	case err == nil:
-	case c.User == nil: // root of a user namespace may not: it stays with what it has
+	case c.User == nil: // not allowed to root of a user namespace, who keeps its groups
 		return nil
 	default:
 		return fmt.Errorf("groups: %w", err)
@@ -48,16 +48,18 @@ func become(c Config) error {
 	if err := syscall.Setresuid(c.User.UID, c.User.UID, c.User.UID); err != nil {
 		return fmt.Errorf("user %d: %w", c.User.UID, err)
 	}
-	// The kernel takes /proc/self away from who has changed user (prctl(2), PR_SET_DUMPABLE). What we have open is the
-	// daemon's own business, and its user may trace it as if the daemon had been started by it.
+	// The kernel takes /proc/self away from a process that has changed its user
+	// (prctl(2), PR_SET_DUMPABLE). Our open files are the daemon's own, and its
+	// user may trace it as if that user had started the daemon.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("dumpable: %w", err)
 	}
 	return nil
 }
 
-// dropCapabilities gives up all capabilities of all threads but these, and returns the names of what is left.
-// no_new_privs keeps execve from bringing any back, to root too (security/commoncap.c).
+// dropCapabilities drops all capabilities of all threads except keep, and
+// returns the names of the remaining ones. no_new_privs keeps execve from
+// bringing any back, even for root (security/commoncap.c).
 func dropCapabilities(keep []int) (left []string, err error) {
 	has, err := capabilities()
 	if err != nil {
@@ -79,19 +81,20 @@ func dropCapabilities(keep []int) (left []string, err error) {
 	return left, nil
 }
 
-// maxCapability is above all that a kernel may know.
+// maxCapability is larger than any capability of a kernel.
 const maxCapability = 63
 
-// dropBounding takes all capabilities but these out of the bounding set of all threads. Who has not the capability to do that has
-// nothing that it would bound.
+// dropBounding removes all capabilities except keep from the bounding set of all
+// threads. A process without the capability to do that has no capabilities to
+// bound.
 func dropBounding(keep []int) error {
 	for n := range maxCapability {
 		if slices.Contains(keep, n) {
 			continue
 		}
-		switch err := allThreadsPrctl(unix.PR_CAPBSET_DROP, uintptr(n)); err {
+		switch err := prctlAllThreads(unix.PR_CAPBSET_DROP, uintptr(n)); err {
 		case nil:
-		case unix.EINVAL, unix.EPERM: // this kernel has no more; or we may not
+		case unix.EINVAL, unix.EPERM: // this kernel has no more; or we are not allowed to
 			return nil
 		default:
 			return err
@@ -100,7 +103,7 @@ func dropBounding(keep []int) error {
 	return nil
 }
 
-// capabilityName names what a daemon may keep.
+// capabilityName returns the name of a capability that a daemon may keep.
 func capabilityName(n int) string {
 	if n == unix.CAP_NET_BIND_SERVICE {
 		return "CAP_NET_BIND_SERVICE"
@@ -108,8 +111,9 @@ func capabilityName(n int) string {
 	return fmt.Sprintf("capability %d", n)
 }
 
-// setLimits bounds what the process may take of the host. There is no bound on processes: RLIMIT_NPROC counts those of the
-// user all over the machine, and clone makes threads alone.
+// setLimits bounds the host's resources that the process may use. It does not
+// bound processes: RLIMIT_NPROC counts the user's processes on the whole
+// machine, and the filter lets clone create only threads.
 func setLimits(c Config) error {
 	set := func(name string, resource int, n uint64) error {
 		var now unix.Rlimit
@@ -122,7 +126,7 @@ func setLimits(c Config) error {
 		}
 		return nil
 	}
-	// A core would have the guest's memory in it.
+	// A core file would contain the guest's memory.
 	if err := set("core files", unix.RLIMIT_CORE, 0); err != nil {
 		return err
 	}

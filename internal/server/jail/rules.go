@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of ioctls: all of KVM's, of which two make what a vCPU has no business with (linux/kvm.h).
+// Ioctls: the type of all of KVM's, and the ones that create things that a
+// vCPU's thread does not need (linux/kvm.h).
 const (
 	ioctlType       = 0xff00
 	kvmType         = 0xae00
@@ -18,20 +19,23 @@ const (
 // prSetVMA names memory for /proc/self/maps (linux/prctl.h), which the Go runtime does.
 const prSetVMA = 0x53564d41
 
-// vcpuRules are what a thread may that runs a guest: KVM, memory that is not executable, to wait and to wake others, to write to
-// files that are open (the log, and the descriptor that wakes the runtime's poller), and to end. pid is our own.
+// vcpuRules are the system calls for a thread that runs a guest: KVM, memory
+// that is not executable, waiting and waking other threads, writing to open
+// files (the log, and the descriptor that wakes the runtime's poller), and
+// ending. pid is our own.
 func vcpuRules(pid int) []rule {
-	kvm := rule{nr: unix.SYS_IOCTL, arg: 1, refuse: []masked{exactly(kvmCreateVM), exactly(kvmCreateVCPU), exactly(kvmCreateDevice)}, allow: []masked{{ioctlType, kvmType}}}
+	kvm := rule{nr: unix.SYS_IOCTL, arg: 1, refuse: []masked{exactValue(kvmCreateVM), exactValue(kvmCreateVCPU), exactValue(kvmCreateDevice)}, allow: []masked{{ioctlType, kvmType}}}
 	return append([]rule{kvm}, runtimeRules(pid)...)
 }
 
-// runtimeRules are what the Go runtime asks for on any thread, that of a goroutine which is locked to it too.
+// runtimeRules are the system calls that the Go runtime makes on any thread,
+// also on one that is locked to a goroutine.
 func runtimeRules(pid int) []rule {
 	rules := []rule{
-		{nr: unix.SYS_MMAP, arg: 2, allow: []masked{without(unix.PROT_EXEC)}},
-		{nr: unix.SYS_MPROTECT, arg: 2, allow: []masked{without(unix.PROT_EXEC)}},
-		{nr: unix.SYS_TGKILL, allow: []masked{exactly(uint32(pid))}}, // preemption, and kicks of vCPUs
-		{nr: unix.SYS_PRCTL, allow: []masked{exactly(prSetVMA), exactly(unix.PR_SET_NAME)}},
+		{nr: unix.SYS_MMAP, arg: 2, allow: []masked{valuesWithout(unix.PROT_EXEC)}},
+		{nr: unix.SYS_MPROTECT, arg: 2, allow: []masked{valuesWithout(unix.PROT_EXEC)}},
+		{nr: unix.SYS_TGKILL, allow: []masked{exactValue(uint32(pid))}}, // preemption, and kicks of vCPUs
+		{nr: unix.SYS_PRCTL, allow: []masked{exactValue(prSetVMA), exactValue(unix.PR_SET_NAME)}},
 	}
 	for _, nr := range []uint32{
 		unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_RESTART_SYSCALL,
@@ -48,36 +52,42 @@ func runtimeRules(pid int) []rule {
 	return rules
 }
 
-// thread is what clone must be told, and must not: it makes threads, and neither processes nor namespaces.
+// thread is which flags clone must and must not have: it may create threads, but
+// neither processes nor namespaces.
 var thread = masked{
 	mask:  unix.CLONE_THREAD | unix.CLONE_VM | unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP | unix.CLONE_PTRACE,
 	value: unix.CLONE_THREAD | unix.CLONE_VM,
 }
 
-// socketKind is the part of a socket's type that is no flag (linux/net.h, SOCK_TYPE_MASK).
+// socketKind is the part of a socket's type that is not a flag (linux/net.h,
+// SOCK_TYPE_MASK).
 const socketKind = 0xf
 
-// processRules are what all threads of the daemon may: files and sockets besides, of which Landlock says which, and threads.
-// What is not there is refused: to run programs, trace and read processes, change user, mount, make namespaces, load code into
-// the kernel, io_uring, keys, and whatever comes to be. With names the process may ask for names of servers, by UDP.
+// processRules are the system calls that all threads of the daemon may use: also
+// files and sockets, which Landlock restricts further, and threads. Everything
+// else is denied: running programs, tracing and reading processes, changing the
+// user, mounting, creating namespaces, loading code into the kernel, io_uring,
+// keys, and future system calls. With names the process may resolve names of
+// servers, by UDP.
 func processRules(pid int, names bool) []rule {
-	// Landlock knows TCP alone, so there is no other protocol of the internet, but for who asks for names of servers.
+	// Landlock knows only TCP, so other protocols of the internet are denied,
+	// except UDP to resolve names of servers.
 	kinds := []masked{{socketKind, unix.SOCK_STREAM}}
 	if names {
 		kinds = append(kinds, masked{socketKind, unix.SOCK_DGRAM})
 	}
 	rules := append([]rule{{nr: unix.SYS_IOCTL, arg: 1, allow: []masked{
 		{ioctlType, kvmType},
-		exactly(unix.TIOCOUTQ), // how much of a stream its client has not read
+		exactValue(unix.TIOCOUTQ), // how much of a stream its client has not read
 	}}}, runtimeRules(pid)...)
 	rules = append(rules,
 		rule{nr: unix.SYS_CLONE, allow: []masked{thread}},
-		rule{nr: unix.SYS_CLONE3, never: true, errno: unix.ENOSYS}, // what it is told is out of sight; C libraries take clone then
-		rule{nr: unix.SYS_SOCKET, allow: []masked{exactly(unix.AF_UNIX)}, when: []masked{exactly(unix.AF_INET), exactly(unix.AF_INET6)}, then: &rule{arg: 1, allow: kinds}},
-		rule{nr: unix.SYS_KILL, allow: []masked{exactly(uint32(pid))}},
-		rule{nr: unix.SYS_PRLIMIT64, allow: []masked{exactly(0), exactly(uint32(pid))}},
-		// Filters of vCPU threads; a filter only ever takes away.
-		rule{nr: unix.SYS_SECCOMP, allow: []masked{exactly(unix.SECCOMP_SET_MODE_FILTER)}},
+		rule{nr: unix.SYS_CLONE3, never: true, errno: unix.ENOSYS}, // its flags are in memory, which a filter cannot read; C libraries fall back to clone
+		rule{nr: unix.SYS_SOCKET, allow: []masked{exactValue(unix.AF_UNIX)}, when: []masked{exactValue(unix.AF_INET), exactValue(unix.AF_INET6)}, then: &rule{arg: 1, allow: kinds}},
+		rule{nr: unix.SYS_KILL, allow: []masked{exactValue(uint32(pid))}},
+		rule{nr: unix.SYS_PRLIMIT64, allow: []masked{exactValue(0), exactValue(uint32(pid))}},
+		// Filters of vCPU threads; a filter can only restrict further.
+		rule{nr: unix.SYS_SECCOMP, allow: []masked{exactValue(unix.SECCOMP_SET_MODE_FILTER)}},
 	)
 	return append(rules, calls(
 		// Files.
@@ -96,13 +106,13 @@ func processRules(pid int, names bool) []rule {
 		// Threads and memory.
 		unix.SYS_RSEQ, unix.SYS_SET_ROBUST_LIST, unix.SYS_SET_TID_ADDRESS, unix.SYS_SCHED_GETAFFINITY, unix.SYS_MEMBARRIER, unix.SYS_ARCH_PRCTL,
 		unix.SYS_MREMAP, unix.SYS_MEMFD_CREATE, unix.SYS_MINCORE, unix.SYS_TIMER_CREATE, unix.SYS_SETITIMER,
-		// What the process may know of itself and of the machine.
+		// Information about the process itself and the machine.
 		unix.SYS_GETPPID, unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_GETGROUPS, unix.SYS_UNAME, unix.SYS_SYSINFO,
 		unix.SYS_GETRLIMIT, unix.SYS_GETRUSAGE, unix.SYS_TIMES, unix.SYS_CLOCK_GETRES, unix.SYS_CAPGET,
 	)...)
 }
 
-// calls are system calls that are allowed whatever their arguments are.
+// calls are system calls that are allowed with any arguments.
 func calls(nrs ...uint32) []rule {
 	return slices.Collect(func(yield func(rule) bool) {
 		for _, nr := range nrs {

@@ -18,7 +18,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Source is where the counts are asked for, by several scrapes at a time. What is nil is left out.
+// Source has the functions that return the counts. Several scrapes may call them
+// at a time. A nil function's metrics are left out.
 type Source struct {
 	Version   string
 	States    []string // that a guest may be in
@@ -36,11 +37,11 @@ type Duration struct {
 	Lost    uint64 // returns that are not in the rest
 	Count   uint64
 	Seconds float64            // in all
-	Buckets map[float64]uint64 // how many took so many seconds at most
+	Buckets map[float64]uint64 // how many calls took at most that many seconds
 }
 
-// Handler answers a scrape with all metrics of s, in Prometheus' text or OpenMetrics, as the request
-// asks, and those of the process.
+// Handler answers a scrape with all metrics of s and the metrics of the process,
+// in Prometheus' text format or in OpenMetrics, as the request asks.
 func Handler(s Source) http.Handler {
 	r := prometheus.NewRegistry()
 	// Of the runtime's memory statistics two are one family in OpenMetrics, where no two may have a name.
@@ -55,8 +56,8 @@ func Handler(s Source) http.Handler {
 	})
 }
 
-// collector makes metrics at each scrape. Which there are depends on what is attached: it describes
-// none before.
+// collector makes metrics at each scrape. The attachments decide which metrics
+// there are, so it describes none in advance.
 type collector struct{ Source }
 
 // Describe implements prometheus.Collector.
@@ -82,7 +83,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	if c.Durations != nil {
 		for _, d := range c.Durations() {
-			o.to <- prometheus.MustNewConstHistogram(probeDuration, d.Count, d.Seconds, d.Buckets, valid(d.Probe))
+			o.to <- prometheus.MustNewConstHistogram(probeDuration, d.Count, d.Seconds, d.Buckets, validLabel(d.Probe))
 			o.counter(durationsLost, float64(d.Lost), d.Probe)
 		}
 	}
@@ -122,7 +123,8 @@ func (c *collector) guest(o out, g api.Guest) {
 	}
 }
 
-// probe is what all probes of one name have counted: an event may have several places.
+// probe is the counts of all probes with one name: an event may have several
+// places.
 type probe struct {
 	stats             api.Stats
 	enabled, inUse, n int
@@ -160,23 +162,23 @@ func (c *collector) probes(o out, all iter.Seq[api.Probe]) {
 	for _, kind := range strings.Split(api.Kinds, "") {
 		o.gauge(attached, float64(kinds[kind]), kind)
 	}
-	// In the order of their names, in which they are answered: what comes sorted is sorted at once.
+	// The answer is sorted by name, and sorting sorted input is fast.
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		x := byName[name]
-		s, of := &x.stats, prometheus.MakeLabelPairs(hits, []string{valid(name)}) // shared: there are ten thousand probes
-		o.one(probeEnabled, prometheus.GaugeValue, flag(x.enabled == x.n), of)
+		s, of := &x.stats, prometheus.MakeLabelPairs(hits, []string{validLabel(name)}) // shared: there are ten thousand probes
+		o.emit(probeEnabled, prometheus.GaugeValue, flag(x.enabled == x.n), of)
 		for _, c := range []struct {
 			desc *prometheus.Desc
 			n    uint64
 		}{
 			{hits, s.Hits}, {handled, s.Handled}, {filtered, s.Filtered}, {missed, s.Missed}, {faults, s.Faults}, {badAccesses, s.BadAccesses}, {probeEvents, s.Events}, {probeLost, s.Lost},
 		} {
-			o.one(c.desc, prometheus.CounterValue, float64(c.n), of)
+			o.emit(c.desc, prometheus.CounterValue, float64(c.n), of)
 		}
 		if x.returns {
-			o.one(returns, prometheus.CounterValue, float64(s.Returns), of)
-			o.one(abandoned, prometheus.CounterValue, float64(s.Abandoned), of)
-			o.one(inUse, prometheus.GaugeValue, float64(x.inUse), of)
+			o.emit(returns, prometheus.CounterValue, float64(s.Returns), of)
+			o.emit(abandoned, prometheus.CounterValue, float64(s.Abandoned), of)
+			o.emit(inUse, prometheus.GaugeValue, float64(x.inUse), of)
 		}
 	}
 }
@@ -201,12 +203,12 @@ func (o out) gauge(d *prometheus.Desc, v float64, labels ...string) {
 
 func (o out) put(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
 	for i := range labels {
-		labels[i] = valid(labels[i])
+		labels[i] = validLabel(labels[i])
 	}
-	o.one(d, t, v, prometheus.MakeLabelPairs(d, labels))
+	o.emit(d, t, v, prometheus.MakeLabelPairs(d, labels))
 }
 
-func (o out) one(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []*model.LabelPair) {
+func (o out) emit(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []*model.LabelPair) {
 	o.to <- &sample{d, t, v, labels}
 }
 
@@ -232,9 +234,10 @@ func (s *sample) Write(m *model.Metric) error {
 	return nil
 }
 
-// valid is a label's value: it has to be UTF-8, which names from a guest's image and keys of maps need not be. Bytes that
-// are none are \xNN in it, so that different names stay that.
-func valid(s string) string {
+// validLabel returns a valid label value. It has to be UTF-8, which names from a
+// guest's image and keys of maps need not be. Invalid bytes are written as \xNN,
+// so that different names stay different.
+func validLabel(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}

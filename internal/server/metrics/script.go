@@ -14,14 +14,15 @@ import (
 type Script struct {
 	Name    string
 	Running bool
-	Lost    uint64 // records of it
+	Lost    uint64 // its lost records
 	Maps    []script.MapValues
 }
 
 // maxKeys bounds how many keys of a map are metrics: each is a time series.
 const maxKeys = 1000
 
-// collect makes the metrics of a script. What is no number, histogram or statistic is none, and is counted.
+// collect makes the metrics of a script. Elements that are not a number, a
+// histogram or statistics are left out, and counted.
 func (s *Script) collect(o out) {
 	o.gauge(scriptRunning, flag(s.Running), s.Name)
 	o.counter(scriptLost, float64(s.Lost), s.Name)
@@ -29,14 +30,15 @@ func (s *Script) collect(o out) {
 		slices.SortStableFunc(m.Elements, func(a, b script.MapValue) int { return cmp.Compare(a.Key, b.Key) })
 		left, seen := m.Other, map[string]bool{}
 		for _, x := range m.Elements {
-			// Keys of several parts, or of bytes that are no text, may be the same as a label.
-			key := valid(x.Key)
+			// Keys of several parts, or of bytes that are not text, may become the same
+			// label.
+			key := validLabel(x.Key)
 			if seen[key] || len(seen) == maxKeys {
 				left++
 				continue
 			}
 			seen[key] = true
-			s.value(o, x, valid(m.Name), key)
+			s.value(o, x, validLabel(m.Name), key)
 		}
 		if m.Keyed || left > 0 {
 			o.gauge(scriptLeftOut, float64(left), s.Name, m.Name)
@@ -44,8 +46,9 @@ func (s *Script) collect(o out) {
 	}
 }
 
-// distributes reports whether a map has a histogram. A script's knows no sum, which OpenMetrics wants of each, and wants
-// of none with buckets below 0 (OpenMetrics 1.0.0, "Histogram").
+// distributes reports whether a map has a histogram. A script's histogram has no
+// sum. OpenMetrics requires a sum of each histogram, but none of one with
+// buckets below 0 (OpenMetrics 1.0.0, "Histogram").
 func (s Script) distributes() bool {
 	return slices.ContainsFunc(s.Maps, func(m script.MapValues) bool {
 		return slices.ContainsFunc(m.Elements, func(x script.MapValue) bool { return x.Histogram != nil })
@@ -54,7 +57,7 @@ func (s Script) distributes() bool {
 
 // value makes the metric of an element.
 func (s *Script) value(o out, x script.MapValue, name, key string) {
-	labels := []string{valid(s.Name), name, key}
+	labels := []string{validLabel(s.Name), name, key}
 	switch {
 	case x.Stats:
 		o.to <- prometheus.MustNewConstSummary(scriptStats, x.Count, x.Sum, nil, labels...)

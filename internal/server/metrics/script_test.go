@@ -15,8 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// scraped are the lines of a scrape that begin with guestprobe_script.
-func scraped(t *testing.T, s Source) (lines []string, text string) {
+// scrapeScript are the lines of a scrape that begin with guestprobe_script.
+func scrapeScript(t *testing.T, s Source) (lines []string, text string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	Handler(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -46,7 +46,7 @@ func TestScriptMetrics(t *testing.T) {
 		{Name: "@t", Other: 1},
 	}
 	source := Source{Scripts: func() []Script { return []Script{{Name: "reads", Running: true, Lost: 2, Maps: maps}, {Name: "old"}} }}
-	got, text := scraped(t, source)
+	got, text := scrapeScript(t, source)
 	want := []string{
 		`guestprobe_script_map_distribution_bucket{key="",map="@h",script="reads",le="+Inf"} 7`,
 		`guestprobe_script_map_distribution_bucket{key="",map="@h",script="reads",le="-1"} 1`,
@@ -111,7 +111,7 @@ func TestScriptKeys(t *testing.T) {
 	for i := range maxKeys + 3 {
 		m.Elements = append(m.Elements, script.MapValue{Key: fmt.Sprintf("%06d", i), Number: float64(i)})
 	}
-	got, _ := scraped(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: []script.MapValues{m}}} }})
+	got, _ := scrapeScript(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: []script.MapValues{m}}} }})
 	if len(got) != maxKeys+3 || !slices.Contains(got, `guestprobe_script_map_keys_left_out{map="@",script="s"} 3`) || !slices.Contains(got, `guestprobe_script_map{key="000999",map="@",script="s"} 999`) {
 		t.Errorf("%d lines: %s", len(got), strings.Join(got[max(0, len(got)-5):], "\n"))
 	}

@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstFD is the first descriptor that a manager gives (sd_listen_fds(3)).
+// firstFD is the first descriptor that a manager passes (sd_listen_fds(3)).
 const firstFD = 3
 
-// Manager is who has started this process and wants to know how it is. The zero value is nobody. Its methods may be called
+// Manager is the service manager that has started this process and wants to be
+// notified of its state. The zero value is no manager. Its methods may be called
 // from any goroutine.
 type Manager struct {
-	addr     *net.UnixAddr // nil: nobody listens
+	addr     *net.UnixAddr // nil: no manager
 	watchdog time.Duration
 }
 
-// Of returns the manager that an environment names (sd_notify(3), sd_watchdog_enabled(3)).
-func Of(getenv func(string) string) (*Manager, error) {
+// FromEnv returns the manager that an environment names (sd_notify(3), sd_watchdog_enabled(3)).
+func FromEnv(getenv func(string) string) (*Manager, error) {
 	m := &Manager{}
 	path := getenv("NOTIFY_SOCKET")
 	switch {
@@ -33,7 +34,7 @@ func Of(getenv func(string) string) (*Manager, error) {
 		return nil, fmt.Errorf("NOTIFY_SOCKET %q: neither a path nor an abstract name", path)
 	}
 	m.addr = &net.UnixAddr{Name: path, Net: "unixgram"}
-	if usec := getenv("WATCHDOG_USEC"); usec != "" && forUs(getenv("WATCHDOG_PID")) {
+	if usec := getenv("WATCHDOG_USEC"); usec != "" && isOurs(getenv("WATCHDOG_PID")) {
 		n, err := strconv.ParseInt(usec, 10, 64)
 		if err != nil || n <= 0 || n > int64(24*time.Hour/time.Microsecond) {
 			return nil, fmt.Errorf("WATCHDOG_USEC %q: not a number of microseconds up to a day", usec)
@@ -43,13 +44,14 @@ func Of(getenv func(string) string) (*Manager, error) {
 	return m, nil
 }
 
-// forUs reports whether a process number in the environment is ours, or is not there.
-func forUs(pid string) bool { return pid == "" || pid == strconv.Itoa(os.Getpid()) }
+// isOurs reports whether a process number in the environment is ours, or is not there.
+func isOurs(pid string) bool { return pid == "" || pid == strconv.Itoa(os.Getpid()) }
 
-// There reports whether somebody wants to be told.
-func (m *Manager) There() bool { return m.addr != nil }
+// Present reports whether a manager wants to be notified.
+func (m *Manager) Present() bool { return m.addr != nil }
 
-// Path is where the manager listens: a path, an abstract name that begins with @, or "" where there is none.
+// Path returns where the manager listens: a path, an abstract name that begins
+// with @, or "" without a manager.
 func (m *Manager) Path() string {
 	if m.addr == nil {
 		return ""
@@ -57,7 +59,8 @@ func (m *Manager) Path() string {
 	return m.addr.Name
 }
 
-// Watchdog is after what time without a word the manager takes us for dead; 0: never.
+// Watchdog returns after how long without a message the manager considers us
+// dead; 0: never.
 func (m *Manager) Watchdog() time.Duration { return m.watchdog }
 
 // Assignments of Tell.
@@ -70,7 +73,7 @@ const (
 // Status is an assignment of Tell: a line for people.
 func Status(line string) string { return "STATUS=" + strings.ReplaceAll(line, "\n", " ") }
 
-// Reloading is an assignment of Tell, with the time that is to go with it.
+// Reloading returns an assignment for Tell, with the time that it requires.
 func Reloading() string {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // it is always there
@@ -94,10 +97,16 @@ func (m *Manager) Tell(assignments ...string) error {
 	return nil
 }
 
-// Listener returns the one listening unix socket that the manager has given, or nil where it has given none (sd_listen_fds(3)).
+// Listens reports whether the manager passes us a socket (sd_listen_fds(3)).
+func Listens(getenv func(string) string) bool {
+	return getenv("LISTEN_FDS") != "" && isOurs(getenv("LISTEN_PID"))
+}
+
+// Listener returns the one listening unix socket that the manager has passed, or
+// nil without one (sd_listen_fds(3)).
 func Listener(getenv func(string) string) (*net.UnixListener, error) {
 	n := getenv("LISTEN_FDS")
-	if n == "" || !forUs(getenv("LISTEN_PID")) {
+	if !Listens(getenv) {
 		return nil, nil
 	}
 	if n != "1" {

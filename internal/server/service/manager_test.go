@@ -42,15 +42,15 @@ func TestOf(t *testing.T) {
 		{[]string{"NOTIFY_SOCKET=x"}, false, 0, `NOTIFY_SOCKET "x": neither a path nor an abstract name`},
 		{[]string{"NOTIFY_SOCKET=/x", "WATCHDOG_USEC=-1"}, false, 0, `WATCHDOG_USEC "-1": not a number of microseconds up to a day`},
 	} {
-		m, err := Of(env(c.env...))
+		m, err := FromEnv(env(c.env...))
 		if err != nil || c.err != "" {
 			if err == nil || err.Error() != c.err {
 				t.Errorf("%v: %v, want %s", c.env, err, c.err)
 			}
 			continue
 		}
-		if m.There() != c.there || m.Watchdog() != c.watchdog {
-			t.Errorf("%v: %v, %v", c.env, m.There(), m.Watchdog())
+		if m.Present() != c.there || m.Watchdog() != c.watchdog {
+			t.Errorf("%v: %v, %v", c.env, m.Present(), m.Watchdog())
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestTell(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		m, err := Of(env("NOTIFY_SOCKET=" + name))
+		m, err := FromEnv(env("NOTIFY_SOCKET=" + name))
 		if err != nil {
 			t.Fatal(err)
 		}

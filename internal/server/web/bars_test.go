@@ -31,9 +31,9 @@ func TestManyBars(t *testing.T) {
 	w := newBrowser(t)
 	w.open(s.url + "/#token=" + s.token())
 	w.view("charts")
-	w.shows("[data-map='@many'] p", "167 more have no room.")
+	w.waitForText("[data-map='@many'] p", "167 more have no room.")
 	if !eval[bool](w, `document.querySelector("[data-map='@few'] p").hidden`) {
 		t.Error("of a map with one key some have no room")
 	}
-	w.clean()
+	w.checkExceptions()
 }

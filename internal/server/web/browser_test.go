@@ -59,7 +59,7 @@ func startGuest(t *testing.T, args ...string) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guest{t: t, ctx: patience.Of(t), log: &bytes.Buffer{}, Client: remote.New(filepath.Join(dir, "s"))}
+	g := &guest{t: t, ctx: patience.Context(t), log: &bytes.Buffer{}, Client: remote.New(filepath.Join(dir, "s"))}
 	g.d, err = child.Start(g.ctx, child.Options{Program: exe, Args: append([]string{"--socket", g.Path(), "--tick", "50ms"}, args...), Env: append(os.Environ(), beDaemon+"=1"), Output: g.log})
 	if err != nil {
 		t.Fatalf("%v; log:\n%s", err, g.log)
@@ -118,13 +118,13 @@ func newBrowser(t *testing.T) *window {
 	// Chromium sometimes ignores a key that begins a smooth scroll on a busy machine.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(home, "user")),
 		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-smooth-scrolling", true), chromedp.Flag("disable-dev-shm-usage", true))
-	ctx, end := chromedp.NewExecAllocator(patience.Of(t), opts...)
+	ctx, end := chromedp.NewExecAllocator(patience.Context(t), opts...)
 	t.Cleanup(end)
 	return openWindow(t, ctx)
 }
 
-// another opens a window of the same browser.
-func (w *window) another() *window {
+// openWindow opens a window of the same browser.
+func (w *window) openWindow() *window {
 	w.t.Helper()
 	return openWindow(w.t, w.ctx)
 }
@@ -157,19 +157,19 @@ func openWindow(t *testing.T, in context.Context) *window {
 func (w *window) do(actions ...chromedp.Action[chromedp.Void]) {
 	w.t.Helper()
 	if err := chromedp.Do(w.ctx, actions...); err != nil {
-		w.t.Fatalf("%v; the page has\n%s", err, w.all())
+		w.t.Fatalf("%v; the page has\n%s", err, w.pageText())
 	}
 }
 
 // look keeps what the page has: when the time is over, the browser is too.
 func (w *window) look() {
 	if time.Since(w.looked) > 5*time.Second {
-		w.last, w.looked = w.all(), time.Now()
+		w.last, w.looked = w.pageText(), time.Now()
 	}
 }
 
-// all is the page's text, for messages.
-func (w *window) all() (text string) {
+// pageText is the page's text, for messages.
+func (w *window) pageText() (text string) {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`))
@@ -186,7 +186,7 @@ func eval[T any](w *window, expr string) T {
 	w.t.Helper()
 	v, err := chromedp.Run(w.ctx, chromedp.Evaluate[T](expr))
 	if err != nil {
-		w.t.Fatalf("%s: %v; the page has\n%s", expr, err, w.all())
+		w.t.Fatalf("%s: %v; the page has\n%s", expr, err, w.pageText())
 	}
 	return v
 }
@@ -197,8 +197,8 @@ func (w *window) run(js string) {
 	w.do(chromedp.Evaluate[chromedp.Void](js))
 }
 
-// until waits for an expression to be true.
-func (w *window) until(format string, args ...any) {
+// waitFor waits for an expression to be true.
+func (w *window) waitFor(format string, args ...any) {
 	w.t.Helper()
 	expr := fmt.Sprintf(format, args...)
 	// From here: the page allows no eval, by which chromedp.Poll would do it there.
@@ -226,7 +226,7 @@ func (w *window) until(format string, args ...any) {
 func (w *window) open(url string) {
 	w.t.Helper()
 	w.do(chromedp.Navigate(url))
-	w.until(`document.documentElement.dataset.ready`)
+	w.waitFor(`document.documentElement.dataset.ready`)
 }
 
 // view goes to a view.
@@ -234,7 +234,7 @@ func (w *window) view(name string) {
 	w.t.Helper()
 	base, _, _ := strings.Cut(name, ":")
 	w.run(`location.hash = ` + quote(name))
-	w.until(`document.querySelector("main > section#view-%s")`, base)
+	w.waitFor(`document.querySelector("main > section#view-%s")`, base)
 }
 
 // write puts a text into a field, as somebody who types it does.
@@ -247,18 +247,29 @@ func (w *window) write(selector, text string) {
 func (w *window) press(text string) {
 	w.t.Helper()
 	find := `[...document.querySelectorAll("main button")].find((b) => !b.hidden && !b.disabled && !b.ariaDisabled && (b.textContent === ` + quote(text) + ` || b.ariaLabel === ` + quote(text) + `))`
-	w.until("%s", find)
+	w.waitFor("%s", find)
 	w.run(find + `.click()`)
 }
 
-// shows waits for a text in what a selector finds.
-func (w *window) shows(selector, text string) {
+// enter presses Enter on what has the focus, in the page itself: keys that Chromium is sent get lost on a busy machine. What the page does
+// not do by itself, the browser would: a button is clicked.
+func (w *window) enter() {
 	w.t.Helper()
-	w.until(`[...document.querySelectorAll(%s)].some((e) => !e.hidden && e.textContent.includes(%s))`, quote(selector), quote(text))
+	w.waitFor(`document.activeElement !== document.body`)
+	w.run(`(() => {
+		const e = document.activeElement;
+		if (e.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true})) && e.tagName === "BUTTON") e.click();
+	})()`)
 }
 
-// silent fails for what the console has.
-func (w *window) silent() {
+// waitForText waits for a text in what a selector finds.
+func (w *window) waitForText(selector, text string) {
+	w.t.Helper()
+	w.waitFor(`[...document.querySelectorAll(%s)].some((e) => !e.hidden && e.textContent.includes(%s))`, quote(selector), quote(text))
+}
+
+// checkConsole fails for what the console has.
+func (w *window) checkConsole() {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -267,8 +278,8 @@ func (w *window) silent() {
 	}
 }
 
-// clean fails for exceptions that nobody has caught.
-func (w *window) clean() {
+// checkExceptions fails for exceptions that nobody has caught.
+func (w *window) checkExceptions() {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -293,8 +304,8 @@ func (w *window) picture(name string) {
 	}
 }
 
-// dark has the browser prefer dark pages.
-func (w *window) dark() {
+// preferDark has the browser prefer dark pages.
+func (w *window) preferDark() {
 	w.t.Helper()
 	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}
 	if _, err := chromedp.Call(w.ctx, emulation.SetEmulatedMedia, p); err != nil {

@@ -113,17 +113,17 @@ func TestFeed(t *testing.T) {
 	})()`)
 	before := w.processorTime()
 	w.view("events")
-	w.until(`Number(document.querySelector("#event-counts").dataset.delivered) > 50000`)
+	w.waitFor(`Number(document.querySelector("#event-counts").dataset.delivered) > 50000`)
 	rows := eval[int](w, `document.querySelectorAll(".list .row").length`)
 	if height := eval[int](w, `document.querySelector(".list").clientHeight`); height > 800 || rows > height/20+2 {
 		t.Errorf("the window of 800 lines has %d rows in a list of %d", rows, height)
 	}
-	w.shows("#event-counts", "ended: asked")
+	w.waitForText("#event-counts", "ended: asked")
 	delivered, lost := eval[int](w, `Number(document.querySelector("#event-counts").dataset.delivered)`), eval[int](w, `Number(document.querySelector("#event-counts").dataset.lost)`)
 	if delivered+lost != feedEvents {
 		t.Errorf("%d events have come and %d are lost, of %d", delivered, lost, feedEvents)
 	}
-	w.shows(".list .row", fmt.Sprintf("count=%d", feedEvents-1))
+	w.waitForText(".list .row", fmt.Sprintf("count=%d", feedEvents-1))
 	// One that draws all that it keeps comes to it some five times in all; one that draws what is in sight 480 times, or
 	// some eighty times on a machine with twenty times as much to do as it can.
 	drawn, longest := eval[int](w, `drawn`), eval[float64](w, `longest`)
@@ -132,7 +132,7 @@ func TestFeed(t *testing.T) {
 	if drawn < 10 {
 		t.Errorf("the window was drawn %d times while %d events came", drawn, feedEvents)
 	}
-	w.clean()
+	w.checkExceptions()
 }
 
 // processorTime is what the browser's processes have had, in seconds.

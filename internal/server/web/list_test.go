@@ -44,11 +44,11 @@ func TestManyProbes(t *testing.T) {
 	w := newBrowser(t)
 	w.open(s.url + "/#token=" + s.token())
 	w.view("probes")
-	w.shows("#probes-shown", "10,000 probes")
+	w.waitForText("#probes-shown", "10,000 probes")
 	row := func(i int) string {
 		return fmt.Sprintf(`document.querySelectorAll("tr[data-probe]")[%d].dataset.probe`, i)
 	}
-	w.until("%s", row(0)+` === "io/e0"`)
+	w.waitFor("%s", row(0)+` === "io/e0"`)
 	// A long name takes no other column's room, and all of it can be had.
 	if got := eval[string](w, `(() => {
 		const r = document.querySelector("tr[data-probe='io/e0']"), b = r.querySelector("[aria-label='Detach io/e0']").getBoundingClientRect();
@@ -63,24 +63,24 @@ func TestManyProbes(t *testing.T) {
 		t.Errorf("rows are counted as %s", got)
 	}
 	w.do(chromedp.Focus(".tall"), chromedp.KeyEvent(kb.End))
-	w.until(`[...document.querySelectorAll("tr[data-probe]")].at(-1).dataset.probe === "io/e9999" && [...document.querySelectorAll("tr[data-probe]")].at(-1).getBoundingClientRect().bottom <= innerHeight`)
+	w.waitFor(`[...document.querySelectorAll("tr[data-probe]")].at(-1).dataset.probe === "io/e9999" && [...document.querySelectorAll("tr[data-probe]")].at(-1).getBoundingClientRect().bottom <= innerHeight`)
 	sort := func(title string) {
 		w.run(`[...document.querySelectorAll("button.sort")].find((b) => b.textContent === ` + quote(title) + `).focus()`)
-		w.do(chromedp.KeyEvent(kb.Enter))
+		w.enter()
 	}
 	w.do(chromedp.Focus(".tall"), chromedp.KeyEvent(kb.Home))
-	w.until("%s", row(0)+` === "io/e0"`)
+	w.waitFor("%s", row(0)+` === "io/e0"`)
 	sort("hits")
-	w.until("%s", row(0)+` === "io/e7777" && document.querySelectorAll("th[aria-sort=descending]").length === 1`)
+	w.waitFor("%s", row(0)+` === "io/e7777" && document.querySelectorAll("th[aria-sort=descending]").length === 1`)
 	sort("probe")
-	w.until("%s", row(2)+` === "io/e10" && document.querySelector("th[aria-sort]").ariaSort === "ascending"`)
+	w.waitFor("%s", row(2)+` === "io/e10" && document.querySelector("th[aria-sort]").ariaSort === "ascending"`)
 	sort("probe")
-	w.until("%s", row(0)+` === "io/e9999"`)
+	w.waitFor("%s", row(0)+` === "io/e9999"`)
 	w.write("#probes-filter", "E123")
-	w.shows("#probes-shown", "11 of 10,000 probes")
-	w.until("%s", row(10)+` === "io/e123"`)
+	w.waitForText("#probes-shown", "11 of 10,000 probes")
+	w.waitFor("%s", row(10)+` === "io/e123"`)
 	sort("probe") // a third time is the order in which they were attached
-	w.until("%s", row(0)+` === "io/e123" && document.querySelector("th[aria-sort]") === null`)
+	w.waitFor("%s", row(0)+` === "io/e123" && document.querySelector("th[aria-sort]") === null`)
 	w.picture("many-probes")
-	w.clean()
+	w.checkExceptions()
 }

@@ -15,27 +15,27 @@ func TestGuestView(t *testing.T) {
 	g := startGuest(t, "--vcpus", "2")
 	w := newBrowser(t)
 	w.open(g.address())
-	w.until(`location.hash === "" && location.search === ""`) // the token is gone
-	w.shows("#state-text", "running")
-	w.until(`document.querySelectorAll("table[aria-label=vCPUs] tbody tr").length === 2`)
-	w.until(`document.querySelectorAll("table[aria-label^=Exits] tbody tr").length > 0`)
-	w.until(`document.querySelector("table[aria-label=vCPUs] td:nth-child(4)").textContent !== ""`)
+	w.waitFor(`location.hash === "" && location.search === ""`) // the token is gone
+	w.waitForText("#state-text", "running")
+	w.waitFor(`document.querySelectorAll("table[aria-label=vCPUs] tbody tr").length === 2`)
+	w.waitFor(`document.querySelectorAll("table[aria-label^=Exits] tbody tr").length > 0`)
+	w.waitFor(`document.querySelector("table[aria-label=vCPUs] td:nth-child(4)").textContent !== ""`)
 	w.picture("guest")
 	w.press("Pause")
-	w.shows("#state-text", "paused")
-	w.shows("table[aria-label=vCPUs] td", "+0x") // where it stands
+	w.waitForText("#state-text", "paused")
+	w.waitForText("table[aria-label=vCPUs] td", "+0x") // where it stands
 	w.press("Resume")
-	w.shows("#state-text", "running")
+	w.waitForText("#state-text", "running")
 	w.run(`window.confirm = () => true`)
 	w.press("Reset")
-	w.until(`[...document.querySelectorAll(".card")].some((c) => c.textContent === "Boots2")`)
+	w.waitFor(`[...document.querySelectorAll(".card")].some((c) => c.textContent === "Boots2")`)
 	w.view("console")
-	w.until(`document.querySelector(".term").textContent.includes("\n")`)
+	w.waitFor(`document.querySelector(".term").textContent.includes("\n")`)
 	w.picture("console")
 	w.write("main form input", "ls")
 	w.press("Send")
-	w.shows(".error", "[unavailable]") // the built-in guest reads no console
-	w.clean()
+	w.waitForText(".error", "[unavailable]") // the built-in guest reads no console
+	w.checkExceptions()
 }
 
 // TestProbesView: attaching with completion and carets, rates, and detaching.
@@ -45,42 +45,42 @@ func TestProbesView(t *testing.T) {
 	w.open(g.address())
 	w.view("probes")
 	w.write("#def", "p:myread vfs_re")
-	w.shows(".options li", "vfs_read")
+	w.waitForText(".options li", "vfs_read")
 	w.do(chromedp.SendKeys("#def", kb.ArrowDown))
-	w.until(`document.querySelector(".options li[aria-selected=true]").id === document.querySelector("#def").getAttribute("aria-activedescendant")`)
+	w.waitFor(`document.querySelector(".options li[aria-selected=true]").id === document.querySelector("#def").getAttribute("aria-activedescendant")`)
 	w.do(chromedp.SendKeys("#def", kb.Tab))
-	w.until(`document.querySelector("#def").value === "p:myread vfs_read"`)
-	w.shows("#def-note", "This is one probe.")
+	w.waitFor(`document.querySelector("#def").value === "p:myread vfs_read"`)
+	w.waitForText("#def-note", "This is one probe.")
 	w.write("#def", "p:myread vfs_read fd=%zz")
-	w.until(`document.querySelector(".error").textContent.startsWith("Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]")`)
+	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers are those of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "  Command: p:myread vfs_read fd=%zz\n                                ^"; got != want {
 		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
 	}
-	w.silent()
+	w.checkConsole()
 	w.picture("error")
 	w.press("Attach") // is refused in the same words
-	w.until(`document.querySelector(".error").textContent.startsWith("Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]")`)
+	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers are those of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
 	w.write("#def", "p:myread vfs_read fd=%di:s32")
-	w.until(`document.querySelector(".error").hidden`)
+	w.waitFor(`document.querySelector(".error").hidden`)
 	w.press("Attach")
-	w.until(`document.querySelector("tr[data-probe='kprobes/myread']")`)
-	w.until(`Number(document.querySelector("tr[data-probe='kprobes/myread']").cells[5].textContent.replaceAll(",", "")) > 0`)
+	w.waitFor(`document.querySelector("tr[data-probe='kprobes/myread']")`)
+	w.waitFor(`Number(document.querySelector("tr[data-probe='kprobes/myread']").cells[5].textContent.replaceAll(",", "")) > 0`)
 	g.attach("r:forks do_fork", "p:sites/w vfs_write+4") // by somebody else
-	w.until(`document.querySelectorAll("tr[data-probe]").length === 3`)
-	w.until(`document.querySelectorAll("tr[data-probe]")[0].querySelector("polyline").getAttribute("points").split(" ").length > 5`)
+	w.waitFor(`document.querySelectorAll("tr[data-probe]").length === 3`)
+	w.waitFor(`document.querySelectorAll("tr[data-probe]")[0].querySelector("polyline").getAttribute("points").split(" ").length > 5`)
 	w.picture("probes")
 	w.press("Disable kprobes/myread")
 	w.press("Enable kprobes/myread")
 	w.run(`document.querySelector("button[aria-label='Detach kprobes/myread']").focus()`)
-	w.do(chromedp.KeyEvent(kb.Enter))
-	w.until(`!document.querySelector("tr[data-probe='kprobes/myread']")`)
-	w.until(`/^Detach (kprobes.forks|sites.w)$/.test(document.activeElement.ariaLabel)`) // who works with keys is at the next
+	w.enter()
+	w.waitFor(`!document.querySelector("tr[data-probe='kprobes/myread']")`)
+	w.waitFor(`/^Detach (kprobes.forks|sites.w)$/.test(document.activeElement.ariaLabel)`) // who works with keys is at the next
 	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
 		t.Errorf("there are %d probes, want 2: %v", len(ps), err)
 	}
 	w.press("Detach all")
-	w.shows("p", "No probe is attached.")
-	w.clean()
+	w.waitForText("p", "No probe is attached.")
+	w.checkExceptions()
 }
 
 // TestEventsView: events come, stop when they are to, and are filtered; what the window shows is the last of them.
@@ -90,20 +90,20 @@ func TestEventsView(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("events")
-	w.until(`Number(document.querySelector("#event-counts").dataset.delivered) > 200`)
-	w.shows(".list .row", "myread: (vfs_read+0x4")
-	w.shows(".list .row", "mywrite: (vfs_write+0x4")
+	w.waitFor(`Number(document.querySelector("#event-counts").dataset.delivered) > 200`)
+	w.waitForText(".list .row", "myread: (vfs_read+0x4")
+	w.waitForText(".list .row", "mywrite: (vfs_write+0x4")
 	w.picture("events")
 	w.press("Pause")
 	w.press("Go on")
 	w.write("input[type=search]", "mywrite")
-	w.until(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
+	w.waitFor(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
 	w.run(`document.querySelector(".list .row").click()`)
-	w.shows("pre.card", `"probe": "kprobes/mywrite"`)
+	w.waitForText("pre.card", `"probe": "kprobes/mywrite"`)
 	w.write("input[type=search]", "")
 	w.run(`(() => { const s = document.querySelector("main select"); s.value = "kprobes/myread"; s.dispatchEvent(new Event("change")) })()`)
-	w.until(`Number(document.querySelector("#event-counts").dataset.delivered) > 50 && [...document.querySelectorAll(".list .row:not([hidden])")].every((e) => e.textContent.includes("myread"))`)
-	w.clean()
+	w.waitFor(`Number(document.querySelector("#event-counts").dataset.delivered) > 50 && [...document.querySelectorAll(".list .row:not([hidden])")].every((e) => e.textContent.includes("myread"))`)
+	w.checkExceptions()
 }
 
 // TestCodeView: a function with its sites and regions; Enter attaches and detaches.
@@ -113,23 +113,23 @@ func TestCodeView(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("code:vfs_read")
-	w.shows(".code td .badge", "kprobes/myread · ")
-	w.until(`document.querySelector(".code .badge.jump, .code .badge.program")`) // it has become a jump
-	w.until(`document.querySelector(".code tr.region")`)
-	w.until(`Number([...document.querySelectorAll(".code tr.site")].find((r) => r.querySelector(".badge")).cells[5].textContent.replaceAll(",", "")) > 0`)
+	w.waitForText(".code td .badge", "kprobes/myread · ")
+	w.waitFor(`document.querySelector(".code .badge.jump, .code .badge.program")`) // it has become a jump
+	w.waitFor(`document.querySelector(".code tr.region")`)
+	w.waitFor(`Number([...document.querySelectorAll(".code tr.site")].find((r) => r.querySelector(".badge")).cells[5].textContent.replaceAll(",", "")) > 0`)
 	w.picture("code")
 	w.run(`document.querySelector(".code tbody tr:last-child").focus()`)
-	w.do(chromedp.KeyEvent(kb.Enter))
-	w.until(`document.querySelector(".code tbody tr:last-child .badge")`)
-	w.do(chromedp.KeyEvent(kb.Enter)) // it has the focus still
-	w.until(`!document.querySelector(".code tbody tr:last-child .badge")`)
+	w.enter()
+	w.waitFor(`document.querySelector(".code tbody tr:last-child .badge")`)
+	w.enter() // it has the focus still
+	w.waitFor(`!document.querySelector(".code tbody tr:last-child .badge")`)
 	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 1 {
 		t.Errorf("there are %d probes, want 1: %v", len(ps), err)
 	}
 	w.write("#code-at", "no_such_function")
 	w.press("Show")
-	w.shows(".error", "[symbol_not_found]")
-	w.clean()
+	w.waitForText(".error", "[symbol_not_found]")
+	w.checkExceptions()
 }
 
 // TestCodeViewWithoutSource: the instructions are there though nobody knows the source.
@@ -138,12 +138,12 @@ func TestCodeViewWithoutSource(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("code:collatz")
-	w.until(`document.querySelectorAll(".code tbody tr[data-offset]").length > 5`)
-	w.until(`document.querySelector(".error").hidden`)
+	w.waitFor(`document.querySelectorAll(".code tbody tr[data-offset]").length > 5`)
+	w.waitFor(`document.querySelector(".error").hidden`)
 	w.run(`document.querySelector(".code tbody tr").focus()`)
-	w.do(chromedp.KeyEvent(kb.Enter))
-	w.shows(".code tbody tr .badge", "kprobes/p_") // and can be probed
-	w.clean()
+	w.enter()
+	w.waitForText(".code tbody tr .badge", "kprobes/p_") // and can be probed
+	w.checkExceptions()
 }
 
 // TestAddresses: an address that somebody has written is one of the page's, whatever is in it.
@@ -152,13 +152,13 @@ func TestAddresses(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("code:%")
-	w.shows(".error", "[symbol_not_found]")
+	w.waitForText(".error", "[symbol_not_found]")
 	w.view("scripts:%E0%A4%A")
 	w.view("code:vfs%5fread")
-	w.shows("h2", "vfs_read, ")
+	w.waitForText("h2", "vfs_read, ")
 	w.run(`location.hash = "constructor"`)
-	w.until(`document.querySelector("main > section#view-guest")`)
-	w.clean()
+	w.waitFor(`document.querySelector("main > section#view-guest")`)
+	w.checkExceptions()
 }
 
 // TestScriptsView: a script is checked while it is written, runs, prints, stops; one that is left running has charts.
@@ -167,32 +167,32 @@ func TestScriptsView(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("scripts")
-	w.shows("#script-note", "This is all right: 2 probes.")
+	w.waitForText("#script-note", "This is all right: 2 probes.")
 	w.write("textarea", "kprobe:vfs_read { @a = nope(); }")
-	w.shows(".error", "ERROR: Unknown function: 'nope'")
+	w.waitForText(".error", "ERROR: Unknown function: 'nope'")
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "kprobe:vfs_read { @a = nope(); }\n                       ~~~~~~"; got != want {
 		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
 	}
-	w.silent()
+	w.checkConsole()
 	w.write("textarea", `kprobe:vfs_read { printf("read of %d\n", arg2); @sizes = hist(arg2); @by[arg0] = count(); @line = lhist(arg2, 0, 64, 8); }`)
-	w.until(`document.querySelector(".error").hidden`)
+	w.waitFor(`document.querySelector(".error").hidden`)
 	w.press("Run")
-	w.shows(".term", "read of ")
+	w.waitForText(".term", "read of ")
 	w.picture("scripts")
 	w.view("guest") // it goes on, and what it has printed is there
-	w.until(`document.querySelector("#view-scripts") === null`)
+	w.waitFor(`document.querySelector("#view-scripts") === null`)
 	w.view("scripts")
-	w.shows(".term", "read of ")
+	w.waitForText(".term", "read of ")
 	w.press("Stop")
-	w.shows("#script-note", "The script has ended: asked")
-	w.shows(".term", "@sizes:")
+	w.waitForText("#script-note", "The script has ended: asked")
+	w.waitForText(".term", "@sizes:")
 	w.press("Leave running as")
-	w.until(`document.querySelector("tr[data-script=reads]").cells[1].textContent === "runs"`)
+	w.waitFor(`document.querySelector("tr[data-script=reads]").cells[1].textContent === "runs"`)
 	w.view("charts:reads")
-	w.until(`Number(document.querySelector("figure[data-map='@sizes']").dataset.columns) >= 3`)
-	w.until(`Number(document.querySelector("figure[data-map='@by']").dataset.sum) > 0`)
+	w.waitFor(`Number(document.querySelector("figure[data-map='@sizes']").dataset.columns) >= 3`)
+	w.waitFor(`Number(document.querySelector("figure[data-map='@by']").dataset.sum) > 0`)
 	before := eval[string](w, `document.querySelector("figure[data-map='@sizes']").dataset.sum`)
-	w.until(`document.querySelector("figure[data-map='@sizes']").dataset.sum !== %s`, quote(before)) // it moves
+	w.waitFor(`document.querySelector("figure[data-map='@sizes']").dataset.sum !== %s`, quote(before)) // it moves
 	w.picture("charts")
 	// A script that somebody else runs, and is looked at.
 	s, err := g.RunScript(g.ctx, api.RunScript{Script: `kprobe:vfs_write { @elsewhere = hist(arg2); }`, Name: "other"})
@@ -201,14 +201,14 @@ func TestScriptsView(t *testing.T) {
 	}
 	defer s.Close()
 	option := `[...document.querySelectorAll("main select option")].find((o) => o.textContent.startsWith("other (stream "))`
-	w.until("%s", option)
+	w.waitFor("%s", option)
 	w.run(`(() => { const o = ` + option + `; o.parentElement.value = o.value; o.parentElement.dispatchEvent(new Event("change")) })()`)
-	w.until(`Number(document.querySelector("figure[data-map='@elsewhere']").dataset.columns) >= 2 && document.querySelector("figure[data-map='@sizes']") === null`)
+	w.waitFor(`Number(document.querySelector("figure[data-map='@elsewhere']").dataset.columns) >= 2 && document.querySelector("figure[data-map='@sizes']") === null`)
 	w.view("scripts")
 	w.press("End reads")
-	w.shows(".term", "@by[")
-	w.until(`!document.querySelector("tr[data-script=reads]")`)
-	w.clean()
+	w.waitForText(".term", "@by[")
+	w.waitFor(`!document.querySelector("tr[data-script=reads]")`)
+	w.checkExceptions()
 }
 
 // TestFlameView: a profile is recorded and drawn.
@@ -220,7 +220,7 @@ func TestFlameView(t *testing.T) {
 	frame := `document.querySelector("iframe").contentDocument`
 	w.write("main form input.mono", "p vfs_read")
 	w.press("Record")
-	w.shows("p", "Recording for")
+	w.waitForText("p", "Recording for")
 	// What was seen is sent at the end alone; that a probe has been hit often shows in its counts.
 	for {
 		ps, err := g.Probes(g.ctx)
@@ -232,15 +232,15 @@ func TestFlameView(t *testing.T) {
 		}
 	}
 	w.press("Stop and show")
-	w.until(`[...%s.querySelectorAll("#graph div")].some((d) => d.textContent === "vfs_read")`, frame)
+	w.waitFor(`[...%s.querySelectorAll("#graph div")].some((d) => d.textContent === "vfs_read")`, frame)
 	w.picture("flame")
 	w.run(frame + `.querySelector("#search").focus()`)
 	w.run(`(() => { const s = ` + frame + `.querySelector("#search"); s.value = "vfs_read"; s.dispatchEvent(new Event("input")) })()`)
-	w.until(`%s.querySelector("#matched").textContent === "matched 100.00%%"`, frame)
+	w.waitFor(`%s.querySelector("#matched").textContent === "matched 100.00%%"`, frame)
 	w.write("main form input.mono", "p nowhere")
 	w.press("Record")
-	w.shows(".error", "[symbol_not_found")
-	w.clean()
+	w.waitForText(".error", "[symbol_not_found")
+	w.checkExceptions()
 }
 
 // TestEnds: a guest that ends, and a daemon that does, are said so.
@@ -252,60 +252,60 @@ func TestEnds(t *testing.T) {
 	if _, err := g.Call(g.ctx, api.Call{Symbol: "panic"}); err == nil {
 		t.Log("the call has returned")
 	}
-	w.shows("#banner", "The guest has ")
-	w.until(`!document.querySelector("#state-text").textContent.includes("running")`)
-	w.shows("#event-counts", "ended: guest")
+	w.waitForText("#banner", "The guest has ")
+	w.waitFor(`!document.querySelector("#state-text").textContent.includes("running")`)
+	w.waitForText("#event-counts", "ended: guest")
 	g.end()
-	w.shows("#banner", "The daemon does not answer")
-	w.shows("#state-text", "not connected")
+	w.waitForText("#banner", "The daemon does not answer")
+	w.waitForText("#state-text", "not connected")
 	// Each view can be opened, and says how it is, also one that was never seen.
 	for _, view := range []string{"guest", "console", "probes", "code", "scripts", "charts", "flame", "events"} {
 		w.view(view)
 	}
-	w.shows("main .error", "the daemon does not answer [unreachable]")
+	w.waitForText("main .error", "the daemon does not answer [unreachable]")
 	w.view("charts")
-	w.shows("main .error", "the daemon does not answer [unreachable]")
-	w.clean()
+	w.waitForText("main .error", "the daemon does not answer [unreachable]")
+	w.checkExceptions()
 }
 
 // TestReload: a reload, and a second window, need no other token, and both show the same.
 func TestReload(t *testing.T) {
 	g := startGuest(t, "--cmdline", "idle") // nothing that the page shows here is of the workload
 	w := newBrowser(t)
-	w.dark()
+	w.preferDark()
 	address := g.address()
 	w.open(address)
 	w.view("probes")
 	w.do(chromedp.Reload())
-	w.until(`document.documentElement.dataset.ready && document.querySelector("#view-probes")`)
-	w.shows("#state-text", "running")
+	w.waitFor(`document.documentElement.dataset.ready && document.querySelector("#view-probes")`)
+	w.waitForText("#state-text", "running")
 	if got := eval[string](w, `getComputedStyle(document.body).backgroundColor`); got != "rgb(15, 19, 25)" {
 		t.Errorf("a dark page is %s", got)
 	}
 	w.do(chromedp.Click("#theme"))
-	w.until(`getComputedStyle(document.body).backgroundColor === "rgb(255, 255, 255)"`)
+	w.waitFor(`getComputedStyle(document.body).backgroundColor === "rgb(255, 255, 255)"`)
 	// Ten windows: more than a browser has connections for.
 	others := []*window{}
 	for range 9 {
-		o := w.another()
+		o := w.openWindow()
 		o.open(eval[string](w, `location.origin`) + "/#events")
-		o.until(`document.querySelector("#event-counts").textContent !== ""`)
+		o.waitFor(`document.querySelector("#event-counts").textContent !== ""`)
 		others = append(others, o)
 	}
 	o := others[8]
 	o.view("probes")
 	w.write("#def", "p:both vfs_read")
 	w.press("Attach")
-	o.until(`document.querySelector("tr[data-probe='kprobes/both']")`)
+	o.waitFor(`document.querySelector("tr[data-probe='kprobes/both']")`)
 	o.press("Detach kprobes/both")
-	w.shows("p", "No probe is attached.")
-	w.clean()
-	o.clean()
+	w.waitForText("p", "No probe is attached.")
+	w.checkExceptions()
+	o.checkExceptions()
 
 	// Another browser gets nothing by a token that was used.
 	x := newBrowser(t)
 	x.open(address)
-	x.shows("#banner", "this token was used before, or is too old ('guestprobe web' prints an address with a new one): EACCES [forbidden]")
+	x.waitForText("#banner", "this token was used before, or is too old ('guestprobe web' prints an address with a new one): EACCES [forbidden]")
 	x.open(eval[string](w, `location.origin`))
-	x.shows("#banner", "the page has no valid token")
+	x.waitForText("#banner", "the page has no valid token")
 }

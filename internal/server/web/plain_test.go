@@ -34,10 +34,10 @@ func TestPlainText(t *testing.T) {
 	w := newBrowser(t)
 	w.open(s.url + "/#token=" + s.token())
 	w.view("console")
-	w.until(`document.querySelector(".term").textContent === %s`, quote(`pay \xe2\x80\xae"drawer"\\xe2\x81\xa6`+"\n\ufffd"+`\xd8\x9c`+"\n"))
+	w.waitFor(`document.querySelector(".term").textContent === %s`, quote(`pay \xe2\x80\xae"drawer"\\xe2\x81\xa6`+"\n\ufffd"+`\xd8\x9c`+"\n"))
 	w.view("charts")
-	w.until(`document.querySelector("figure[data-map='@'] svg text").textContent === %s`, quote(`a\xe2\x80\x8fb`))
-	w.clean()
+	w.waitFor(`document.querySelector("figure[data-map='@'] svg text").textContent === %s`, quote(`a\xe2\x80\x8fb`))
+	w.checkExceptions()
 }
 
 // TestHeadings: headings have text and leave no level out, and columns have names, in every view.
@@ -47,7 +47,7 @@ func TestHeadings(t *testing.T) {
 	w.open(s.url + "/#token=" + s.token())
 	for view, there := range map[string]string{"guest": ".cards .card", "console": ".term", "probes": "#probes-shown", "code": "#code-at", "scripts": "textarea", "charts": "figure[data-map='@'] canvas", "flame": "main form", "events": "#event-counts"} {
 		w.view(view)
-		w.until(`document.querySelector(%s) !== null`, quote(there))
+		w.waitFor(`document.querySelector(%s) !== null`, quote(there))
 		if got := eval[string](w, `(() => {
 			let level = 0, bad = [];
 			for (const h of document.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
@@ -63,5 +63,5 @@ func TestHeadings(t *testing.T) {
 			t.Errorf("the view %s has %s", view, got)
 		}
 	}
-	w.clean()
+	w.checkExceptions()
 }

@@ -15,33 +15,36 @@ import (
 const (
 	maxTokens   = 16
 	maxSessions = 64
-	tokenTime   = 10 * time.Minute // from asking for a token until it is shown
+	tokenTime   = 10 * time.Minute // from the creation of a token until it is shown
 )
 
-// sessions are the tokens that nobody has shown yet, and the browsers that have shown one.
+// sessions are the tokens that no browser has shown yet, and the browsers that
+// have shown one.
 type sessions struct {
 	mu     sync.Mutex
 	tokens []token    // the oldest first
 	open   []*session // likewise
 }
 
-// token is what opens a session, once.
+// token opens a session, once.
 type token struct {
 	text  string
 	until time.Time
 	as    func(context.Context) context.Context
 }
 
-// session is a browser that has shown a token. It knows two secrets. The cookie, which no script can read, goes to every port of its
-// host, so that a server of another user of this machine may be given it; the key is the page's own, kept
-// where the browser keeps what belongs to the page's address with its port.
+// session is a browser that has shown a token. It knows two secrets. The cookie,
+// which no script can read, is sent to every port of its host, so a server of
+// another user of this machine may receive it. The key belongs to the page, and
+// the browser stores it under the page's address with its port.
 type session struct {
 	cookie, key string
 	as          func(context.Context) context.Context
 }
 
-// Token returns a new token, which opens the API to one browser: its requests have contexts that as has made. When there are too many
-// tokens that nobody has shown, the oldest ends.
+// Token returns a new token, which opens the API to one browser. The contexts of
+// its requests are made by as. When there are too many unused tokens, the oldest
+// ends.
 func (s *Site) Token(as func(context.Context) context.Context) string {
 	t := token{rand.Text(), time.Now().Add(tokenTime), as}
 	s.sessions.mu.Lock()
@@ -52,7 +55,7 @@ func (s *Site) Token(as func(context.Context) context.Context) string {
 	return t.text
 }
 
-// redeem makes a session of a token, or returns nil. Nobody can do that twice.
+// redeem creates a session from a token, or returns nil. A token works once.
 func (ss *sessions) redeem(text string) *session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -73,8 +76,8 @@ func (ss *sessions) redeem(text string) *session {
 	return nil
 }
 
-// of returns the session of a request's cookie, or nil.
-func (ss *sessions) of(r *http.Request) *session {
+// find returns the session of a request's cookie, or nil.
+func (ss *sessions) find(r *http.Request) *session {
 	c, err := r.Cookie(cookieName(r))
 	if err != nil {
 		return nil
@@ -94,12 +97,12 @@ func (se *session) has(key string) bool { return same(se.key, key) }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// cookieName has the port in it: cookies of all ports of a host are in one jar.
+// cookieName includes the port: cookies of all ports of a host are in one jar.
 func cookieName(r *http.Request) string {
 	return "guestprobe-" + r.Host[strings.LastIndexByte(r.Host, ':')+1:]
 }
 
-// begin makes a session of the token that the body has.
+// begin creates a session from the token in the body.
 func (s *Site) begin(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		http.Error(w, "POST a token", http.StatusMethodNotAllowed)
@@ -121,6 +124,6 @@ func (s *Site) begin(w http.ResponseWriter, r *http.Request) {
 	trust(r)
 	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: se.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	w.Header().Set("Content-Type", "application/json")
-	// Whoever does not read it has lost the token.
+	// A browser that does not read the answer has lost the token.
 	_ = json.NewEncoder(w).Encode(map[string]string{"key": se.key})
 }

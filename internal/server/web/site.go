@@ -29,21 +29,21 @@ const (
 	bodyTime   = 10 * time.Second // for it to come
 	headerTime = 10 * time.Second
 	idleTime   = 5 * time.Minute // of a connection between requests
-	quietTime  = time.Minute     // between lines of the log about requests that are refused
-	maxLogged  = 200             // bytes of what a stranger says
+	quietTime  = time.Minute     // between log lines about rejected requests
+	maxLogged  = 200             // bytes of a stranger's text
 )
 
-// Config says what a Site serves.
+// Config is the configuration of a Site.
 type Config struct {
-	API      http.Handler      // serves /v1, for those who have shown a token
-	Files    map[string][]byte // files beside the page's own, by name
+	API      http.Handler      // serves /v1, for browsers that have shown a token
+	Files    map[string][]byte // files in addition to the page's own, by name
 	MaxConns int               // connections at a time
 	Stall    time.Duration     // for a browser to read some of an answer
 	Log      *slog.Logger
 }
 
-// Site serves the page and the API behind it, to browsers on this machine that have shown a token. Its methods may be
-// called from any goroutine.
+// Site serves the page, and the API for it, to browsers on this machine that
+// have shown a token. Its methods may be called from any goroutine.
 type Site struct {
 	Config
 	files    map[string][]byte
@@ -52,9 +52,9 @@ type Site struct {
 	end      context.CancelFunc
 
 	mu     sync.Mutex
-	closed bool           // no socket begins
+	closed bool           // no more sockets may start
 	open   sync.WaitGroup // sockets; mu guards its Add
-	told   time.Time      // when the log had a request that was refused
+	told   time.Time      // when a rejected request was logged
 	untold int            // since
 }
 
@@ -91,7 +91,8 @@ func (s *Site) Server() *http.Server {
 // Listener bounds the connections of a listener of the site's server.
 func (s *Site) Listener(l net.Listener) net.Listener { return Limit(l, s.MaxConns) }
 
-// Close ends all sockets: those that end by themselves within ctx have said so.
+// Close closes all sockets. Sockets that close by themselves within ctx have
+// sent their end.
 func (s *Site) Close(ctx context.Context) {
 	s.mu.Lock()
 	s.closed = true
@@ -109,7 +110,8 @@ func (s *Site) Close(ctx context.Context) {
 	<-ended
 }
 
-// headers say what the page may do: nothing but what comes from here, and be shown in no frame but one of its own.
+// headers restrict the page: it loads only files of this server, and is shown
+// only in frames of its own.
 var headers = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; worker-src 'self'; frame-src 'self'; " +
 		"frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
@@ -126,7 +128,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range headers {
 		w.Header().Set(name, value)
 	}
-	if why := strange(r); why != "" {
+	if why := strangeReason(r); why != "" {
 		s.tell(why, r)
 		refuse(w, http.StatusForbidden, why, "open the page by the address that 'guestprobe web' prints")
 		return
@@ -143,8 +145,8 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tell has the log say that a request is refused, unless it has said so just now: whoever is refused may ask as often as it likes, and
-// say what it likes.
+// tell logs a rejected request, unless it has just logged one. A rejected client
+// may send any number of requests with any text.
 func (s *Site) tell(why string, r *http.Request) {
 	s.mu.Lock()
 	if time.Since(s.told) < quietTime {
@@ -159,9 +161,10 @@ func (s *Site) tell(why string, r *http.Request) {
 	s.Log.Warn("a request to the page is refused", "why", why, "host", short(r.Host), "origin", short(r.Header.Get("Origin")), "path", short(r.URL.Path), "untold", before)
 }
 
-// strange says why a request can be none of the page's, or "". The name that a browser has asked for is ours: a page
-// whose own name somebody has led to this address says another one. And whoever has sent it is this page.
-func strange(r *http.Request) string {
+// strangeReason returns why a request cannot come from the page, or "". The host
+// name in the request must be ours: a page whose own host name resolves to this
+// address sends another one. The origin of the request must be this page.
+func strangeReason(r *http.Request) string {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
 		return "this is no connection of a browser"
@@ -177,18 +180,18 @@ func strange(r *http.Request) string {
 	case "", "same-origin", "none":
 		return ""
 	}
-	// Somebody who clicks a link to the page gets its files, which hold no secret.
+	// A user who clicks a link to the page gets its files, which hold no secret.
 	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == "/" {
 		return ""
 	}
 	return "the request comes from another page"
 }
 
-// refuse answers with the envelope that errors of the API have.
+// refuse answers with the envelope of the API's errors.
 func refuse(w http.ResponseWriter, status int, message, detail string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// Whoever does not read it is not told.
+	// An error means that the client does not read the answer.
 	_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: api.Error{Code: api.CodeForbidden, Errno: "EACCES", Message: message, Detail: detail}})
 }
 
@@ -199,7 +202,7 @@ func (s *Site) serveFile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	kind := mime.TypeByExtension(path.Ext(r.URL.Path))
-	switch path.Ext(r.URL.Path) { // whatever tables the machine has
+	switch path.Ext(r.URL.Path) { // independent of the machine's tables of types
 	case ".js":
 		kind = "text/javascript; charset=utf-8"
 	case ".css":
@@ -213,9 +216,9 @@ func (s *Site) serveFile(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
 }
 
-// serveAPI passes a request on, once its body is there.
+// serveAPI passes a request on, once its body has arrived.
 func (s *Site) serveAPI(w http.ResponseWriter, r *http.Request) {
-	se := s.sessions.of(r)
+	se := s.sessions.find(r)
 	if se == nil || !se.has(r.Header.Get("Guestprobe-Key")) {
 		refuse(w, http.StatusUnauthorized, "the page has no valid token", "'guestprobe web' prints an address with a new one")
 		return

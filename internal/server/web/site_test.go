@@ -50,7 +50,7 @@ func serveLogged(t *testing.T, api http.HandlerFunc, log slog.Handler) *served {
 		s.Close(over)
 		hs.Close()
 	})
-	return &served{s, hs.URL, patience.Of(t), t}
+	return &served{s, hs.URL, patience.Context(t), t}
 }
 
 type whoKey struct{}

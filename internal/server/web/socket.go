@@ -15,17 +15,19 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Streams of the API come over WebSockets: a browser has six connections of HTTP/1.1 to one address for all of its
-// windows together, and a stream takes one for as long as it runs.
+// Streams of the API use WebSockets: a browser has six HTTP/1.1 connections to
+// one address for all of its windows together, and a stream uses one for as long
+// as it runs.
 //
-// The first message of the page is an ask; the first of ours has the status, and all others parts of the answer.
-// The page answers each with how many bytes it has dealt with, since a browser takes messages, without
-// bound, whether or not the page comes to them.
+// The first message of the page is an ask; the first of ours has the status, and
+// all others parts of the answer. The page answers each with how many bytes it
+// has processed, because a browser buffers messages without bound, even if the
+// page does not process them.
 
 // Limits of sockets.
 const (
 	askTime  = 10 * time.Second
-	maxAhead = 512 << 10 // bytes that the page has not dealt with
+	maxAhead = 512 << 10 // bytes that the page has not processed
 	maxWrite = 64 << 10  // bytes of a message
 	leftTime = time.Second
 )
@@ -39,7 +41,7 @@ type ask struct {
 }
 
 func (s *Site) serveSocket(w http.ResponseWriter, r *http.Request) {
-	se := s.sessions.of(r)
+	se := s.sessions.find(r)
 	if se == nil || r.Header.Get("Origin") == "" {
 		refuse(w, http.StatusUnauthorized, "the page has no valid token", "'guestprobe web' prints an address with a new one")
 		return
@@ -91,7 +93,7 @@ func (s *Site) serveSocket(w http.ResponseWriter, r *http.Request) {
 	out.WriteHeader(http.StatusOK)
 	left, endLeft := context.WithTimeout(ctx, leftTime)
 	defer endLeft()
-	_ = c.Write(left, websocket.MessageText, []byte("{}")) // that it is whole
+	_ = c.Write(left, websocket.MessageText, []byte("{}")) // reports that it is complete
 	_ = c.Close(websocket.StatusNormalClosure, "")
 }
 
@@ -104,9 +106,9 @@ type answer struct {
 	stall  time.Duration
 
 	mu       sync.Mutex
-	ahead    int // bytes that were sent, and not dealt with
+	ahead    int // bytes that were sent and not processed
 	deadline time.Time
-	stalled  bool // a write was given up: what comes yet, the end, is sent without a wait
+	stalled  bool // a write timed out: the rest, which is the end, is sent without waiting
 	changed  chan struct{}
 }
 
@@ -121,12 +123,13 @@ func (a *answer) WriteHeader(status int) {
 	a.status = status
 	ctx, cancel := context.WithTimeout(a.ctx, a.stall)
 	defer cancel()
-	// Whoever is gone learns nothing.
+	// An error means that the client is gone.
 	_ = a.c.Write(ctx, websocket.MessageText, []byte(`{"status":`+strconv.Itoa(status)+`}`))
 }
 
-// Write waits until the page has dealt with most of what was sent before, up to the deadline; then nothing of p
-// is sent, and the error is os.ErrDeadlineExceeded.
+// Write waits until the page has processed most of the data that was sent
+// before. If that takes until the deadline, it sends nothing of p and returns
+// os.ErrDeadlineExceeded.
 func (a *answer) Write(p []byte) (n int, err error) {
 	a.WriteHeader(http.StatusOK)
 	until, err := a.room(len(p))
@@ -146,7 +149,7 @@ func (a *answer) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// room waits, and returns the time until which may be written.
+// room waits until there is room, and returns the deadline of the write.
 func (a *answer) room(n int) (time.Time, error) {
 	for {
 		a.mu.Lock()
@@ -179,7 +182,7 @@ func (a *answer) room(n int) (time.Time, error) {
 	}
 }
 
-// readDealt reads what the page has dealt with, until it is gone.
+// readDealt reads how many bytes the page has processed, until the page is gone.
 func (a *answer) readDealt() {
 	for {
 		kind, r, err := a.c.Reader(a.ctx)
@@ -205,7 +208,7 @@ func (a *answer) change() {
 	}
 }
 
-// SetWriteDeadline is for http.ResponseController.
+// SetWriteDeadline is called by http.ResponseController.
 func (a *answer) SetWriteDeadline(t time.Time) error {
 	a.mu.Lock()
 	a.deadline = t
@@ -214,8 +217,10 @@ func (a *answer) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// SetReadDeadline is for http.ResponseController: the body is there.
+// SetReadDeadline is called by http.ResponseController. It does nothing, because
+// the body is already there.
 func (a *answer) SetReadDeadline(time.Time) error { return nil }
 
-// FlushError is for http.ResponseController: nothing is kept.
+// FlushError is called by http.ResponseController. It does nothing, because
+// nothing is buffered.
 func (a *answer) FlushError() error { return nil }

@@ -52,7 +52,7 @@ func buckets(counts ...uint64) (bs []Bucket) {
 func heat() *Heat {
 	h := &Heat{Title: "@us[0]", Every: time.Second}
 	for i := range 30 {
-		h.Add(buckets(uint64(i), 0, uint64(i*i), uint64(30-i)%5))
+		h.add(buckets(uint64(i), 0, uint64(i*i), uint64(30-i)%5))
 	}
 	return h
 }
@@ -124,7 +124,7 @@ func TestLong(t *testing.T) {
 		}
 		s.Add(of)
 	}
-	all, left := s.All()
+	all, left := s.List()
 	if len(all) != 2 || left != 0 {
 		t.Fatalf("%d maps, %d left", len(all), left)
 	}
@@ -144,7 +144,7 @@ func TestLong(t *testing.T) {
 	}
 	s = Heats{}
 	s.Add(of)
-	if all, left := s.All(); len(all) != maxHeats || left != 5 {
+	if all, left := s.List(); len(all) != maxHeats || left != 5 {
 		t.Errorf("%d maps, %d left", len(all), left)
 	}
 }
@@ -190,7 +190,7 @@ func FuzzPicture(f *testing.F) {
 	f.Fuzz(func(t *testing.T, title, label string, n uint64) {
 		h := &Heat{Title: title, Every: time.Second}
 		bs := []Bucket{{Label: label, Count: n}, {At: 1, Label: title, Count: n / 2}}
-		h.Add(bs)
+		h.add(bs)
 		var b bytes.Buffer
 		if err := Picture(&b, title, []Drawing{Hist{Title: title, Buckets: bs}, h}); err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func TestHeatsLate(t *testing.T) {
 	for _, ms := range []time.Duration{200, 750, 800, 1000, 2900, 3000} { // two of them late
 		s.AddAt(ms*time.Millisecond, map[string][]Bucket{"@": {{At: 1, Label: "1", Count: 1}}})
 	}
-	all, _ := s.All()
+	all, _ := s.List()
 	if len(all) != 1 || all[0].columns != 15 {
 		t.Fatalf("%d heats, %d columns of 15", len(all), all[0].columns)
 	}

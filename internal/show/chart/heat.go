@@ -10,11 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxColumns bounds how many columns a heat map keeps; when there are more, each two become one.
+// maxColumns bounds how many columns a heat map keeps. When there are more, each
+// two are merged.
 const maxColumns = 1024
 
-// Heat is a histogram over time: a column for each interval, a row for each bucket. All that is added to it at
-// a time is one interval.
+// Heat is a histogram over time: a column for each interval, a row for each
+// bucket. Each call of add is one interval.
 type Heat struct {
 	Title string
 	Every time.Duration // of a column
@@ -31,8 +32,8 @@ type heatRow struct {
 	counts []uint64
 }
 
-// Add adds an interval.
-func (h *Heat) Add(buckets []Bucket) {
+// add adds an interval.
+func (h *Heat) add(buckets []Bucket) {
 	h.each = max(1, h.each)
 	if h.part++; h.columns == 0 || h.part > h.each {
 		h.columns, h.part = h.columns+1, 1
@@ -56,18 +57,18 @@ func (h *Heat) Add(buckets []Bucket) {
 	}
 }
 
-// halve makes one column of each two. The last one may have room for more.
+// halve merges each two columns into one. The last one may have room for more.
 func (h *Heat) halve() {
 	last := h.columns - 1
 	h.part += last % 2 * h.each
 	h.columns, h.each = last/2+1, 2*h.each
 	for i := range h.buckets {
-		h.buckets[i].counts = merged(h.buckets[i].counts, 2)
+		h.buckets[i].counts = mergeCounts(h.buckets[i].counts, 2)
 	}
 }
 
-// merged are the sums of each n counts.
-func merged(counts []uint64, n int) (out []uint64) {
+// mergeCounts returns the sums of each n counts.
+func mergeCounts(counts []uint64, n int) (out []uint64) {
 	for part := range slices.Chunk(counts, max(1, n)) {
 		sum := uint64(0)
 		for _, c := range part {
@@ -78,28 +79,32 @@ func merged(counts []uint64, n int) (out []uint64) {
 	return out
 }
 
-// fit returns the rows, with columns put together so that there are so many at most, how many there are, how long each
-// is, and the largest count.
+// fit returns the rows with columns merged so that there are at most width of
+// them. It also returns the number of columns, how long each is, and the largest
+// count.
 func (h *Heat) fit(width int) (rows []heatRow, columns int, every time.Duration, most uint64) {
 	n := max(1, (h.columns+width-1)/max(1, width))
 	for _, r := range h.buckets {
-		r.counts = merged(r.counts, n)
+		r.counts = mergeCounts(r.counts, n)
 		most = max(most, slices.Max(append(r.counts, 0)))
 		rows = append(rows, r)
 	}
 	return rows, (h.columns + n - 1) / n, h.Every * time.Duration(max(1, h.each)*n), most
 }
 
-// warmth is how warm a count is, from 0 to n-1: 0 for none, by the logarithm.
+// warmth returns the level of a count on a logarithmic scale, from 0 to n-1,
+// with 0 for no count.
 func warmth(count, most uint64, n int) int {
 	return level(math.Log1p(float64(count)), math.Log1p(float64(most)), n)
 }
 
-// heatColors are the colours of warmth on a terminal of 256 colours, from the least that is counted on.
+// heatColors are the colors of warmth on a terminal with 256 colors, from the
+// smallest count on.
 var heatColors = []int{17, 19, 55, 91, 127, 163, 203, 209, 215, 221, 227}
 
-// Lines draws the map into width characters at most, the largest values at the top, with what columns and shades are
-// below. In colour the shades are backgrounds.
+// Lines draws the map into at most width characters, the largest values at the
+// top, with the legend of columns and shades below. With color the shades are
+// backgrounds.
 func (h *Heat) Lines(width int, g Glyphs, color bool) (out []string) {
 	labels := 0
 	for _, r := range h.buckets {
@@ -120,7 +125,7 @@ func (h *Heat) Lines(width int, g Glyphs, color bool) (out []string) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "%-*s |", labels, r.Label)
 		for i := 0; i < columns; {
-			// Equal neighbours are drawn together.
+			// Equal neighbors are drawn together.
 			at := func(i int) uint64 {
 				if i < len(r.counts) {
 					return r.counts[i]
@@ -140,7 +145,8 @@ func (h *Heat) Lines(width int, g Glyphs, color bool) (out []string) {
 	return append(out, fmt.Sprintf("%-*s  a column is %v%s", labels, "", every, legend(most, shade)))
 }
 
-// legend shows what some counts up to the largest are drawn as: of those that are drawn alike the largest.
+// legend shows some counts up to the largest with their glyphs. Of counts with
+// the same glyph it shows the largest.
 func legend(most uint64, shade func(count uint64, times int) string) (s string) {
 	before, drawn, last := uint64(0), "", ""
 	for i := 1; i <= 4; i++ {

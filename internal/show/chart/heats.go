@@ -14,9 +14,9 @@ const maxHeats = 64
 type Heats struct {
 	Every time.Duration // of an interval
 
-	blank Heat // as long as all others
+	blank Heat // as long as all other maps
 	added int  // intervals
-	gaps  int  // of these: passed unseen
+	gaps  int  // of these: missed
 	by    map[string]*Heat
 	left  int
 }
@@ -24,8 +24,9 @@ type Heats struct {
 // maxMissing bounds how many intervals are added at a time.
 const maxMissing = 1 << 20
 
-// AddAt is Add for what was counted until a time since the first interval began. Intervals that are over by then and
-// were not added, as when a machine was busy, are, with nothing in them.
+// AddAt is Add for counts up to a time since the first interval began. Intervals
+// that are over by then and were not added, for example because the machine was
+// busy, are added as empty ones.
 func (s *Heats) AddAt(at time.Duration, of map[string][]Bucket) {
 	for range min(int64(at/max(1, s.Every))-1-int64(s.added), maxMissing) {
 		s.gaps++
@@ -34,7 +35,7 @@ func (s *Heats) AddAt(at time.Duration, of map[string][]Bucket) {
 	s.Add(of)
 }
 
-// Add adds an interval: what was counted in it, by title.
+// Add adds an interval: its counts, by title.
 func (s *Heats) Add(of map[string][]Bucket) {
 	if s.by == nil {
 		s.by = map[string]*Heat{}
@@ -53,14 +54,14 @@ func (s *Heats) Add(of map[string][]Bucket) {
 	}
 	s.left = max(s.left, left)
 	s.added++
-	s.blank.Add(nil)
+	s.blank.add(nil)
 	for title, h := range s.by {
-		h.Add(of[title])
+		h.add(of[title])
 	}
 }
 
-// Missing says how many intervals passed unseen, in a sentence; "" for none.
-func (s *Heats) Missing() string {
+// MissingText returns how many intervals were missed, in a sentence, or "".
+func (s *Heats) MissingText() string {
 	switch s.gaps {
 	case 0:
 		return ""
@@ -70,8 +71,8 @@ func (s *Heats) Missing() string {
 	return fmt.Sprintf("%d of %d intervals are missing: what was counted in them is in the next.", s.gaps, s.added)
 }
 
-// All returns the maps by their titles, and how many there was no room for.
-func (s *Heats) All() (all []*Heat, left int) {
+// List returns the maps by their titles, and how many did not fit.
+func (s *Heats) List() (all []*Heat, left int) {
 	for _, h := range s.by {
 		all = append(all, h)
 	}

@@ -9,19 +9,19 @@ import (
 
 // Bucket is how often values of a range were counted.
 type Bucket struct {
-	At    float64 // where it begins: buckets are in the order of it
+	At    float64 // its beginning, by which buckets are sorted
 	Label string
 	Count uint64
 }
 
-// Hist is a histogram: what it is of, and its buckets, ascending.
+// Hist is a histogram: its title, and its buckets, ascending.
 type Hist struct {
 	Title   string
 	Buckets []Bucket
 }
 
-// most is the largest count, at least 1.
-func (h Hist) most() uint64 {
+// maxCount is the largest count, at least 1.
+func (h Hist) maxCount() uint64 {
 	most := uint64(1)
 	for _, b := range h.Buckets {
 		most = max(most, b.Count)
@@ -36,7 +36,7 @@ func share(v, most uint64, of int) int {
 	return int(n)
 }
 
-// Bar is the bar of a bucket, between | and |, with spaces to its end.
+// Bar returns the bar of a bucket, between | and |, padded with spaces.
 func Bar(v, most uint64, width int) string {
 	n := share(v, max(most, v, 1), width)
 	return "|" + strings.Repeat("@", n) + strings.Repeat(" ", width-n) + "|"
@@ -50,7 +50,7 @@ func (h Hist) Lines(width int) (out []string) {
 	}
 	bar := max(0, width-labels-12)
 	for _, b := range h.Buckets {
-		out = append(out, fmt.Sprintf("%-*s %8d %s", labels, b.Label, b.Count, Bar(b.Count, h.most(), bar)))
+		out = append(out, fmt.Sprintf("%-*s %8d %s", labels, b.Label, b.Count, Bar(b.Count, h.maxCount(), bar)))
 	}
 	return out
 }

@@ -14,14 +14,15 @@ const (
 	pictureMargin = 10
 	pictureHead   = 34
 	rowHeight     = 16
-	gap           = 30 // above a drawing, with its title in it
+	gap           = 30 // above a drawing, for its title
 	maxLabel      = 40 // characters
 )
 
-// MaxDrawings is how many drawings a picture has at most; of others it says how many there are.
+// MaxDrawings is how many drawings a picture has at most. It says how many
+// others there are.
 const MaxDrawings = 100
 
-// Drawing is what a picture may have in it.
+// Drawing is a part of a picture.
 type Drawing interface {
 	title() string
 	rows() int // of rowHeight
@@ -66,8 +67,8 @@ func (h Hist) draw(s *SVG, y int) {
 	for _, b := range h.Buckets {
 		longest = max(longest, utf8.RuneCountInString(b.Label))
 	}
-	x, most := labelRoom(longest), h.most()
-	width := pictureWidth - pictureMargin - x - 12*letter // a count behind the longest bar
+	x, most := labelRoom(longest), h.maxCount()
+	width := pictureWidth - pictureMargin - x - 12*letter // a count after the longest bar
 	for _, b := range h.Buckets {
 		long := float64(b.Count) / float64(most) * width
 		s.Text(x-letter, y+rowHeight-4, ends, b.Label, maxLabel)
@@ -80,14 +81,14 @@ func (h Hist) draw(s *SVG, y int) {
 // heatWidth is how many columns a picture has at most.
 const heatWidth = 200
 
-// pictureColors are the colours of warmth, from the least that is counted on.
+// pictureColors are the colors of warmth, from the smallest count on.
 var pictureColors = []string{"#fff2cc", "#ffe29a", "#ffcb69", "#ffae42", "#fb8b24", "#f1661f", "#df3f20", "#c01c28", "#960f2c", "#67072a"}
 
 func (h *Heat) title() string { return h.Title }
 func (h *Heat) rows() int     { return len(h.buckets) + 1 }
 
-// draw draws a box for each interval in which something was counted, the largest values at the top, and below them
-// where the time begins and ends.
+// draw draws a box for each interval with a count, the largest values at the
+// top, and below them the beginning and the end of the time.
 func (h *Heat) draw(s *SVG, y int) {
 	longest := 0
 	for _, r := range h.buckets {

@@ -10,8 +10,9 @@ import (
 	"strconv"
 )
 
-// Printed reads histograms as bpftrace -f json prints them, by the name of the map and the key.
-func Printed(data json.RawMessage) (map[string][]Bucket, error) {
+// ParsePrinted reads histograms in the output of bpftrace -f json, by the name
+// of the map and the key.
+func ParsePrinted(data json.RawMessage) (map[string][]Bucket, error) {
 	type bucket struct {
 		Min, Max *json.RawMessage
 		Count    uint64
@@ -53,8 +54,9 @@ func Printed(data json.RawMessage) (map[string][]Bucket, error) {
 	return out, nil
 }
 
-// members are those of an object. Keys of two parts that print alike, as "a,b" with "c" and "a" with "b,c", are two: the second
-// has its number behind it.
+// members returns the members of an object. Two keys that consist of two parts
+// may print alike, such as "a,b" with "c" and "a" with "b,c". The second one
+// gets a number appended.
 func members(data json.RawMessage) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -81,8 +83,8 @@ func members(data json.RawMessage) (map[string]json.RawMessage, error) {
 	return out, err
 }
 
-// bucketOf is a bucket of so many, the last included, as scripts print its label; without one of both it has no end
-// there.
+// bucketOf returns the bucket from first to last, inclusive, with the label that
+// scripts print. Without first or last, the bucket is open at that end.
 func bucketOf(first, last *json.RawMessage) (b Bucket, err error) {
 	number := func(m *json.RawMessage) *big.Int {
 		text := string(*m)
@@ -116,7 +118,8 @@ func bucketOf(first, last *json.RawMessage) (b Bucket, err error) {
 	return b, err
 }
 
-// edge is a number with the largest suffix of powers of 1024 that it is a multiple of.
+// edge formats a number with the largest suffix of powers of 1024 that divides
+// it.
 func edge(n *big.Int) string {
 	k, unit := big.NewInt(1024), 0
 	for v, rest := new(big.Int).Set(n), new(big.Int); n.Sign() != 0 && unit < 6; unit++ {
@@ -128,14 +131,17 @@ func edge(n *big.Int) string {
 	return n.String() + []string{"", "K", "M", "G", "T", "P", "E"}[unit]
 }
 
-// Between is a bucket of a histogram in a program's map, the last value included.
-func Between(first, last, count uint64) Bucket {
+// NewBucket returns a bucket of a histogram in a program's map, the last value
+// included.
+func NewBucket(first, last, count uint64) Bucket {
 	return Bucket{At: float64(first), Label: fmt.Sprintf("[%d, %d]", first, last), Count: count}
 }
 
-// PrintedNumbers reads what else of maps bpftrace -f json prints, by the name of the map and the key: numbers, of
-// stats how many values there were, behind the map's name and " (count)". What is no number is left out.
-func PrintedNumbers(data json.RawMessage, stats bool) (map[string]float64, error) {
+// ParsePrintedNumbers reads the maps of numbers that bpftrace -f json prints, by
+// the name of the map and the key. With stats, it also reads how many values
+// each map of statistics has, under the map's name and " (count)". It skips
+// everything else.
+func ParsePrintedNumbers(data json.RawMessage, stats bool) (map[string]float64, error) {
 	of, err := members(data)
 	if err != nil {
 		return nil, err
@@ -158,7 +164,7 @@ func PrintedNumbers(data json.RawMessage, stats bool) (map[string]float64, error
 		if number(name, "", v) {
 			continue
 		}
-		keyed, _ := members(v) // of what is no object there are none
+		keyed, _ := members(v) // a value that is not an object has none
 		for key, v := range keyed {
 			number(name, "["+key+"]", v)
 		}

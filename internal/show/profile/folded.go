@@ -10,16 +10,17 @@ import (
 	pprof "github.com/google/pprof/profile"
 )
 
-// kernelMark stands behind the names of kernel functions in folded text, as perf's converters
-// write it.
+// kernelMark follows the names of kernel functions in folded text, as in the
+// output of perf's converters.
 const kernelMark = "_[k]"
 
-// inFolded keeps a name between its semicolons and on its line.
+// inFolded replaces the characters that would end a name or its line.
 var inFolded = strings.NewReplacer(";", ":", "\n", `\n`, "\r", `\r`, "\t", " ")
 
-// Folded writes a line for each stack, with its functions from the outermost on and semicolons
-// between them, and its value; of two profiles that are compared both values, the base's first.
-func Folded(w io.Writer, p *pprof.Profile, i int) error {
+// WriteFolded writes a line for each stack: its functions from the outermost on,
+// with semicolons between them, and its value. For two compared profiles it
+// writes both values, the base's first.
+func WriteFolded(w io.Writer, p *pprof.Profile, i int) error {
 	type counts struct{ value, base int64 }
 	all, compared := map[string]*counts{}, false
 	for _, s := range p.Sample {

@@ -43,7 +43,7 @@ func FuzzRead(f *testing.F) {
 					t.Errorf("the tree has %d and %d, the table of %d rows %d and %d", g.Root.Value, g.Root.Base, len(rows), total, base)
 				}
 				var svg, folded bytes.Buffer
-				if err := errors.Join(g.SVG(&svg), g.HTML(io.Discard), Folded(&folded, p, i)); err != nil {
+				if err := errors.Join(g.SVG(&svg), g.HTML(io.Discard), WriteFolded(&folded, p, i)); err != nil {
 					t.Fatal(err)
 				}
 				x := xml.NewDecoder(&svg)
@@ -64,7 +64,7 @@ func FuzzRead(f *testing.F) {
 
 // TestReadErrors: what is no profile, or could not be held, is refused.
 func TestReadErrors(t *testing.T) {
-	deep := built(t, 99, stacks())
+	deep := buildProfile(t, 99, stacks())
 	for range maxFrames {
 		deep.Sample[0].Location = append(deep.Sample[0].Location, deep.Location[0])
 	}

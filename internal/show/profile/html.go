@@ -22,9 +22,9 @@ var Style string
 //go:embed page.js
 var Script string
 
-// Data is the graph as Script wants it, as JSON.
+// Data returns the graph as JSON for Script.
 func (g *Graph) Data() ([]byte, error) {
-	most := g.most()
+	most := g.maxChange()
 	var node func(n *Node) []any
 	node = func(n *Node) []any {
 		kernel, children := 0, make([]any, len(n.Children))
@@ -39,9 +39,9 @@ func (g *Graph) Data() ([]byte, error) {
 	return json.Marshal(map[string]any{"unit": g.Unit, "compared": g.Compared, "root": node(g.Root)})
 }
 
-// HTML writes the graph as a page that needs nothing else, with zoom and search.
+// HTML writes the graph as a self-contained page, with zoom and search.
 func (g *Graph) HTML(w io.Writer) error {
-	// Marshal escapes what could end the element that the data stands in.
+	// Marshal escapes text that could end the element that contains the data.
 	data, err := g.Data()
 	if err != nil {
 		return err
@@ -53,9 +53,10 @@ func (g *Graph) HTML(w io.Writer) error {
 	return err
 }
 
-// Empty is the same page without a graph, whose styles and module are files beside it: the module puts title and Data into it, and then has Script
-// draw them.
-func Empty(module string, styles ...string) string {
+// EmptyPage is the same page without a graph, with its styles and module in
+// separate files. The module adds title and Data, and then calls Script to draw
+// them.
+func EmptyPage(module string, styles ...string) string {
 	head := ""
 	for _, s := range styles {
 		head += `<link rel="stylesheet" href="` + s + `">` + "\n"

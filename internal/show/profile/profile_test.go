@@ -38,7 +38,7 @@ func stacks() []api.Stack {
 	}
 }
 
-func built(t *testing.T, hz int, s []api.Stack) *pprof.Profile {
+func buildProfile(t *testing.T, hz int, s []api.Stack) *pprof.Profile {
 	t.Helper()
 	durations := slices.ContainsFunc(s, func(x api.Stack) bool { return x.DurationNS != 0 })
 	p := Build(Meta{Start: time.Unix(1, 0), Duration: time.Second, Hz: hz, Durations: durations, BuildID: "c0ffee", Comments: []string{"comment"}}, s)
@@ -59,7 +59,7 @@ func built(t *testing.T, hz int, s []api.Stack) *pprof.Profile {
 
 func TestFolded(t *testing.T) {
 	var b bytes.Buffer
-	if err := Folded(&b, built(t, 99, stacks()), 0); err != nil {
+	if err := WriteFolded(&b, buildProfile(t, 99, stacks()), 0); err != nil {
 		t.Fatal(err)
 	}
 	want := "cat;main;do_syscall_[k];vfs_read_[k] 3\n" +
@@ -81,7 +81,7 @@ func TestFold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := (&Graph{Unit: "samples", Root: Tree(built(t, 99, stacks()), 0)}).Data()
+	want, err := (&Graph{Unit: "samples", Root: Tree(buildProfile(t, 99, stacks()), 0)}).Data()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestValues(t *testing.T) {
 		{0, 0, "hits (count)", []int64{4}},
 		{0, 7, "hits (count), duration (nanoseconds)", []int64{4, 7}},
 	} {
-		p := built(t, c.hz, []api.Stack{{Count: 4, DurationNS: c.ns, CPU: 3, Probe: "io/read", Frames: []api.Frame{{Symbol: "f+0x0/0x9"}}}})
+		p := buildProfile(t, c.hz, []api.Stack{{Count: 4, DurationNS: c.ns, CPU: 3, Probe: "io/read", Frames: []api.Frame{{Symbol: "f+0x0/0x9"}}}})
 		if got := kind(p); got != c.types {
 			t.Errorf("hz %d: values are %s, want %s", c.hz, got, c.types)
 		}
@@ -116,7 +116,7 @@ func TestValues(t *testing.T) {
 }
 
 func TestTop(t *testing.T) {
-	rows, total, base := Top(built(t, 99, stacks()), 0)
+	rows, total, base := Top(buildProfile(t, 99, stacks()), 0)
 	want := []Row{
 		{Function: "min", Kernel: true, Self: 5, Total: 5},
 		{Function: "vfs_read", Kernel: true, Self: 3, Total: 8},
@@ -134,12 +134,12 @@ func TestTop(t *testing.T) {
 func TestDiff(t *testing.T) {
 	after := stacks()
 	after[0].Count, after = 1, after[:2]
-	p, err := Diff(built(t, 99, stacks()), built(t, 99, after))
+	p, err := Diff(buildProfile(t, 99, stacks()), buildProfile(t, 99, after))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := Folded(&b, p, 0); err != nil {
+	if err := WriteFolded(&b, p, 0); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(b.String(), "\n")
@@ -147,10 +147,10 @@ func TestDiff(t *testing.T) {
 		t.Errorf("folded is\n%s", b.String())
 	}
 	g := Graph{Unit: "samples", Root: Tree(p, 0), Compared: true}
-	if got, want := g.says(g.Root.Children[0]), "cat: 4 samples, 100.00% (+9.09%)"; got != want {
+	if got, want := g.nodeText(g.Root.Children[0]), "cat: 4 samples, 100.00% (+9.09%)"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	if _, err := Diff(built(t, 0, stacks()), p); err == nil || err.Error() != "one profile is of hits (count), the other of samples (count), time (nanoseconds)" {
+	if _, err := Diff(buildProfile(t, 0, stacks()), p); err == nil || err.Error() != "one profile is of hits (count), the other of samples (count), time (nanoseconds)" {
 		t.Errorf("profiles of different kinds: %v", err)
 	}
 }
@@ -158,7 +158,7 @@ func TestDiff(t *testing.T) {
 // TestPprof: go tool pprof reads a profile, and sees what is in it.
 func TestPprof(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.pb.gz")
-	write(t, file, built(t, 99, stacks()).Write)
+	write(t, file, buildProfile(t, 99, stacks()).Write)
 	for args, want := range map[string]string{
 		"-top":                                  `5 45.45% 45.45%\s+5 45.45%\s+min \(inline\)\n\s+3 27.27% 72.73%\s+8 72.73%\s+vfs_read\n`,
 		"-top -lines":                           `5 45.45%.*min include/min.h:3 \(inline\)`,
@@ -193,7 +193,7 @@ func write(t *testing.T, path string, form func(io.Writer) error) {
 
 // TestSVG: a graph is well-formed XML, and its boxes are where they belong.
 func TestSVG(t *testing.T) {
-	g := Graph{Title: "odd " + odd, Unit: "samples", Root: Tree(built(t, 99, stacks()), 0)}
+	g := Graph{Title: "odd " + odd, Unit: "samples", Root: Tree(buildProfile(t, 99, stacks()), 0)}
 	var b bytes.Buffer
 	if err := g.SVG(&b); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestSVG(t *testing.T) {
 // TestPage: the page in a browser shows the graph, searches it and zooms in.
 func TestPage(t *testing.T) {
 	chromium := kvmtest.RequireCommand(t, "chromium")
-	g := Graph{Title: "odd " + odd, Unit: "samples", Root: Tree(built(t, 99, stacks()), 0)}
+	g := Graph{Title: "odd " + odd, Unit: "samples", Root: Tree(buildProfile(t, 99, stacks()), 0)}
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "p.html"), g.HTML)
 	page := func(hash string) string {

@@ -26,10 +26,11 @@ type Graph struct {
 	Title    string
 	Unit     string // of the values, as "samples"
 	Root     *Node
-	Compared bool // with a base: colours say what has become more and what less
+	Compared bool // with a base: colors mark growth and shrinkage
 }
 
-// share is the part of all that a node has, and how much more that is than in the base.
+// share returns a node's part of the whole, and how much larger that is than in
+// the base.
 func (g *Graph) share(n *Node) (now, more float64) {
 	if g.Root.Value > 0 {
 		now = float64(n.Value) / float64(g.Root.Value)
@@ -40,8 +41,9 @@ func (g *Graph) share(n *Node) (now, more float64) {
 	return now, now
 }
 
-// color is that of a node: of a graph that compares red for more, blue for less, by how much; else
-// a shade of orange for kernel code and of green for user code, by the name.
+// color returns the color of a node: in a comparison red for more and blue for
+// less, by how much; otherwise a shade of orange for kernel code and of green
+// for user code, by the name.
 func (g *Graph) color(n *Node, most float64) string {
 	if g.Compared {
 		_, more := g.share(n)
@@ -66,8 +68,8 @@ func (g *Graph) color(n *Node, most float64) string {
 	return fmt.Sprintf("#%02x%02x%02x", 110+shade, 200+shade/3, 100+shade/2)
 }
 
-// most is the largest change of a share below the root.
-func (g *Graph) most() (m float64) {
+// maxChange is the largest change of a share below the root.
+func (g *Graph) maxChange() (m float64) {
 	var walk func(*Node)
 	walk = func(n *Node) {
 		_, more := g.share(n)
@@ -82,8 +84,8 @@ func (g *Graph) most() (m float64) {
 	return m
 }
 
-// says is what there is to say about a node.
-func (g *Graph) says(n *Node) string {
+// nodeText returns the description of a node.
+func (g *Graph) nodeText(n *Node) string {
 	now, more := g.share(n)
 	s := fmt.Sprintf("%s: %s %s, %.2f%%", n.Name, Quantity(n.Value, g.Unit), unitOf(n.Value, g.Unit), 100*now)
 	if g.Compared {
@@ -92,7 +94,7 @@ func (g *Graph) says(n *Node) string {
 	return s
 }
 
-// Quantity is a value as it is shown with its Unit.
+// Quantity formats a value for its Unit.
 func Quantity(v int64, unit string) string {
 	if unit == unitMS {
 		return fmt.Sprintf("%.3f", float64(v)/1e6)
@@ -100,7 +102,7 @@ func Quantity(v int64, unit string) string {
 	return fmt.Sprint(v)
 }
 
-// unitOf is the unit behind a quantity: "1 sample", "2 samples".
+// unitOf returns the unit after a quantity: "1 sample", "2 samples".
 func unitOf(v int64, unit string) string {
 	if v == 1 && unit != unitMS {
 		return strings.TrimSuffix(unit, "s")
@@ -108,10 +110,10 @@ func unitOf(v int64, unit string) string {
 	return unit
 }
 
-// unitMS is the unit in which nanoseconds are shown.
+// unitMS is the displayed unit of nanoseconds.
 const unitMS = "ms"
 
-// Unit is what values of this index are shown in.
+// Unit returns the displayed unit of values of this index.
 func Unit(p *pprof.Profile, i int) string {
 	switch t := p.SampleType[i]; t.Unit {
 	case "nanoseconds":
@@ -123,12 +125,12 @@ func Unit(p *pprof.Profile, i int) string {
 	}
 }
 
-// SVG writes the graph as a picture: outermost functions at the bottom, with what there is to say
-// about each shown where the pointer rests.
+// SVG writes the graph as a picture: outermost functions at the bottom. The
+// description of each is shown where the pointer rests.
 func (g *Graph) SVG(w io.Writer) error {
 	rows := g.Root.depth()
 	out := chart.NewSVG(w, svgWidth, svgHead+rows*svgRow+svgFoot, g.Title)
-	most := g.most()
+	most := g.maxChange()
 	scale := 0.0
 	if g.Root.Value > 0 {
 		scale = float64(svgWidth-2*svgMargin) / float64(g.Root.Value)
@@ -139,7 +141,7 @@ func (g *Graph) SVG(w io.Writer) error {
 		if width < svgLeast {
 			return
 		}
-		out.Box(svgMargin+float64(at)*scale, svgHead+(rows-1-row)*svgRow, width, svgRow-1, g.color(n, most), g.says(n), n.Name)
+		out.Box(svgMargin+float64(at)*scale, svgHead+(rows-1-row)*svgRow, width, svgRow-1, g.color(n, most), g.nodeText(n), n.Name)
 		for _, c := range n.Children {
 			draw(c, at, row+1)
 			at += c.Value

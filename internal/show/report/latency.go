@@ -2,8 +2,8 @@ package report
 
 import "math/bits"
 
-// Latency is how long calls took, in nanoseconds. Mean, least and largest are exact, the quantiles to
-// 0.8 %.
+// Latency is the duration of calls, in nanoseconds. Mean, least and largest are
+// exact, the quantiles to 0.8 %.
 type Latency struct {
 	Count  uint64 `json:"count"`
 	MeanNS uint64 `json:"meanNs"`
@@ -17,17 +17,18 @@ type Latency struct {
 
 // Where latencies come from.
 const (
-	fromReturns = "returns" // of return probes, which know when they were entered
+	fromReturns = "returns" // of return probes, which record the entry time
 	fromPairs   = "pairs"   // of a probe at a ret, and one at the entry of its function
 )
 
-// Values are counted in 128 buckets for each power of two: those below 128 are as they are.
+// Values are counted in 128 buckets for each power of two; values below 128 have
+// a bucket each.
 const (
 	subBits = 7
 	buckets = (64 - subBits + 1) << subBits
 )
 
-// histogram counts how long calls took.
+// histogram counts the durations of calls.
 type histogram struct {
 	counts   []uint64
 	n        uint64
@@ -35,7 +36,7 @@ type histogram struct {
 	hi, sum  uint64 // of all, in 128 bits
 }
 
-// bucket returns where a value is counted.
+// bucket returns the bucket of a value.
 func bucket(v uint64) int {
 	if v < 1<<subBits {
 		return int(v)
@@ -44,8 +45,8 @@ func bucket(v uint64) int {
 	return (shift+1)<<subBits + int(v>>shift) - 1<<subBits
 }
 
-// largest returns the largest value of a bucket.
-func largest(b int) uint64 {
+// largestValue returns the largest value of a bucket.
+func largestValue(b int) uint64 {
 	if b < 1<<subBits {
 		return uint64(b)
 	}
@@ -65,7 +66,8 @@ func (h *histogram) add(v uint64) {
 	h.hi += carry
 }
 
-// quantile returns the least value that so many percent are not above, or a little more.
+// quantile returns the least value that is at least as large as percent of all
+// values, or a little more.
 func (h *histogram) quantile(percent uint64) uint64 {
 	hi, lo := bits.Mul64(h.n, percent)
 	want, rest := bits.Div64(hi, lo, 100)
@@ -75,7 +77,7 @@ func (h *histogram) quantile(percent uint64) uint64 {
 	seen := uint64(0)
 	for b, n := range h.counts {
 		if seen += n; seen >= want {
-			return min(largest(b), h.max)
+			return min(largestValue(b), h.max)
 		}
 	}
 	return h.max

@@ -12,16 +12,17 @@ import (
 
 // Report sums up a trace. Times are nanoseconds since the guest's boot before its first record.
 type Report struct {
-	// Events + Unshown + Missing = Delivered, and with Lost that is all that the trace was to have.
+	// Events + Unshown + Missing = Delivered, and with Lost these are all of the
+	// trace's events.
 	Events    uint64 `json:"events"`            // in the file
-	Unshown   uint64 `json:"unshown,omitempty"` // left out by who has written it
-	Missing   int64  `json:"missing,omitempty"` // delivered, and not in the file: lines were taken out; below 0: or put in
-	Delivered uint64 `json:"delivered"`         // by the daemon, as the end says; without an end the events
+	Unshown   uint64 `json:"unshown,omitempty"` // left out by the writer of the trace
+	Missing   int64  `json:"missing,omitempty"` // delivered, but not in the file: lines were removed; below 0: or added
+	Delivered uint64 `json:"delivered"`         // by the daemon, according to the end; without an end the events
 	Lost      uint64 `json:"lost"`
-	Late      uint64 `json:"late,omitempty"` // of the events: behind one with a later time
+	Late      uint64 `json:"late,omitempty"` // events that come after one with a later time
 
 	Ended string `json:"ended"`          // why; "" where the trace was cut off
-	Half  bool   `json:"half,omitempty"` // the last line was not whole, and is left out
+	Half  bool   `json:"half,omitempty"` // the last line was incomplete, and is left out
 
 	BeginNS    int64   `json:"beginNs"`    // of the stream
 	DurationNS int64   `json:"durationNs"` // up to the last event
@@ -36,12 +37,12 @@ type Report struct {
 	Tasks  []Count  `json:"tasks"` // NAME-PID
 	Gaps   []Gap    `json:"gaps"`  // the longest times without an event
 	Losses []Loss   `json:"losses,omitempty"`
-	Maps   []string `json:"maps,omitempty"` // of which it has counters
+	Maps   []string `json:"maps,omitempty"` // maps with counters
 
 	LossesLeft uint64 `json:"lossesLeft,omitempty"` // more than are listed
 }
 
-// Probe is what a probe has recorded at one stage.
+// Probe is the records of a probe at one stage.
 type Probe struct {
 	Probe   string   `json:"probe"`
 	Stage   string   `json:"stage"`
@@ -51,19 +52,19 @@ type Probe struct {
 	FirstNS int64    `json:"firstNs"`
 	LastNS  int64    `json:"lastNs"`
 	GapNS   int64    `json:"gapNs"`             // the longest time between two
-	Latency *Latency `json:"latency,omitempty"` // where it has ends of calls
+	Latency *Latency `json:"latency,omitempty"` // if ends of its calls are known
 	Args    []Arg    `json:"args,omitempty"`
 }
 
-// Arg is what an argument of a probe was.
+// Arg is the values of a probe's argument.
 type Arg struct {
 	Name   string  `json:"name"`
 	Values []Count `json:"values"`           // the most frequent ones first
-	Others uint64  `json:"others,omitempty"` // times that it was another one
+	Others uint64  `json:"others,omitempty"` // how often it had another value
 	Exact  bool    `json:"exact"`            // all values were kept, and no count is too high
 }
 
-// CPU is how many events a vCPU had.
+// CPU is the number of a vCPU's events.
 type CPU struct {
 	CPU    int    `json:"cpu"`
 	Events uint64 `json:"events"`
@@ -81,7 +82,7 @@ type Loss struct {
 	Lost    uint64 `json:"lost"`
 }
 
-// Bounds of what is kept.
+// Bounds of the kept data.
 const (
 	maxProbes = 1000
 	maxArgs   = 32 // of a probe
@@ -91,8 +92,9 @@ const (
 	allValues = 1 << 18
 )
 
-// Builder makes a report of records, one after the other. It belongs to one goroutine. Its memory is bounded: some
-// 150 MB for the worst of traces, beside its longest line.
+// Builder makes a report of records, which are added one after the other. It
+// belongs to one goroutine. Its memory is bounded: about 150 MB for the worst
+// traces, plus their longest line.
 type Builder struct {
 	out    Report
 	base   int64
@@ -123,7 +125,7 @@ func New() *Builder {
 	return b
 }
 
-// Add takes the next record.
+// Add adds the next record.
 func (b *Builder) Add(r *timeline.Record) {
 	switch {
 	case r.Start != nil:
@@ -179,7 +181,7 @@ func (b *Builder) hit(h *api.Hit) {
 	}
 	b.seen = true
 	began, _, ok := b.pairs.Hit(h)
-	p := b.of(h)
+	p := b.probeOf(h)
 	if p == nil {
 		b.out.Others++
 		return
@@ -204,8 +206,8 @@ func (b *Builder) gap(g Gap) {
 	b.out.Gaps = b.out.Gaps[:min(len(b.out.Gaps), maxGaps)]
 }
 
-// of returns the probe of a hit, nil where there are too many.
-func (b *Builder) of(h *api.Hit) *probe {
+// probeOf returns the probe of a hit, or nil if there are too many.
+func (b *Builder) probeOf(h *api.Hit) *probe {
 	if p := b.probes[stage{h.Probe, h.Stage}]; p != nil || len(b.probes) >= maxProbes || len(h.Probe) > 4096 || len(h.Stage) > 64 {
 		return p
 	}
@@ -214,7 +216,7 @@ func (b *Builder) of(h *api.Hit) *probe {
 	return p
 }
 
-// hit takes a hit of the probe, at a time since the guest's boot.
+// hit adds a hit of the probe, at a time since the guest's boot.
 func (p *probe) hit(h *api.Hit, at int64, budget *budget) {
 	if p.Events == 0 {
 		p.FirstNS, p.LastNS = at, at
@@ -236,8 +238,8 @@ func (p *probe) hit(h *api.Hit, at int64, budget *budget) {
 	}
 }
 
-// Report returns the report of what was added, with up to so many values of each argument and tasks. It was read
-// from in.
+// Report returns the report of the added records, which were read from in. It
+// has up to that many values of each argument, and up to that many tasks.
 func (b *Builder) Report(values int, in *timeline.Reader) *Report {
 	r := b.out
 	r.Half, r.Missing = in.Half, in.Missing
@@ -264,7 +266,7 @@ func (b *Builder) Report(values int, in *timeline.Reader) *Report {
 		for _, name := range p.names {
 			t := p.args[name]
 			a := Arg{Name: name, Exact: !t.over}
-			a.Values, a.Others = t.most(values)
+			a.Values, a.Others = t.mostFrequent(values)
 			out.Args = append(out.Args, a)
 		}
 		r.Probes = append(r.Probes, out)
@@ -277,12 +279,12 @@ func (b *Builder) Report(values int, in *timeline.Reader) *Report {
 		r.CPUs = append(r.CPUs, CPU{cpu, n})
 	}
 	slices.SortFunc(r.CPUs, func(a, b CPU) int { return cmp.Compare(a.CPU, b.CPU) })
-	r.Tasks, _ = b.tasks.most(values)
+	r.Tasks, _ = b.tasks.mostFrequent(values)
 	if r.Gaps == nil {
 		r.Gaps = []Gap{}
 	}
 	return &r
 }
 
-// round leaves two digits behind the point: more would be noise.
+// round keeps two digits after the decimal point: more would be noise.
 func round(f float64) float64 { return float64(int64(f*100+0.5)) / 100 }

@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is expected anew")
 
-// of sums up a saved trace as far as it can be read.
-func of(trace []byte, values int) (*Report, error) {
+// summarize sums up a saved trace as far as it can be read.
+func summarize(trace []byte, values int) (*Report, error) {
 	in, b := timeline.NewReader(bytes.NewReader(trace)), New()
 	for {
 		r, err := in.Next()
@@ -43,7 +43,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := of(trace, 3)
+	r, err := summarize(trace, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,14 +66,14 @@ func TestReport(t *testing.T) {
 	// Wherever it is cut its sums close.
 	first := bytes.IndexByte(trace, '\n') + 1
 	for n := first; n < len(trace); n += 53 {
-		r, err := of(trace[:n], 3)
+		r, err := summarize(trace[:n], 3)
 		if err != nil || r.Missing != 0 || r.Delivered != r.Events || r.Ended != "" || r.Half == (trace[n-1] == '\n') {
 			t.Fatalf("of %d bytes: %+v, %v", n, r, err)
 		}
 	}
 	// A line that was taken out is missing.
 	lines := bytes.SplitAfter(trace, []byte("\n"))
-	if r, err := of(bytes.Join(slices.Delete(lines, 2, 3), nil), 3); err != nil || r.Missing != 1 {
+	if r, err := summarize(bytes.Join(slices.Delete(lines, 2, 3), nil), 3); err != nil || r.Missing != 1 {
 		t.Errorf("without a line: %+v, %v", r, err)
 	}
 }
@@ -105,11 +105,11 @@ func TestBadFiles(t *testing.T) {
 		start + strings.Replace(hit, `"text"`, `"durationNs":-1,"text"`, 1): "line 2: a return after -1 ns",
 		start + strings.Replace(hit, "a/b", strings.Repeat("x", 2000), 1):   "line 2: a hit with a name that is none: it is too long",
 	} {
-		if _, err := of([]byte(trace), 1); err == nil || err.Error() != want {
+		if _, err := summarize([]byte(trace), 1); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", trace, err, want)
 		}
 	}
-	if r, err := of([]byte(start+hit+end), 1); err != nil || r.Events != 1 || r.Missing != 0 || r.Ended != "count" {
+	if r, err := summarize([]byte(start+hit+end), 1); err != nil || r.Events != 1 || r.Missing != 0 || r.Ended != "count" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -147,7 +147,7 @@ func TestLatency(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	for b := range buckets {
-		if v := largest(b); bucket(v) != b || v != math.MaxUint64 && bucket(v+1) != b+1 {
+		if v := largestValue(b); bucket(v) != b || v != math.MaxUint64 && bucket(v+1) != b+1 {
 			t.Fatalf("the largest of bucket %d is %d", b, v)
 		}
 	}
@@ -163,7 +163,7 @@ func TestTop(t *testing.T) {
 			c.add("often")
 		}
 	}
-	got, others := c.most(1)
+	got, others := c.mostFrequent(1)
 	if len(got) != 1 || got[0].Value != "often" || got[0].Count < 10_000 || got[0].Count-got[0].Over > 10_000 || !c.over || others+got[0].Count != 110_000 {
 		t.Errorf("%+v and %d others", got, others)
 	}
@@ -174,7 +174,7 @@ func TestTop(t *testing.T) {
 		}
 		few.add(fmt.Sprint(i))
 	}
-	if got, others := few.most(2); len(got) != 2 || got[0].Count != 45 || len(got[0].Value) != maxValue+3 || got[1] != (Count{Value: "0", Count: 1}) || others != 9 || few.over {
+	if got, others := few.mostFrequent(2); len(got) != 2 || got[0].Count != 45 || len(got[0].Value) != maxValue+3 || got[1] != (Count{Value: "0", Count: 1}) || others != 9 || few.over {
 		t.Errorf("%+v, %d", got, others)
 	}
 }
@@ -228,7 +228,7 @@ func FuzzReport(f *testing.F) {
 	f.Add(trace)
 	f.Add(trace[:len(trace)/2])
 	f.Fuzz(func(t *testing.T, trace []byte) {
-		r, err := of(trace, 3)
+		r, err := summarize(trace, 3)
 		if err != nil {
 			return
 		}

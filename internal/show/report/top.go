@@ -13,8 +13,8 @@ type Count struct {
 	Value string `json:"value"`
 	Count uint64 `json:"count"`
 
-	// Over is by how much Count may be too high: with more different values than are kept, one takes the place of
-	// the rarest, and its count.
+	// Over is by how much Count may be too high: with more different values than
+	// are kept, a new value replaces the rarest one and takes over its count.
 	Over uint64 `json:"over,omitempty"`
 }
 
@@ -27,8 +27,9 @@ const (
 	maxValue  = 120
 )
 
-// top counts values, of which it keeps the most frequent ones: with up to maxValues different ones all of them, else
-// those of the Space-Saving algorithm, in which each value is that was seen in more than a maxValues-th of all cases.
+// top counts values, and keeps the most frequent ones. It keeps all of up to
+// maxValues different ones. Beyond that it uses the Space-Saving algorithm,
+// which keeps each value that is seen in more than a maxValues-th of all cases.
 type top struct {
 	budget *budget
 	slots  slots
@@ -57,7 +58,7 @@ func (s *slots) Pop() any   { panic("BUG: no value is taken away") }
 
 func newTop(b *budget) *top { return &top{budget: b, at: map[string]*slot{}} }
 
-// add counts a value. What is longer than maxValue counts as its begin.
+// add counts a value. A value longer than maxValue counts as its beginning.
 func (t *top) add(value string) {
 	t.total++
 	if len(value) > maxValue {
@@ -86,8 +87,8 @@ func (t *top) add(value string) {
 	heap.Fix(&t.slots, 0)
 }
 
-// most returns the most frequent values, up to n, and how often others were seen at least.
-func (t *top) most(n int) (out []Count, others uint64) {
+// mostFrequent returns the most frequent values, up to n, and how often others were seen at least.
+func (t *top) mostFrequent(n int) (out []Count, others uint64) {
 	out = []Count{}
 	for _, s := range t.slots {
 		out = append(out, s.Count)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of what a report has of one case, in bytes.
+// Bounds of the parts of a report about one case, in bytes.
 const (
 	maxLine      = 1 << 10  // of a sentence or a name
 	maxJUnitText = 64 << 10 // of each text
@@ -49,8 +49,8 @@ type (
 	}
 )
 
-// JUnit writes the run as JUnit's XML: one suite, a test case each; system-out is what the test has printed, system-err
-// the guest's console.
+// JUnit writes the run as JUnit's XML: one suite, a test case each; system-out
+// is the test's output, system-err the guest's console.
 func (r *Run) JUnit(w io.Writer) error {
 	s := junitSuite{
 		Name: line(r.Name, maxLine), Tests: len(r.Cases), Failures: r.Count(Failed), Errors: r.Count(Errored), Skipped: r.Count(Skipped),
@@ -61,7 +61,7 @@ func (r *Run) JUnit(w io.Writer) error {
 			Name: line(c.Name, maxLine), Class: s.Name, File: line(c.File, maxLine), Time: junitTime(c.Took),
 			Out: end(c.Output, maxJUnitText), Err: end(c.Console, maxJUnitText),
 		}
-		why := &junitReason{Message: line(c.Short(), maxLine), Type: line(c.Kind, maxLine), Text: end(c.Why, maxJUnitText)}
+		why := &junitReason{Message: line(c.ShortWhy(), maxLine), Type: line(c.Kind, maxLine), Text: end(c.Why, maxJUnitText)}
 		switch c.Outcome {
 		case Failed:
 			x.Failure = why

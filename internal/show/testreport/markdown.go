@@ -7,19 +7,21 @@ import (
 	"strings"
 )
 
-// Bounds of a summary: GitHub takes one of 1 MiB at most.
+// Bounds of a summary: GitHub accepts at most 1 MiB.
 const (
 	maxTable        = 256 << 10 // where the next row is left out
 	maxSummary      = 768 << 10 // where the next case's texts are
 	maxMarkdownText = 4 << 10   // of each text, before it is escaped
 )
 
-// Markdown writes a summary in GitHub's Markdown: a table of all cases, and the texts of those that have not passed.
+// Markdown writes a summary in GitHub's Markdown: a table of all cases, and the
+// texts of cases that have not passed.
 func (r *Run) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n%s\n\n| | test | time | |\n|---|---|---|---|\n", markdown(line(r.Name, maxLine)), r.Summary())
 	marks := map[Outcome]string{Passed: "✅", Failed: "❌", Errored: "⚠️", Skipped: "⏭️"}
-	// Those that people look for come first, where there is no room for all.
+	// The cases that readers look for come first, in case there is no room for
+	// all.
 	left := 0
 	for _, want := range [][]Outcome{{Failed, Errored}, {Skipped, Passed}} {
 		for _, c := range r.Cases {
@@ -30,7 +32,7 @@ func (r *Run) Markdown(w io.Writer) error {
 				left++
 				continue
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", marks[c.Outcome], markdown(line(c.Name, 128)), Seconds(c.Took), markdown(line(c.Short(), 256)))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", marks[c.Outcome], markdown(line(c.Name, 128)), Seconds(c.Took), markdown(line(c.ShortWhy(), 256)))
 		}
 	}
 	if left > 0 {
@@ -60,7 +62,7 @@ func (r *Run) Markdown(w io.Writer) error {
 	return err
 }
 
-// markdown is a line of text that means nothing but itself.
+// markdown escapes a line of text for Markdown.
 func markdown(text string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -29,7 +29,7 @@ func example() *Run {
 	}
 }
 
-func written(t *testing.T, write func(w io.Writer) error) string {
+func writeReport(t *testing.T, write func(w io.Writer) error) string {
 	t.Helper()
 	var b strings.Builder
 	if err := write(&b); err != nil {
@@ -40,7 +40,7 @@ func written(t *testing.T, write func(w io.Writer) error) string {
 
 // TestJUnit: what a reader of XML finds is what the run had, whatever the guest has written.
 func TestJUnit(t *testing.T) {
-	text := written(t, example().JUnit)
+	text := writeReport(t, example().JUnit)
 	for i, r := range text {
 		if r < ' ' && r != '\n' && r != '\t' || r >= 0xfffe && r <= 0xffff {
 			t.Errorf("byte %d is %U, which is not in XML 1.0", i, r)
@@ -79,7 +79,7 @@ var tapLine = regexp.MustCompile(`^(not )?ok (\d+) - ((?:[^#\\]|\\.)*?)(?: # (SK
 // TestTAP: a reader by TAP's rules finds as many tests as there are, in order, and of each what was said.
 func TestTAP(t *testing.T) {
 	r := example()
-	lines := strings.Split(strings.TrimSuffix(written(t, r.TAP), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(writeReport(t, r.TAP), "\n"), "\n")
 	if lines[0] != "TAP version 13" || lines[1] != "1..4" {
 		t.Fatalf("begins with %q", lines[:2])
 	}
@@ -165,7 +165,7 @@ no /dev/kvm
 
 </details>
 `
-	if got := written(t, r.Markdown); got != want {
+	if got := writeReport(t, r.Markdown); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -180,12 +180,12 @@ func TestBounds(t *testing.T) {
 	for i := range 100 {
 		r.Cases[i].Output, r.Cases[i].Console = much, much
 	}
-	if n := len(written(t, r.Markdown)); n >= 1<<20 {
+	if n := len(writeReport(t, r.Markdown)); n >= 1<<20 {
 		t.Errorf("a summary of %d bytes", n)
 	}
 	r.Cases = r.Cases[:1]
 	for name, w := range map[string]func(io.Writer) error{"junit": r.JUnit, "tap": r.TAP} {
-		if n := len(written(t, w)); n > 2<<20 {
+		if n := len(writeReport(t, w)); n > 2<<20 {
 			t.Errorf("%s of one case has %d bytes", name, n)
 		}
 	}

@@ -9,39 +9,40 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// Outcome is what has become of a test.
+// Outcome is the outcome of a test.
 type Outcome string
 
 // The outcomes.
 const (
 	Passed  Outcome = "passed"
-	Failed  Outcome = "failed"  // what it tests is not as it is to be
+	Failed  Outcome = "failed"  // the tested behavior is wrong
 	Errored Outcome = "error"   // it could not be run, or not to its end
 	Skipped Outcome = "skipped" // it was not run
 )
 
-// Case is a test that was run. Its text may be the guest's: whatever it has, the reports stay what they are.
+// Case is a test that was run. Its text may come from the guest: no text can
+// break the reports.
 type Case struct {
 	Name    string        `json:"name"`
 	File    string        `json:"file"`
 	Outcome Outcome       `json:"outcome"`
-	Kind    string        `json:"kind,omitempty"` // of what went wrong, a word
-	Why     string        `json:"why,omitempty"`  // a sentence, and behind it perhaps lines
+	Kind    string        `json:"kind,omitempty"` // the kind of failure, a word
+	Why     string        `json:"why,omitempty"`  // a sentence, perhaps followed by lines
 	Took    time.Duration `json:"-"`
-	Output  string        `json:"output"`         // what the test has printed, or its end
-	Console string        `json:"console"`        // likewise the guest
-	Kept    string        `json:"kept,omitempty"` // folder with more of it
+	Output  string        `json:"output"`         // the test's output, or its end
+	Console string        `json:"console"`        // the guest's, or its end
+	Kept    string        `json:"kept,omitempty"` // folder with more data
 }
 
-// Short is the first line of Why.
-func (c *Case) Short() string {
+// ShortWhy is the first line of Why.
+func (c *Case) ShortWhy() string {
 	short, _, _ := strings.Cut(c.Why, "\n")
 	return short
 }
 
 // Run is all tests of one run.
 type Run struct {
-	Name  string // of all of them
+	Name  string // of the whole run
 	Host  string
 	Began time.Time
 	Took  time.Duration
@@ -75,17 +76,17 @@ func (r *Run) Summary() string {
 // Seconds writes a time as people read it.
 func Seconds(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) }
 
-// end is the end of a text, made fit to be shown, of at most so many bytes.
+// end returns the end of a text, fit to be shown, in no more bytes than most.
 func end(text string, most int) string {
 	whole := len(text)
-	text = command.Clean(lastOf(text, most)) // which makes nothing shorter
+	text = command.Clean(lastOf(text, most)) // does not make it shorter
 	if shown := lastOf(text, most); whole > most || len(shown) < len(text) {
 		return "[...]\n" + shown
 	}
 	return text
 }
 
-// lastOf is the end of a text, of at most so many bytes.
+// lastOf returns the end of a text, no more bytes than most.
 func lastOf(text string, most int) string {
 	from := max(len(text)-most, 0)
 	for from > 0 && from < len(text) && !utf8.RuneStart(text[from]) {
@@ -94,7 +95,8 @@ func lastOf(text string, most int) string {
 	return text[from:]
 }
 
-// line is the beginning of a text as one line of at most so many bytes, or with that said where there is more.
+// line returns the beginning of a text as one line, of no more bytes than most.
+// Three dots show that there is more.
 func line(text string, most int) string {
 	whole := len(text)
 	text = command.Line(firstOf(text, most))
@@ -104,7 +106,7 @@ func line(text string, most int) string {
 	return text
 }
 
-// firstOf is the beginning of a text, of at most so many bytes.
+// firstOf returns the beginning of a text, no more bytes than most.
 func firstOf(text string, most int) string {
 	to := min(len(text), most)
 	for to > 0 && to < len(text) && !utf8.RuneStart(text[to]) {

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// maxTAPText bounds what TAP has of a text of one case, in bytes.
+// maxTAPText bounds the text of one case in TAP, in bytes.
 const maxTAPText = 8 << 10
 
-// tapEscapes are what a description of TAP may not have as it is: # begins a directive.
+// tapEscapes escapes characters with a meaning in a description of TAP: # begins
+// a directive.
 var tapEscapes = strings.NewReplacer(`\`, `\\`, "#", `\#`)
 
-// TAP writes the run by the Test Anything Protocol, version 13: what is said of a failure is YAML, whose strings are
-// written as JSON's, which are YAML's as well.
+// TAP writes the run in the Test Anything Protocol, version 13. Details of a
+// failure are YAML, with strings written as JSON, which is valid YAML.
 func (r *Run) TAP(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "TAP version 13\n1..%d\n", len(r.Cases))
@@ -25,11 +26,11 @@ func (r *Run) TAP(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "%s %d - %s", ok, i+1, tapEscapes.Replace(line(c.Name, maxLine)))
 		if c.Outcome == Skipped {
-			fmt.Fprintf(&b, " # SKIP %s", tapEscapes.Replace(line(c.Short(), maxLine)))
+			fmt.Fprintf(&b, " # SKIP %s", tapEscapes.Replace(line(c.ShortWhy(), maxLine)))
 		}
 		b.WriteString("\n  ---\n")
 		for _, f := range []struct{ key, text string }{
-			{"message", line(c.Short(), maxLine)}, {"severity", tapSeverity(c.Outcome)}, {"kind", c.Kind}, {"file", line(c.File, maxLine)},
+			{"message", line(c.ShortWhy(), maxLine)}, {"severity", tapSeverity(c.Outcome)}, {"kind", c.Kind}, {"file", line(c.File, maxLine)},
 			{"output", end(c.Output, maxTAPText)}, {"console", end(c.Console, maxTAPText)}, {"kept", line(c.Kept, maxLine)},
 		} {
 			if f.text == "" {

@@ -27,39 +27,22 @@ const (
 	valueHex
 )
 
-// valueOf reads an argument by its text, which is ftrace's.
+// valueOf returns the value of an argument: a number by its type, the text of a
+// string, or for another kind the text that ftrace prints.
 func valueOf(prefix string, a *api.Arg) value {
 	v := value{name: prefix + a.Name, text: a.Text}
-	switch {
-	case strings.HasPrefix(a.Type, "s") && isNumber(a.Type[1:]):
-		if n, err := strconv.ParseInt(a.Text, 10, 64); err == nil {
-			v.kind, v.number = valueSigned, uint64(n)
-		}
-	case strings.HasPrefix(a.Type, "u") && isNumber(a.Type[1:]):
-		if n, err := strconv.ParseUint(a.Text, 10, 64); err == nil {
-			v.kind, v.number = valueUnsigned, n
-		}
-	case strings.HasPrefix(a.Type, "x") && isNumber(a.Type[1:]):
-		if n, err := strconv.ParseUint(a.Text, 0, 64); err == nil {
-			v.kind, v.number = valueHex, n
-		}
-	case a.Type == "string" || a.Type == "ustring":
-		if s, ok := a.Value.(string); ok {
-			v.text = s
-		} else if s, err := strconv.Unquote(a.Text); err == nil {
-			v.text = s
-		}
+	if n, ok := a.Number(); ok {
+		v.number, v.kind = n, map[byte]valueKind{'s': valueSigned, 'u': valueUnsigned, 'x': valueHex}[a.Type[0]]
+	} else if each := a.Strings(); len(each) == 1 && !strings.Contains(a.Type, "[") {
+		v.text = string([]rune(each[0])) // viewers read UTF-8
 	}
 	return v
 }
 
-// isNumber reports whether s is the width of a number's type.
-func isNumber(s string) bool { return s == "8" || s == "16" || s == "32" || s == "64" }
-
 // maxData is how many bytes of a program's record are shown.
 const maxData = 256
 
-// values appends what an event shows beside its name.
+// values appends an event's values, which are shown in addition to its name.
 func values(out []value, e *item) []value {
 	if e.task != nil {
 		out = append(out, value{name: "task", text: e.task.Comm}, value{name: "pid", kind: valueSigned, number: uint64(e.task.PID)})
@@ -98,13 +81,13 @@ func values(out []value, e *item) []value {
 	return out
 }
 
-// functionName is a frame without the place in its function.
+// functionName returns a frame's function, without the offset in it.
 func functionName(f api.Frame) string {
 	name, _, _ := strings.Cut(f.Symbol, "+")
 	return cmp.Or(name, "0x"+strconv.FormatUint(uint64(f.Addr), 16))
 }
 
-// cutLine takes FILE:LINE apart.
+// cutLine splits FILE:LINE.
 func cutLine(source string) (file string, line uint64, ok bool) {
 	i := strings.LastIndexByte(source, ':')
 	if i < 0 {

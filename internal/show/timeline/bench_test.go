@@ -22,16 +22,16 @@ func flood(tb testing.TB, n int) []byte {
 			tb.Fatal(err)
 		}
 	}
-	write(Of(api.Start{TimeNS: 1e9, BootNS: 1e6}))
+	write(NewRecord(api.Start{TimeNS: 1e9, BootNS: 1e6}))
 	for i := range n / 2 {
 		cpu, at := i%2, int64(1e9+20_000*i)
 		task := &api.Task{PID: int32(100 + i%7), Comm: fmt.Sprintf("task%d", i%7)}
-		write(Of(api.Hit{TimeNS: at, CPU: cpu, Probe: "kprobes/read", ID: 1, Stage: "pre", Addr: 0xffffffff802013b4, Symbol: "vfs_read+0x4", Task: task,
+		write(NewRecord(api.Hit{TimeNS: at, CPU: cpu, Probe: "kprobes/read", ID: 1, Stage: "pre", Addr: 0xffffffff802013b4, Symbol: "vfs_read+0x4", Task: task,
 			Args: []api.Arg{{Name: "fd", Type: "s32", Value: i % 9, Text: itoa(i % 9)}, {Name: "count", Type: "u64", Value: i % 4096, Text: itoa(i % 4096)}}, Text: fmt.Sprintf("(vfs_read+0x4/0xa9) fd=%d count=%d", i%9, i%4096)}))
-		write(Of(api.Hit{TimeNS: at + 9_000, CPU: cpu, Probe: "kprobes/readret", ID: 2, Stage: "return", Addr: 0xffffffff802013b0, Symbol: "vfs_read", Ret: 0xffffffff80202677, RetSymbol: "do_syscall+0x57",
+		write(NewRecord(api.Hit{TimeNS: at + 9_000, CPU: cpu, Probe: "kprobes/readret", ID: 2, Stage: "return", Addr: 0xffffffff802013b0, Symbol: "vfs_read", Ret: 0xffffffff80202677, RetSymbol: "do_syscall+0x57",
 			DurationNS: 9_000, Task: task, Args: []api.Arg{{Name: "ret", Type: "s64", Value: i % 100, Text: itoa(i % 100)}}, Text: fmt.Sprintf("(do_syscall+0x57/0x62 <- vfs_read) ret=%d", i%100)}))
 	}
-	write(Of(api.End{Reason: "count", Delivered: uint64(n / 2 * 2)}))
+	write(NewRecord(api.End{Reason: "count", Delivered: uint64(n / 2 * 2)}))
 	return b.Bytes()
 }
 
@@ -102,7 +102,7 @@ func TestFlood(t *testing.T) {
 	const events = 50_000
 	trace := flood(t, events)
 	var drawn []struct{ Ph string }
-	if err := json.Unmarshal(converted(t, Chrome, trace), &drawn); err != nil {
+	if err := json.Unmarshal(convertTrace(t, Chrome, trace), &drawn); err != nil {
 		t.Fatal(err)
 	}
 	phases := map[string]int{}
@@ -112,10 +112,10 @@ func TestFlood(t *testing.T) {
 	if phases["X"] != events/2 || phases["i"] != events/2+events+1 {
 		t.Errorf("%v", phases)
 	}
-	if n := bytes.Count([]byte(readPerfetto(t, converted(t, Perfetto, trace))), []byte(" for 9000\n")); n != events/2 {
+	if n := bytes.Count([]byte(readPerfetto(t, convertTrace(t, Perfetto, trace))), []byte(" for 9000\n")); n != events/2 {
 		t.Errorf("%d slices", n)
 	}
-	if n := bytes.Count(converted(t, "table", trace), []byte("\n")); n != events+11 {
+	if n := bytes.Count(convertTrace(t, "table", trace), []byte("\n")); n != events+11 {
 		t.Errorf("%d lines", n)
 	}
 }

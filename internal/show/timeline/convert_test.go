@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is expected anew")
 
-// saved is a trace with everything that traces have.
-func saved(t testing.TB) []byte {
+// savedTrace is a trace with everything that traces have.
+func savedTrace(t testing.TB) []byte {
 	t.Helper()
 	b, err := os.ReadFile("testdata/trace.ndjson")
 	if err != nil {
@@ -31,8 +31,8 @@ func saved(t testing.TB) []byte {
 	return b
 }
 
-// converted returns a saved trace in a form.
-func converted(t testing.TB, form string, trace []byte) []byte {
+// convertTrace returns a saved trace in a form.
+func convertTrace(t testing.TB, form string, trace []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := writerOf(t, form, &out)
@@ -95,10 +95,10 @@ func TestForms(t *testing.T) {
 	local := time.Local
 	time.Local = time.UTC
 	defer func() { time.Local = local }()
-	want(t, "trace.txt", converted(t, "table", saved(t)))
-	want(t, "trace.ndjson", converted(t, "json", saved(t)))
+	want(t, "trace.txt", convertTrace(t, "table", savedTrace(t)))
+	want(t, "trace.ndjson", convertTrace(t, "json", savedTrace(t)))
 
-	chrome := converted(t, Chrome, saved(t))
+	chrome := convertTrace(t, Chrome, savedTrace(t))
 	want(t, "trace.chrome.json", chrome)
 	var events []map[string]any
 	if err := json.Unmarshal(chrome, &events); err != nil {
@@ -112,19 +112,19 @@ func TestForms(t *testing.T) {
 	if d := cmp.Diff(map[any]int{"M": 10, "X": 5, "i": 6 + 10 + 4, "C": 2}, phases); d != "" {
 		t.Error(d)
 	}
-	want(t, "trace.perfetto.txt", []byte(readPerfetto(t, converted(t, Perfetto, saved(t)))))
+	want(t, "trace.perfetto.txt", []byte(readPerfetto(t, convertTrace(t, Perfetto, savedTrace(t)))))
 }
 
 // TestCut: a trace that ends anywhere is whole in each form.
 func TestCut(t *testing.T) {
-	all := saved(t)
+	all := savedTrace(t)
 	first := bytes.IndexByte(all, '\n') + 1
 	for n := first; n < len(all); n += 97 {
 		var events []any
-		if b := converted(t, Chrome, all[:n]); json.Unmarshal(b, &events) != nil {
+		if b := convertTrace(t, Chrome, all[:n]); json.Unmarshal(b, &events) != nil {
 			t.Fatalf("of %d bytes:\n%s", n, b)
 		}
-		readPerfetto(t, converted(t, Perfetto, all[:n]))
+		readPerfetto(t, convertTrace(t, Perfetto, all[:n]))
 	}
 	for _, form := range Formats { // closed before anything came
 		var out bytes.Buffer
@@ -153,18 +153,18 @@ func TestTraceCmd(t *testing.T) {
 		}
 		return out
 	}
-	dat := converted(t, Ftrace, saved(t))
+	dat := convertTrace(t, Ftrace, savedTrace(t))
 	want(t, "trace.ftrace.txt", report(dat, "-t", "-l"))
 	// Its own filters see numbers as numbers.
 	if got := string(report(dat, "-F", "kprobes/in:fd==7")); strings.Count(got, "fd=") != 1 || !strings.Contains(got, "fd=7 buf=0x1000 n=200") {
 		t.Errorf("filtered:\n%s", got)
 	}
 	// Strings are what text says, each between its quotes, and so are those of an array.
-	hostile := string(saved(t)[:bytes.IndexByte(saved(t), '\n')+1]) +
-		`{"type":"hit","data":{"timeNs":3000000000,"probe":"kprobes/h","stage":"pre","text":"","addr":"0x1","args":[{"name":"s","type":"string","text":"\"a\\\" t=\\\"\\\\\\x1b\\xff\"","value":"a\" t=\"\\\u001b\ufffd"},` +
-		`{"name":"of","type":"string[2]","text":"{\"b\\\",\\\"\",\"c\"}"},{"name":"bad","type":"string[2]","text":"{(fault),\"c\"}"}]}}` + "\n" +
+	hostile := string(savedTrace(t)[:bytes.IndexByte(savedTrace(t), '\n')+1]) +
+		`{"type":"hit","data":{"timeNs":3000000000,"probe":"kprobes/h","stage":"pre","text":"","addr":"0x1","args":[{"name":"s","type":"string","text":"\"a\\\" t=\\\"\\\\\\x1b\\xff\"","value":"a\" t=\"\\\u001b\ufffd","raw":["YSIgdD0iXBv/"]},` +
+		`{"name":"of","type":"string[2]","text":"{\"b\\\",\\\"\",\"c\"}","value":["b\",\"","c"]},{"name":"bad","type":"string[2]","text":"{(fault),\"c\"}","value":[null,"c"]}]}}` + "\n" +
 		`{"type":"end","data":{"reason":"asked","delivered":1}}` + "\n"
-	dat = converted(t, Ftrace, []byte(hostile))
+	dat = convertTrace(t, Ftrace, []byte(hostile))
 	if got, want := string(report(dat, "-F", `kprobes/h:of_1=="c"`)), `s="a\" t=\"\\\x1b\xff" of={"b\",\"","c"} bad={(fault),"c"}`+"\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -173,7 +173,7 @@ func TestTraceCmd(t *testing.T) {
 	}
 	// More than a page, with long texts and long times between.
 	var long strings.Builder
-	long.Write(saved(t)[:bytes.IndexByte(saved(t), '\n')+1])
+	long.Write(savedTrace(t)[:bytes.IndexByte(savedTrace(t), '\n')+1])
 	for i := range 5000 {
 		text := strings.Repeat("x", i%3000)
 		h := map[string]any{"timeNs": 3_000_000_000 + i*i*1000, "cpu": i % 3, "probe": "kprobes/long", "stage": "pre", "symbol": "f+0x4", "addr": "0x1004",
@@ -184,7 +184,7 @@ func TestTraceCmd(t *testing.T) {
 		}
 		long.Write(append(b, '\n'))
 	}
-	lines := strings.Split(strings.TrimSpace(string(report(converted(t, Ftrace, []byte(long.String())), "-t"))), "\n")
+	lines := strings.Split(strings.TrimSpace(string(report(convertTrace(t, Ftrace, []byte(long.String())), "-t"))), "\n")
 	if len(lines) != 5001 {
 		t.Fatalf("%d lines", len(lines))
 	}
@@ -201,7 +201,7 @@ func TestTraceCmd(t *testing.T) {
 // TestNotBack: what was made for other programs is said to be that.
 func TestNotBack(t *testing.T) {
 	for _, form := range Formats {
-		_, err := NewReader(bytes.NewReader(converted(t, form, saved(t)))).Next()
+		_, err := NewReader(bytes.NewReader(convertTrace(t, form, savedTrace(t)))).Next()
 		want := `a trace in the form "` + form + `", which has not all that was recorded and is not read back: save it with 'guestprobe trace --format json', of which 'convert' makes this form`
 		if err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)

@@ -15,8 +15,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// ftrace writes a trace.dat of version 6 (trace-cmd.dat.v6(5)). All is written when it is closed: names and
-// formats of events stand before the events, and those of a vCPU behind each other.
+// ftrace writes a trace.dat of version 6 (trace-cmd.dat.v6(5)). Everything is
+// written at Close: names and formats of events come before the events, and the
+// events of each vCPU follow each other.
 type ftrace struct {
 	w       io.Writer
 	pages   *pages
@@ -30,7 +31,7 @@ type ftrace struct {
 	event   []byte
 }
 
-// Bounds of what is remembered of a trace.
+// Bounds of the data that is kept of a trace.
 const (
 	maxComms   = 1 << 16
 	maxSymbols = 1 << 16
@@ -44,7 +45,7 @@ func newFtrace(w io.Writer) (*ftrace, error) {
 	return &ftrace{w: w, pages: p, layouts: map[string]*layout{}, comms: map[int32]string{}, symbols: map[uint64]string{}}, nil
 }
 
-// Write keeps the events of a record.
+// Write stores the events of a record.
 func (f *ftrace) Write(r *Record) error {
 	switch {
 	case r.Start != nil:
@@ -60,7 +61,7 @@ func (f *ftrace) Write(r *Record) error {
 		return f.remark(0, f.latest, "lost", fmt.Sprintf("LOST %d EVENTS", r.Lost.Lost))
 	case r.Map != nil:
 		for _, v := range r.Map.Values {
-			if err := f.number(r.Map.TimeNS, short(r.Map.Map, 64), short(v.Key, 64), v.Value); err != nil {
+			if err := f.number(r.Map.TimeNS, shorten(r.Map.Map, 64), shorten(v.Key, 64), v.Value); err != nil {
 				return err
 			}
 		}
@@ -70,10 +71,10 @@ func (f *ftrace) Write(r *Record) error {
 	return nil
 }
 
-// at is a time of the stream as the file has it.
-func (f *ftrace) at(ns int64) int64 { return max(0, ns-f.base) }
+// fileTime converts a time of the stream to the file's.
+func (f *ftrace) fileTime(ns int64) int64 { return max(0, ns-f.base) }
 
-// begin begins an event with the fields that all have.
+// begin begins an event with the fields that all events have.
 func (f *ftrace) begin(id uint16, flags uint8, pid int32) {
 	f.event = binary.LittleEndian.AppendUint16(f.event[:0], id)
 	f.event = append(f.event, flags, 0)
@@ -83,7 +84,7 @@ func (f *ftrace) begin(id uint16, flags uint8, pid int32) {
 // irqsOff is TRACE_FLAG_IRQS_OFF in common_flags.
 const irqsOff = 1
 
-// noTask is the task of a hit that is none's.
+// noTask is the task of a hit without a task.
 const noTask = -1
 
 func (f *ftrace) hit(h *api.Hit) error {
@@ -119,7 +120,7 @@ func (f *ftrace) hit(h *api.Hit) error {
 		f.event = binary.LittleEndian.AppendUint64(f.event, uint64(h.Addr))
 	}
 	f.event = appendFields(f.event, fields)
-	if err := f.pages.add(h.CPU, f.at(h.TimeNS), f.event); err != nil || len(h.Stack) == 0 {
+	if err := f.pages.add(h.CPU, f.fileTime(h.TimeNS), f.event); err != nil || len(h.Stack) == 0 {
 		return err
 	}
 	f.begin(stackID, flags, pid)
@@ -129,26 +130,26 @@ func (f *ftrace) hit(h *api.Hit) error {
 		f.symbol(s.Addr, s.Symbol)
 		f.event = binary.LittleEndian.AppendUint64(f.event, uint64(s.Addr))
 	}
-	return f.pages.add(h.CPU, f.at(h.TimeNS), f.event)
+	return f.pages.add(h.CPU, f.fileTime(h.TimeNS), f.event)
 }
 
-// remark keeps an event that is no hit.
+// remark adds an event that is not a hit.
 func (f *ftrace) remark(cpu int, ns int64, name, text string) error {
 	fields := []field{{value: value{name: "text", text: text}, print: "%s"}}
-	return f.own(cpu, ns, name, fields)
+	return f.writeOwn(cpu, ns, name, fields)
 }
 
-// number keeps the number at a key of a map.
+// number stores the number at a key of a map.
 func (f *ftrace) number(ns int64, name, key string, n int64) error {
-	return f.own(0, ns, "map", []field{
+	return f.writeOwn(0, ns, "map", []field{
 		{value: value{name: "map", text: name}, print: "%s"},
 		{value: value{name: "key", text: key}, print: "[%s]"},
 		{value: value{name: "value", number: uint64(n)}, kind: "s64", print: "= %lld"},
 	})
 }
 
-// own keeps an event of the group guestprobe.
-func (f *ftrace) own(cpu int, ns int64, name string, fields []field) error {
+// writeOwn stores an event of the group guestprobe.
+func (f *ftrace) writeOwn(cpu int, ns int64, name string, fields []field) error {
 	key := "\x00" + name
 	l := f.layouts[key]
 	if l == nil {
@@ -160,10 +161,11 @@ func (f *ftrace) own(cpu int, ns int64, name string, fields []field) error {
 	}
 	f.begin(l.id, 0, noTask)
 	f.event = appendFields(f.event, fields)
-	return f.pages.add(cpu, f.at(ns), f.event)
+	return f.pages.add(cpu, f.fileTime(ns), f.event)
 }
 
-// symbol remembers the name of a function by an address in it, as NAME+OFFSET/SIZE.
+// symbol records the name of a function for an address in it, from
+// NAME+OFFSET/SIZE.
 func (f *ftrace) symbol(addr api.Hex, symbol string) {
 	name, offset, _ := strings.Cut(symbol, "+")
 	offset, size, _ := strings.Cut(offset, "/")
@@ -178,7 +180,8 @@ func (f *ftrace) symbol(addr api.Hex, symbol string) {
 	}
 }
 
-// noSymbol stands behind a function: whoever looks up an address takes the symbol before it.
+// noSymbol marks the end of a function: a lookup of an address takes the closest
+// symbol before it.
 const noSymbol = "?"
 
 // Close writes the file.
@@ -189,7 +192,7 @@ func (f *ftrace) Close() (err error) {
 	}
 	cpus := max(1, len(f.pages.cpus))
 	head := f.head(cpus)
-	// Behind it, where the events of each vCPU are.
+	// Then come the offsets of the events of each vCPU.
 	at := len(head) + cpus*16
 	at += -at & (pageSize - 1)
 	for i := range cpus {
@@ -212,8 +215,8 @@ func (f *ftrace) Close() (err error) {
 	return w.Flush()
 }
 
-// What Linux says of the forms of pages and events (events/header_page, events/header_event), and
-// of a stack.
+// Linux's descriptions of the formats of pages and events (events/header_page,
+// events/header_event), and of a stack.
 const (
 	headerPage = `	field: u64 timestamp;	offset:0;	size:8;	signed:0;
 	field: local_t commit;	offset:8;	size:8;	signed:1;
@@ -240,7 +243,7 @@ print fmt: "%d frames", REC->size
 `
 )
 
-// head is the file up to the places of the events.
+// head returns the file up to the offsets of the events.
 func (f *ftrace) head(cpus int) []byte {
 	le := binary.LittleEndian
 	sized := func(b []byte, text string) []byte { return append(le.AppendUint64(b, uint64(len(text))), text...) }
@@ -278,7 +281,7 @@ func (f *ftrace) head(cpus int) []byte {
 	return append(b, "flyrecord\x00"...)
 }
 
-// word makes one word of a text that a guest may have chosen.
+// word makes one word of a text that may come from a guest.
 func word(s string, most int) string {
-	return strings.Join(strings.Fields(command.Clean(short(s, most))), "_")
+	return strings.Join(strings.Fields(command.Clean(shorten(s, most))), "_")
 }

@@ -3,11 +3,11 @@ package timeline
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -19,7 +19,8 @@ type layout struct {
 	format string
 }
 
-// firstID is the number of the first layout: Linux's own events have those below.
+// firstID is the number of the first layout: Linux's own events have lower
+// numbers.
 const (
 	firstID    = 1000
 	stackID    = 4 // of ftrace/kernel_stack
@@ -29,18 +30,19 @@ const (
 // field is a value of an event.
 type field struct {
 	value
-	kind  string // of C: u8 to u64, s8 to s64, "" for text
+	kind  string // type in C: u8 to u64, s8 to s64, "" for text
 	print string
 }
 
-// fieldsOf are the values of a hit, behind the place.
+// fieldsOf returns the values of a hit, which follow the place.
 func fieldsOf(h *api.Hit) (out []field) {
 	if h.Stage == "program" {
 		return []field{{value: value{name: "text", text: h.Text}, print: "%s"}}
 	}
 	for i := range h.Args {
 		v := valueOf("", &h.Args[i])
-		if each := elements(h.Args[i].Text); each != nil {
+		each := quotedStrings(&h.Args[i])
+		if len(each) > 0 && strings.Contains(h.Args[i].Type, "[") {
 			out = append(out, fieldsOfEach(v.name, each)...)
 			continue
 		}
@@ -51,8 +53,8 @@ func fieldsOf(h *api.Hit) (out []field) {
 				f.kind = "u" + f.kind[1:]
 			}
 			f.print = v.name + "=" + conversion(v.kind, f.kind)
-		} else if f.text = h.Args[i].Text; quoted(h.Args[i].Text) {
-			f.text, f.print = f.text[1:len(f.text)-1], v.name+`=\"%s\"`
+		} else if f.text = h.Args[i].Text; len(each) > 0 {
+			f.text, f.print = each[0], v.name+`=\"%s\"`
 		}
 		out = append(out, f)
 	}
@@ -66,33 +68,22 @@ func fieldsOf(h *api.Hit) (out []field) {
 	return out
 }
 
-// quoted reports whether a text is one string between quotes. It is in the file as it stands between them: trace-cmd and
-// kernelshark print what they find, to a terminal, and what they print is what all other text says.
-func quoted(text string) bool {
-	_, err := strconv.Unquote(text)
-	return err == nil && text[0] == '"'
-}
-
-// elements are those of an array of strings as they stand between their quotes, nil for what is none or where one could
-// not be read.
-func elements(text string) (each []string) {
-	rest, ok := strings.CutPrefix(text, "{")
-	for ok {
-		one, err := strconv.QuotedPrefix(rest)
-		if err != nil || one[0] != '"' {
-			return nil
-		}
-		each, rest = append(each, one[1:len(one)-1]), rest[len(one):]
-		if rest == "}" {
-			return each
-		}
-		rest, ok = strings.CutPrefix(rest, ",")
+// quotedStrings returns the texts of an argument as ftrace prints them, but
+// without the quotes. They must be safe for a terminal, because trace-cmd and
+// kernelshark print the file's bytes. It returns nil for an argument that is not
+// text.
+func quotedStrings(a *api.Arg) (out []string) {
+	var b []byte
+	for _, s := range a.Strings() {
+		b = event.AppendQuoted(b[:0], '"', s)
+		out = append(out, string(b[1:len(b)-1]))
 	}
-	return nil
+	return out
 }
 
-// fieldsOfEach are the elements of an array, which is shown as text has it. libtraceevent knows no array of strings: what
-// Linux writes for one, __get_str(NAME[0]), it does not read.
+// fieldsOfEach returns the elements of an array, which is shown as in text.
+// libtraceevent does not support arrays of strings: it cannot parse what Linux
+// writes for one, __get_str(NAME[0]).
 func fieldsOfEach(name string, each []string) (out []field) {
 	for i, text := range each {
 		f := field{value: value{name: fmt.Sprintf("%s_%d", name, i), text: text}, print: `,\"%s\"`}
@@ -107,7 +98,7 @@ func fieldsOfEach(name string, each []string) (out []field) {
 	return out
 }
 
-// conversion is printf's for a number.
+// conversion returns printf's conversion for a number.
 func conversion(of valueKind, kind string) string {
 	long := ""
 	if strings.HasSuffix(kind, "64") {
@@ -122,7 +113,8 @@ func conversion(of valueKind, kind string) string {
 	return "0x%" + long + "x"
 }
 
-// layoutOf returns the layout of a hit, which depends on the probe and on what its values are.
+// layoutOf returns the layout of a hit, which depends on the probe and on the
+// types of its values.
 func (f *ftrace) layoutOf(h *api.Hit, fields []field) *layout {
 	f.key = append(append(append(f.key[:0], h.Probe...), 0), h.Stage...)
 	place := "%lx"
@@ -167,7 +159,7 @@ func (f *ftrace) layoutOf(h *api.Hit, fields []field) *layout {
 	return f.define(string(f.key), group, name, &b)
 }
 
-// define makes a layout, known by key.
+// define adds a layout under key.
 func (f *ftrace) define(key, group, name string, b *formatBuilder) *layout {
 	l := &layout{id: uint16(firstID + len(f.layouts)), group: identifier(group), name: identifier(name)}
 	if l.group == "ftrace" { // that is Linux's own
@@ -179,7 +171,7 @@ func (f *ftrace) define(key, group, name string, b *formatBuilder) *layout {
 	return l
 }
 
-// formatBuilder makes the text of a format.
+// formatBuilder builds the text of a format.
 type formatBuilder struct {
 	fields strings.Builder
 	names  map[string]int
@@ -188,7 +180,7 @@ type formatBuilder struct {
 	offset int
 }
 
-// common are the fields that all events have, of commonSize bytes.
+// common are the fields of all events, of commonSize bytes.
 const (
 	common = `	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
 	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
@@ -235,7 +227,7 @@ func (b *formatBuilder) field(x field) {
 	b.print(said, "REC->"+name)
 }
 
-// widths are the bytes of numbers.
+// widths are the sizes of numbers in bytes.
 var widths = map[string]int{"u8": 1, "s8": 1, "u16": 2, "s16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8}
 
 func (b *formatBuilder) text(l *layout) string {
@@ -246,9 +238,9 @@ func (b *formatBuilder) text(l *layout) string {
 	return out + "\n"
 }
 
-// identifier makes a name of C of a text.
+// identifier converts a text to a name in C.
 func identifier(s string) string {
-	out := []byte(short(s, 64))
+	out := []byte(shorten(s, 64))
 	for i, c := range out {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '_' && (c < '0' || c > '9' || i == 0) {
 			out[i] = '_'
@@ -260,11 +252,11 @@ func identifier(s string) string {
 	return string(out)
 }
 
-// cutMark ends a text that is not whole.
+// cutMark ends a text that was cut.
 const cutMark = "..."
 
-// appendFields adds the values of an event: numbers at their places, texts behind all of them. Texts are cut where
-// there is no more room, and say so.
+// appendFields adds the values of an event: numbers at their places, texts after
+// all of them. Texts are cut where room ends, and marked as cut.
 func appendFields(b []byte, fields []field) []byte {
 	room := maxEvent - len(b)
 	for _, x := range fields {

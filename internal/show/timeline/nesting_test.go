@@ -23,7 +23,7 @@ func TestNesting(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		write(Of(api.Start{}))
+		write(NewRecord(api.Start{}))
 		type call struct{ from, took int64 }
 		want := map[int]call{}
 		at := int64(1000)
@@ -54,11 +54,11 @@ func TestNesting(t *testing.T) {
 				late = 30
 			}
 			want[i] = call{c.from - late, c.took}
-			write(Of(api.Hit{TimeNS: at - late, Probe: "g/p", Stage: "return", Symbol: "f", DurationNS: c.took, Task: &api.Task{PID: 7, Comm: "c"},
-				Args: []api.Arg{{Name: "i", Type: "u32", Text: itoa(i)}}}))
+			write(NewRecord(api.Hit{TimeNS: at - late, Probe: "g/p", Stage: "return", Symbol: "f", DurationNS: c.took, Task: &api.Task{PID: 7, Comm: "c"},
+				Args: []api.Arg{{Name: "i", Type: "u32", Value: i, Text: itoa(i)}}}))
 		}
 		got, instants := map[int]call{}, 0
-		for line := range strings.Lines(readPerfetto(t, converted(t, Perfetto, trace.Bytes()))) {
+		for line := range strings.Lines(readPerfetto(t, convertTrace(t, Perfetto, trace.Bytes()))) {
 			_, rest, ok := strings.Cut(line, " i=")
 			if !ok {
 				continue

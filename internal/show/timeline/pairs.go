@@ -14,11 +14,11 @@ type Pairs struct {
 	latest int64 // time of a hit
 }
 
-// call is what an entry and a return have in common.
+// call is the common data of an entry and a return.
 type call struct {
 	function string
 	pid      int32
-	cpu      int // where tasks are not known, or it is an idle one
+	cpu      int // if tasks are not known, or for an idle one
 }
 
 // entry is a call that has not returned.
@@ -27,7 +27,7 @@ type entry struct {
 	args []api.Arg
 }
 
-// Bounds of what is remembered.
+// Bounds of the remembered calls.
 const (
 	maxDepth    = 64      // calls of one function by one task
 	maxHeld     = 1 << 14 // calls
@@ -35,12 +35,12 @@ const (
 	maxSkew     = 1e6     // nanoseconds between a return probe's entry and that of another probe there
 )
 
-// NewPairs returns pairs that know of no call.
+// NewPairs returns pairs without any calls.
 func NewPairs() *Pairs {
 	return &Pairs{rets: map[uint64]bool{}, open: map[call][]entry{}}
 }
 
-// Start notes which probes are at instructions that return.
+// Start records which probes are at instructions that return.
 func (p *Pairs) Start(s *api.Start) {
 	p.latest = s.TimeNS
 	for _, pr := range s.Probes {
@@ -50,14 +50,15 @@ func (p *Pairs) Start(s *api.Start) {
 	}
 }
 
-// Clear forgets all calls: the guest has begun anew.
+// Clear forgets all calls, because the guest was booted again.
 func (p *Pairs) Clear() {
 	clear(p.open)
 	p.held = 0
 }
 
-// Hit takes the next hit. Of a return it says when the call began, in the stream's time, and what a probe
-// at the entry has captured then, if there was one.
+// Hit adds the next hit. For a return it returns when the call began, in the
+// stream's time, and the arguments that a probe at the entry has captured, if
+// there was one.
 func (p *Pairs) Hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
 	p.latest = max(p.latest, h.TimeNS)
 	isReturn := h.Stage == "return"
@@ -71,8 +72,8 @@ func (p *Pairs) Hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
 	if isReturn || p.rets[h.ID] {
 		return p.end(c, h)
 	}
-	if _, offset, _ := strings.Cut(h.Symbol, "+"); c.function != "" && (offset == "" || offset == "0x0" || offset == "0x4") { // behind endbr64
-		p.begin(c, entry{h.TimeNS, small(h.Args)})
+	if _, offset, _ := strings.Cut(h.Symbol, "+"); c.function != "" && (offset == "" || offset == "0x0" || offset == "0x4") { // after endbr64
+		p.begin(c, entry{h.TimeNS, dropLarge(h.Args)})
 	}
 	return 0, nil, false
 }
@@ -91,7 +92,8 @@ func (p *Pairs) begin(c call, e entry) {
 	p.held++
 }
 
-// end finds the entry of a return. Entries behind it have not returned, as far as is known.
+// end finds the entry of a return. As far as is known, later entries have not
+// returned.
 func (p *Pairs) end(c call, h *api.Hit) (int64, []api.Arg, bool) {
 	of := p.open[c]
 	i := len(of) - 1
@@ -121,8 +123,8 @@ func (p *Pairs) end(c call, h *api.Hit) (int64, []api.Arg, bool) {
 
 func distance(a, b int64) int64 { return max(a-b, b-a) }
 
-// small returns arguments without those that are too large to be remembered.
-func small(args []api.Arg) []api.Arg {
+// dropLarge returns arguments, or nil if they are too large to be remembered.
+func dropLarge(args []api.Arg) []api.Arg {
 	n := 0
 	for _, a := range args {
 		n += len(a.Name) + len(a.Text)
@@ -132,13 +134,13 @@ func small(args []api.Arg) []api.Arg {
 	}
 	out := make([]api.Arg, len(args))
 	for i, a := range args {
-		out[i] = api.Arg{Name: a.Name, Type: a.Type, Text: a.Text}
+		out[i] = api.Arg{Name: a.Name, Type: a.Type, Value: a.Value, Raw: a.Raw, Text: a.Text}
 	}
 	return out
 }
 
-// functionOf is the function of a hit, "" where it is not known.
+// functionOf returns the function of a hit, or "" if it is not known.
 func functionOf(h *api.Hit) string {
 	name, _, _ := strings.Cut(h.Symbol, "+")
-	return short(name, 256)
+	return shorten(name, 256)
 }

@@ -71,10 +71,10 @@ const (
 	internedName        = 2
 )
 
-// Values of those.
+// Values of these fields.
 const (
 	clockRealtime = 1
-	clockBoottime = 6 // that of packets which say none
+	clockBoottime = 6 // the default of packets without one
 
 	flagCleared = 1 // incremental state begins here
 	flagNeeds   = 2 // the packet refers to it
@@ -87,29 +87,32 @@ const (
 	orderingExplicit = 3
 )
 
-// perfettoPID is the process that all tasks of a guest are threads of: it has no other name for a whole
-// machine. Where the guest has a task of this number it is the main thread.
+// perfettoPID is the process that contains all tasks of a guest as threads,
+// because Perfetto has no other term for a whole machine. A guest's task with
+// this number is its main thread.
 const perfettoPID = 1
 
-// Tracks that stand for groups of others; those of a trace are counted from 1 on.
+// Tracks that represent groups of others; the tracks of a trace are counted from
+// 1 on.
 const (
 	uuidCPUs = 1<<32 + iota
 	uuidCounters
 )
 
-// perfetto writes packets of TrackEvent, one after the other, each of which is written once.
+// perfetto writes packets of TrackEvent, one after the other. Each is written
+// once.
 type perfetto struct {
 	tracks *tracks
 	w      *bufio.Writer
 
-	packet, body, part, leaf, interned []byte // that are being made
+	packet, body, part, leaf, interned []byte // buffers for messages in progress
 	names                              [internedAnnotations + 1]map[string]uint64
 	values                             []value
 	began                              bool
 }
 
-// maxInterned bounds the names of a kind that have numbers, and maxName their length. Others are written each
-// time.
+// maxInterned bounds how many names of a kind get numbers, and maxName their
+// length. Other names are written each time.
 const (
 	maxInterned = 1 << 14
 	maxName     = 256
@@ -127,10 +130,10 @@ func newPerfetto(w io.Writer) *perfetto {
 // Write writes the packets of a record.
 func (p *perfetto) Write(r *Record) error { return p.tracks.write(r) }
 
-// Close writes what is buffered: a trace is whole behind each packet.
+// Close writes the buffered data: a trace is complete after each packet.
 func (p *perfetto) Close() error { return p.w.Flush() }
 
-// put writes the packet that was made.
+// put writes the finished packet.
 func (p *perfetto) put() error {
 	p.packet = uintField(p.packet, packetSequenceID, 1)
 	flags := uint64(flagNeeds)
@@ -149,7 +152,7 @@ func (p *perfetto) put() error {
 	return err
 }
 
-// start tells what the times are, of the guest and of the day.
+// start writes the clocks of the times: the guest's and the wall clock.
 func (p *perfetto) start(s *api.Start, at int64) error {
 	clock := func(b []byte, id, ns uint64) []byte {
 		p.leaf = uintField(p.leaf[:0], clockID, id)
@@ -212,7 +215,8 @@ func (p *perfetto) describe() error {
 	return p.put()
 }
 
-// event writes what stands on a track: a slice as its begin and its end, which whoever reads them sorts by time.
+// event writes an event of a track. A slice is written as its beginning and its
+// end; readers sort them by time.
 func (p *perfetto) event(e *item) error {
 	of := [...]uint64{itemInstant: typeInstant, itemSlice: typeBegin, itemCounter: typeCounter}[e.kind]
 	p.interned = p.interned[:0]
@@ -233,17 +237,17 @@ func (p *perfetto) event(e *item) error {
 			p.body = bytesField(p.body, eventCallstack, p.stack(e.hit.Stack))
 		}
 	}
-	if err := p.at(e.at); err != nil || e.kind != itemSlice {
+	if err := p.writeEvent(e.at); err != nil || e.kind != itemSlice {
 		return err
 	}
 	p.interned = p.interned[:0]
 	p.body = uintField(p.body[:0], eventType, typeEnd)
 	p.body = uintField(p.body, eventTrack, e.on.id)
-	return p.at(e.at + e.length)
+	return p.writeEvent(e.at + e.length)
 }
 
-// at writes the event that was made.
-func (p *perfetto) at(ns int64) error {
+// writeEvent writes the finished event.
+func (p *perfetto) writeEvent(ns int64) error {
 	p.packet = uintField(p.packet[:0], packetTimestamp, uint64(ns))
 	if len(p.interned) > 0 {
 		p.packet = bytesField(p.packet, packetInterned, p.interned)
@@ -252,7 +256,8 @@ func (p *perfetto) at(ns int64) error {
 	return p.put()
 }
 
-// name adds a name: its number, which is told with the first packet that has it, or itself.
+// name adds a name as its number, which the first packet with the name defines,
+// or as text.
 func (p *perfetto) name(b []byte, kind int, iid, plain protowire.Number, name string) []byte {
 	known := p.names[kind]
 	n, ok := known[name]
@@ -269,7 +274,7 @@ func (p *perfetto) name(b []byte, kind int, iid, plain protowire.Number, name st
 	return uintField(b, iid, n)
 }
 
-// annotation makes what an event shows of a value.
+// annotation encodes a value of an event.
 func (p *perfetto) annotation(v value) []byte {
 	b := p.name(p.leaf[:0], internedAnnotations, annotationNameIID, annotationName, v.name)
 	switch v.kind {
@@ -286,7 +291,7 @@ func (p *perfetto) annotation(v value) []byte {
 	return b
 }
 
-// stack makes a stack of frames, the outermost first as in Perfetto.
+// stack encodes a stack of frames, the outermost first, as in Perfetto.
 func (p *perfetto) stack(frames []api.Frame) (b []byte) {
 	for i := len(frames) - 1; i >= 0; i-- {
 		f := frames[i]
@@ -307,7 +312,8 @@ func bytesField(b []byte, field protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
 }
 
-// textField adds a text, which is valid UTF-8 there whatever a guest has said.
+// textField adds a text, and replaces invalid UTF-8, which a guest may have
+// written.
 func textField(b []byte, field protowire.Number, v string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), strings.ToValidUTF8(v, "\ufffd"))
 }

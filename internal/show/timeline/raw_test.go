@@ -46,7 +46,7 @@ func FuzzStrings(f *testing.F) {
 		two := event.Value{Name: "two", Type: kind, Data: []event.Datum{{Text: s}, {Text: other}}}
 		hit := api.Hit{Probe: "kprobes/a", Stage: "pre", Text: "(f)"}
 		for _, v := range []event.Value{one, two} {
-			a := api.Arg{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil)), Raw: v.Raw()}
+			a := api.Arg{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil)), Raw: v.RawTexts()}
 			hit.Args, hit.Text = append(hit.Args, a), hit.Text+" "+a.Name+"="+a.Text
 		}
 		lines, err := NewLines("", false)
@@ -78,7 +78,7 @@ func FuzzStrings(f *testing.F) {
 		}
 		var out bytes.Buffer
 		w := writerOf(t, Ftrace, &out)
-		for _, r := range []*Record{Of(api.Start{}), Of(hit), Of(api.End{})} {
+		for _, r := range []*Record{NewRecord(api.Start{}), NewRecord(hit), NewRecord(api.End{})} {
 			if err := w.Write(r); err != nil {
 				t.Fatal(err)
 			}

@@ -8,10 +8,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Record is a record of a trace. Of the pointers at most one is set: none where the type is
-// not one that a trace's reader needs to know.
+// Record is a record of a trace. At most one of the pointers is set. None is set
+// for a type that readers of traces can ignore.
 type Record struct {
-	api.Record // as it came, or is to be written
+	api.Record // as it was read, or is to be written
 
 	Start *api.Start
 	Hit   *api.Hit
@@ -45,7 +45,7 @@ func Parse(r api.Record) (*Record, error) {
 	return out, err
 }
 
-// data reads the data of a record of a known type.
+// data decodes the data of a record of a known type.
 func data[T any](r api.Record) (*T, error) {
 	if len(r.Data) == 0 {
 		return nil, fmt.Errorf("a record of type %q without data", r.Type)
@@ -57,10 +57,11 @@ func data[T any](r api.Record) (*T, error) {
 	return v, nil
 }
 
-// Of makes a record of its data, one of those that a Record has a pointer to.
-func Of[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample | api.End](v T) *Record {
+// NewRecord makes a record from its data, which has the type of one of Record's
+// pointers.
+func NewRecord[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample | api.End](v T) *Record {
 	b, err := json.Marshal(v)
-	if err != nil { // these types have nothing that JSON cannot have
+	if err != nil { // these types can always be encoded as JSON
 		panic("BUG: marshal a record: " + err.Error())
 	}
 	r := &Record{Record: api.Record{Data: b}}
@@ -83,8 +84,8 @@ func Of[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample |
 	return r
 }
 
-// Limits of what a hit may say: beyond them no clock, no machine and no name is. What is remembered of a trace is
-// bounded by the number of names.
+// Limits of a hit's values. No clock, no machine and no name exceeds them. The
+// data that is kept of a trace is bounded by the number of names.
 const (
 	maxTime   = 1 << 58 // nanoseconds: nine years
 	maxCPU    = 4095
@@ -94,7 +95,7 @@ const (
 	maxFrames = 1 << 10
 )
 
-// check refuses a record that no guestprobe has written.
+// check rejects a record that guestprobe cannot have written.
 func (r *Record) check() error {
 	switch {
 	case r.Start != nil && (r.Start.TimeNS < 0 || r.Start.TimeNS > maxTime || r.Start.BootNS < 0 || r.Start.BootNS > maxTime):

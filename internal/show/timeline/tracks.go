@@ -8,9 +8,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// tracks puts the records of a trace where they stand along time. Every hit is one event of its task's
-// track: a return that knows its entry a slice, any other an instant. It is an instant of its vCPU's
-// track, too. Where tasks are not known all of it is on the vCPU's.
+// tracks arranges the records of a trace along time. Every hit is one event on
+// its task's track: a return whose entry is known is a slice, any other hit an
+// instant. It is also an instant on its vCPU's track. If tasks are not known,
+// everything is on the vCPU's track.
 type tracks struct {
 	form   form
 	base   int64 // of times: the guest's boot
@@ -19,7 +20,7 @@ type tracks struct {
 	ids    uint64
 }
 
-// form writes what stands on tracks.
+// form writes tracks and their events in one format.
 type form interface {
 	start(s *api.Start, at int64) error // at is the time of s
 	track(t *track) error               // a new one, before its first event, or one with a new name
@@ -30,7 +31,7 @@ type form interface {
 type trackKind uint8
 
 const (
-	trackGuest trackKind = iota // of what is about the whole guest
+	trackGuest trackKind = iota // about the whole guest
 	trackTask
 	trackCPU
 	trackCounter
@@ -41,7 +42,7 @@ type trackKey struct {
 	kind trackKind
 	pid  int32
 	cpu  int    // of a vCPU, and of its idle task
-	lane int    // 0: slices nest there; others are for those that do not
+	lane int    // 0: slices nest there; others are for slices that do not
 	name string // of a counter
 }
 
@@ -62,7 +63,7 @@ const (
 	itemCounter
 )
 
-// item is what stands on a track.
+// item is an event on a track.
 type item struct {
 	on     *track
 	kind   itemKind
@@ -72,11 +73,12 @@ type item struct {
 	length int64 // of a slice
 	value  int64 // of a counter
 	task   *api.Task
-	hit    *api.Hit // nil: no hit; what it has captured is shown
+	hit    *api.Hit // nil: not a hit; else its captured values are shown
 	entry  []api.Arg
 }
 
-// maxTracks bounds the tracks of a trace. What has none stands on the guest's.
+// maxTracks bounds the tracks of a trace. Events that would need another one are
+// on the guest's track.
 const maxTracks = 1 << 14
 
 func newTracks(f form) *tracks {
@@ -89,10 +91,10 @@ func (t *tracks) write(r *Record) error {
 	case r.Start != nil:
 		t.base = r.Start.BootNS
 		t.pairs.Start(r.Start)
-		if err := t.form.start(r.Start, t.at(r.Start.TimeNS)); err != nil {
+		if err := t.form.start(r.Start, t.trackTime(r.Start.TimeNS)); err != nil {
 			return err
 		}
-		_, err := t.of(trackKey{}, "guest")
+		_, err := t.trackFor(trackKey{}, "guest")
 		return err
 	case r.Hit != nil:
 		return t.hit(r.Hit)
@@ -104,7 +106,7 @@ func (t *tracks) write(r *Record) error {
 		if err != nil {
 			return err
 		}
-		return t.form.event(&item{on: on, name: "stopped by " + r.Stop.Probe, group: "guestprobe", at: t.at(r.Stop.TimeNS)})
+		return t.form.event(&item{on: on, name: "stopped by " + r.Stop.Probe, group: "guestprobe", at: t.trackTime(r.Stop.TimeNS)})
 	case r.Lost != nil:
 		return t.guest(t.pairs.latest, fmt.Sprintf("LOST %d EVENTS", r.Lost.Lost))
 	case r.Map != nil:
@@ -115,20 +117,20 @@ func (t *tracks) write(r *Record) error {
 	return nil
 }
 
-// at is a time of the stream as tracks have it.
-func (t *tracks) at(ns int64) int64 { return max(0, ns-t.base) }
+// trackTime converts a time of the stream to the tracks' time.
+func (t *tracks) trackTime(ns int64) int64 { return max(0, ns-t.base) }
 
-// guest puts an instant on the guest's track.
+// guest adds an instant to the guest's track.
 func (t *tracks) guest(ns int64, text string) error {
-	on, err := t.of(trackKey{}, "guest")
+	on, err := t.trackFor(trackKey{}, "guest")
 	if err != nil {
 		return err
 	}
-	return t.form.event(&item{on: on, name: text, group: "guestprobe", at: t.at(ns)})
+	return t.form.event(&item{on: on, name: text, group: "guestprobe", at: t.trackTime(ns)})
 }
 
-// of returns a track, which it makes when it is new.
-func (t *tracks) of(k trackKey, title string) (*track, error) {
+// trackFor returns a track, and creates it if it is new.
+func (t *tracks) trackFor(k trackKey, title string) (*track, error) {
 	on := t.tracks[k]
 	switch {
 	case on != nil && on.title == title:
@@ -150,29 +152,29 @@ func (t *tracks) cpu(cpu int) (*track, error) {
 	if on := t.tracks[k]; on != nil {
 		return on, nil
 	}
-	return t.of(k, fmt.Sprintf("vCPU %d", cpu))
+	return t.trackFor(k, fmt.Sprintf("vCPU %d", cpu))
 }
 
-// task returns the track that the hits of a task are on.
+// task returns the track for the hits of a task.
 func (t *tracks) task(h *api.Hit, lane int) (*track, error) {
 	if h.Task == nil {
-		return t.laned(trackKey{kind: trackCPU, cpu: h.CPU}, lane, fmt.Sprintf("vCPU %d", h.CPU))
+		return t.lanedTrack(trackKey{kind: trackCPU, cpu: h.CPU}, lane, fmt.Sprintf("vCPU %d", h.CPU))
 	}
-	comm := cmp.Or(short(h.Task.Comm, 64), "task")
-	if h.Task.PID == 0 { // each vCPU has one of these
-		return t.laned(trackKey{kind: trackTask, cpu: h.CPU}, lane, fmt.Sprintf("%s (vCPU %d)", comm, h.CPU))
+	comm := cmp.Or(shorten(h.Task.Comm, 64), "task")
+	if h.Task.PID == 0 { // each vCPU has an idle task with this number
+		return t.lanedTrack(trackKey{kind: trackTask, cpu: h.CPU}, lane, fmt.Sprintf("%s (vCPU %d)", comm, h.CPU))
 	}
-	return t.laned(trackKey{kind: trackTask, pid: h.Task.PID}, lane, comm)
+	return t.lanedTrack(trackKey{kind: trackTask, pid: h.Task.PID}, lane, comm)
 }
 
-func (t *tracks) laned(k trackKey, lane int, title string) (*track, error) {
+func (t *tracks) lanedTrack(k trackKey, lane int, title string) (*track, error) {
 	if k.lane = lane; lane > 0 {
 		title += fmt.Sprintf(", overlapping %d", lane)
 	}
-	return t.of(k, title)
+	return t.trackFor(k, title)
 }
 
-// hit puts a hit on the tracks of its task and of its vCPU.
+// hit adds a hit to the tracks of its task and of its vCPU.
 func (t *tracks) hit(h *api.Hit) error {
 	group, name, ok := strings.Cut(h.Probe, "/")
 	if !ok {
@@ -181,11 +183,11 @@ func (t *tracks) hit(h *api.Hit) error {
 	if h.Stage == "post" {
 		name += ".post"
 	}
-	e := &item{name: name, group: group, at: t.at(h.TimeNS), hit: h}
+	e := &item{name: name, group: group, at: t.trackTime(h.TimeNS), hit: h}
 	if began, entry, ok := t.pairs.Hit(h); ok {
 		e.kind, e.entry = itemSlice, entry
-		e.at = t.at(began)
-		e.length = max(0, t.at(h.TimeNS)-e.at)
+		e.at = t.trackTime(began)
+		e.length = max(0, t.trackTime(h.TimeNS)-e.at)
 		e.name = functionOf(h)
 	}
 	var err error
@@ -196,8 +198,8 @@ func (t *tracks) hit(h *api.Hit) error {
 		if e.kind != itemSlice || e.on.kind == trackGuest || e.on.nest.put(e.at, e.at+e.length, len(t.tracks)) {
 			break
 		}
-		if lane == maxLanes { // as an instant it is still there
-			e.kind, e.at = itemInstant, t.at(h.TimeNS)
+		if lane == maxLanes { // it is still there as an instant
+			e.kind, e.at = itemInstant, t.trackTime(h.TimeNS)
 		}
 	}
 	if err := t.form.event(e); err != nil || h.Task == nil {
@@ -207,32 +209,32 @@ func (t *tracks) hit(h *api.Hit) error {
 	if err != nil {
 		return err
 	}
-	return t.form.event(&item{on: on, name: name, group: group, at: t.at(h.TimeNS), task: h.Task})
+	return t.form.event(&item{on: on, name: name, group: group, at: t.trackTime(h.TimeNS), task: h.Task})
 }
 
-// maxLanes is how many tracks a task has at most beside its own.
+// maxLanes is how many tracks a task may have in addition to its own.
 const maxLanes = 7
 
-// counters puts what was seen in a map on a track for each of its keys.
+// counters puts the values of a map on tracks, one for each of its keys.
 func (t *tracks) counters(m *api.MapSample) error {
 	for _, v := range m.Values {
-		name := fmt.Sprintf("%s[%s]", short(m.Map, 64), short(v.Key, 64))
-		on, err := t.of(trackKey{kind: trackCounter, name: name}, name)
+		name := fmt.Sprintf("%s[%s]", shorten(m.Map, 64), shorten(v.Key, 64))
+		on, err := t.trackFor(trackKey{kind: trackCounter, name: name}, name)
 		if err != nil {
 			return err
 		}
 		if on.kind != trackCounter {
 			continue // there are too many
 		}
-		if err := t.form.event(&item{on: on, kind: itemCounter, name: name, at: t.at(m.TimeNS), value: v.Value}); err != nil {
+		if err := t.form.event(&item{on: on, kind: itemCounter, name: name, at: t.trackTime(m.TimeNS), value: v.Value}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// short is the begin of a text, valid as UTF-8.
-func short(s string, most int) string {
+// shorten returns the beginning of a text, as valid UTF-8.
+func shorten(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
 	}

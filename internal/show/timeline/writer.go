@@ -8,31 +8,32 @@ import (
 
 // Writer writes a trace. It belongs to one goroutine.
 type Writer interface {
-	// Write writes a record: a start first, and an end last, where there is one. What a form has
-	// nothing for is left out.
+	// Write writes a record: a start first, and an end last, if there is one.
+	// Records that the format cannot represent are left out.
 	Write(r *Record) error
 
-	// Close ends the output, which is whole then whether there was an end or not. It is called
-	// once, also behind an error.
+	// Close ends the output, which is then complete even without an end record. It
+	// is called once, also after an error.
 	Close() error
 }
 
-// Forms of a trace beside text and the stream's own records.
+// Formats of a trace, in addition to text and the stream's own records.
 const (
 	Chrome   = "chrome"   // Trace Event Format, JSON
 	Ftrace   = "ftrace"   // trace.dat, version 6
-	Perfetto = "perfetto" // protobuf, as of Perfetto's TrackEvent
+	Perfetto = "perfetto" // protobuf, Perfetto's TrackEvent
 )
 
-// Formats are the forms that New knows.
+// Formats are the formats that New supports.
 var Formats = []string{Perfetto, Ftrace, Chrome}
 
-// suffixes are the forms that names of files ask for.
+// suffixes are the formats by the suffix of a file's name.
 var suffixes = []struct{ suffix, format string }{
-	{".pftrace", Perfetto}, {".perfetto-trace", Perfetto}, {".dat", Ftrace}, {".chrome.json", Chrome}, {".ndjson", "json"}, {".jsonl", "json"}, {".txt", "table"},
+	{".pftrace", Perfetto}, {".perfetto-trace", Perfetto}, {".dat", Ftrace}, {".trace.json", Chrome}, {".chrome.json", Chrome}, {".ndjson", "json"}, {".jsonl", "json"}, {".txt", "table"},
 }
 
-// FormatOf returns the form that the name of a file asks for, "" where it asks for none.
+// FormatOf returns the format for a file's name, or "" if the name does not have
+// one.
 func FormatOf(path string) string {
 	for _, s := range suffixes {
 		if strings.HasSuffix(path, s.suffix) {
@@ -42,10 +43,11 @@ func FormatOf(path string) string {
 	return ""
 }
 
-// Binary reports whether a form is none for a terminal.
+// Binary reports whether a format is not fit for a terminal.
 func Binary(format string) bool { return format == Perfetto || format == Ftrace }
 
-// New returns a writer of one of Formats. What it writes is buffered until it is closed.
+// New returns a writer of one of Formats. Its output is buffered until it is
+// closed.
 func New(format string, w io.Writer) (Writer, error) {
 	switch format {
 	case Perfetto:

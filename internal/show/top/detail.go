@@ -11,37 +11,37 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// in is what stands before where handlers run.
+// in has the words that precede the place where handlers run.
 var in = map[string]string{api.RunsInGuest: "in", api.RunsOnHost: "on"}
 
 // maxHits is how many of a probe's last hits are kept.
 const maxHits = 20
 
-// detail is a probe that is looked into.
+// detail is the open probe.
 type detail struct {
 	id     uint64
 	name   string
-	hits   []string // the last ones, a line each, the newest last
-	stacks []string // lines; nil: nobody has asked for them
+	hits   []string // the last ones, a line each, the newest at the end
+	stacks []string // lines; nil: not requested
 	busy   bool     // they are being gathered
 	top    int      // first line that is shown
 }
 
-// Hit takes a hit of the probe that is looked into, as a line.
+// Hit adds a hit of the open probe, as a line.
 func (m *Model) Hit(id uint64, line string) {
 	if m.into != nil && m.into.id == id && !m.paused {
-		m.into.hits = last(append(m.into.hits, line), maxHits)
+		m.into.hits = lastN(append(m.into.hits, line), maxHits)
 	}
 }
 
-// Stacks takes the lines of the stacks that were asked for.
+// Stacks takes the lines of the requested stacks.
 func (m *Model) Stacks(id uint64, lines []string) {
 	if m.into != nil && m.into.id == id {
 		m.into.stacks, m.into.busy = lines, false
 	}
 }
 
-// detailKey is what a key does there.
+// detailKey handles a key there.
 func (m *Model) detailKey(key string) Do {
 	switch key {
 	case "esc", "left", "enter":
@@ -58,7 +58,7 @@ func (m *Model) detailKey(key string) Do {
 	case "home", "g":
 		m.into.top = 0
 	case "S":
-		if _, ok := m.Asked(); ok && !m.into.busy {
+		if _, ok := m.AskedRow(); ok && !m.into.busy {
 			m.into.busy, m.into.stacks = true, nil
 			return Stacks
 		}
@@ -66,7 +66,7 @@ func (m *Model) detailKey(key string) Do {
 	return Nothing
 }
 
-// detailLines are so many lines about the probe that is looked into.
+// detailLines returns lines about the open probe, no more than that.
 func (m *Model) detailLines(width, lines int) []string {
 	d := m.into
 	if lines < 1 {
@@ -75,7 +75,7 @@ func (m *Model) detailLines(width, lines int) []string {
 	var all []string
 	add := func(text string) { all = append(all, cell(text, width, false)) }
 	head := func(text string) { all = append(all, "", m.paint(command.Name, cell(text, width, false))) }
-	r, ok := m.Asked()
+	r, ok := m.AskedRow()
 	if !ok {
 		add(d.name + " is not attached any more.")
 	} else {
@@ -114,7 +114,8 @@ func (m *Model) detailLines(width, lines int) []string {
 	return all[d.top:min(len(all), d.top+lines)]
 }
 
-// octaves is a histogram of durations by powers of two, each by its first nanosecond, without holes.
+// octaves returns a histogram of durations by powers of two, each by its first
+// nanosecond, without gaps.
 func octaves(d *api.Durations) (h chart.Hist) {
 	var counts [65]uint64
 	lo, hi := len(counts), -1

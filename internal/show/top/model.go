@@ -10,29 +10,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Do is what a key asks for beside another screen.
+// Do is the action that a key requests, in addition to another screen.
 type Do int
 
-// What keys ask for.
+// The actions of keys.
 const (
 	Nothing Do = iota
 	Quit
-	Suspend // leave the terminal to the shell's job control until the user comes back
-	Redraw  // draw all of the screen again
-	Detach  // the probe of Model.Asked
-	Open    // look into the probe of Model.Asked: its hits are wanted now and then
-	Shut    // hits are not wanted any more
-	Stacks  // stacks of the hits of the probe of Model.Asked
+	Suspend // leave the terminal to the shell's job control until the user resumes
+	Redraw  // redraw the whole screen
+	Detach  // the probe of Model.AskedRow
+	Open    // open the probe of Model.AskedRow: its hits are shown
+	Shut    // hits are no longer needed
+	Stacks  // stacks of the hits of the probe of Model.AskedRow
 )
 
-// Model is what is shown and how. It belongs to one goroutine.
+// Model is the displayed data, and how to display it. It belongs to one
+// goroutine.
 type Model struct {
 	Glyphs chart.Glyphs
 	Color  bool
 
 	rates  Rates
 	shown  Moment
-	rows   []Row // of shown, those that the filter chooses, sorted
+	rows   []Row // the displayed rows that the filter accepts, sorted
 	paused bool
 	sort   string
 	back   bool // sorted the other way around
@@ -48,18 +49,19 @@ type Model struct {
 	first  int    // row on the screen
 	page   int    // rows on the screen, as it was drawn
 
-	into *detail // a probe that is looked into; nil: none
+	into *detail // the open probe, or nil
 }
 
-// sorting are the columns that s goes through.
+// sorting are the columns that the key s cycles through.
 var sorting = []string{"HITS/S", "HITS", "MISSED", "LOST", "MEAN", "P99", "NAME"}
 
-// New returns a model that shows nothing yet.
+// New returns an empty model.
 func New(g chart.Glyphs, color bool) *Model {
 	return &Model{Glyphs: g, Color: color, sort: sorting[0]}
 }
 
-// Add takes a record of counts. A moment that is complete is shown, unless that is paused.
+// Add adds a record of counts. A complete moment is displayed, unless the
+// display is paused.
 func (m *Model) Add(c api.Counted) {
 	if m.rates.Add(c) && !m.paused {
 		m.shown = m.rates.Moment()
@@ -67,13 +69,15 @@ func (m *Model) Add(c api.Counted) {
 	}
 }
 
-// Sort sorts rows by a column, biggest first unless it is one of text, and all equal ones by name.
+// Sort sorts rows by a column, the largest first unless it is text, and equal
+// ones by name.
 func Sort(rows []Row, column string, back bool) {
 	i := slices.IndexFunc(columns, func(c Column) bool { return c.Name == column })
 	if i < 0 || columns[i].less == nil {
 		return
 	}
-	// Rows are large, and there may be ten thousand: what moves while they are sorted is where they are.
+	// Rows are large, and there may be ten thousand, so their addresses are sorted
+	// instead.
 	at := make([]*Row, len(rows))
 	from := slices.Clone(rows)
 	for i := range from {
@@ -96,7 +100,7 @@ func Sort(rows []Row, column string, back bool) {
 	}
 }
 
-// arrange filters and sorts what is shown.
+// arrange filters and sorts the rows.
 func (m *Model) arrange() {
 	want := strings.ToLower(m.filter)
 	m.rows = m.rows[:0:0]
@@ -106,7 +110,7 @@ func (m *Model) arrange() {
 		}
 	}
 	Sort(m.rows, m.sort, m.back)
-	// The cursor stays on its probe, once there is one that the user has chosen.
+	// The cursor stays on its probe once the user has chosen one.
 	i := slices.IndexFunc(m.rows, func(r Row) bool { return r.ID == m.cursor })
 	if !m.held {
 		m.at = 0
@@ -116,7 +120,7 @@ func (m *Model) arrange() {
 	m.move(0)
 }
 
-// move moves the cursor by so many rows.
+// move moves the cursor by a number of rows.
 func (m *Model) move(by int) {
 	m.at = max(0, min(m.at+by, len(m.rows)-1))
 	if by != 0 {
@@ -128,8 +132,8 @@ func (m *Model) move(by int) {
 	}
 }
 
-// Asked is the probe that a key was about.
-func (m *Model) Asked() (Row, bool) {
+// AskedRow returns the row of the probe that the last key was about.
+func (m *Model) AskedRow() (Row, bool) {
 	id := m.cursor
 	if m.into != nil {
 		id = m.into.id
@@ -144,8 +148,8 @@ func (m *Model) Asked() (Row, bool) {
 // Note shows a sentence until the next key.
 func (m *Model) Note(text string) { m.note = text }
 
-// Key is what a key does. Keys are named as terminals' libraries do: "up", "enter", "esc", "space", "ctrl+c"; others
-// are their character.
+// Key handles a key. Keys have the names of terminals' libraries: "up", "enter",
+// "esc", "space", "ctrl+c"; others are their character.
 func (m *Model) Key(key string) Do {
 	m.note = ""
 	switch {
@@ -162,7 +166,7 @@ func (m *Model) Key(key string) Do {
 		}
 		return Nothing
 	case m.typing:
-		m.typed(key)
+		m.filterKey(key)
 		return Nothing
 	case m.help:
 		m.help = false
@@ -179,7 +183,7 @@ func (m *Model) Key(key string) Do {
 			m.arrange()
 		}
 	case "d":
-		_, m.asking = m.Asked()
+		_, m.asking = m.AskedRow()
 	default:
 		if m.into != nil {
 			return m.detailKey(key)
@@ -189,7 +193,7 @@ func (m *Model) Key(key string) Do {
 	return Nothing
 }
 
-// listKey is what a key does in the list.
+// listKey handles a key in the list.
 func (m *Model) listKey(key string) Do {
 	switch key {
 	case "up", "k":
@@ -216,7 +220,7 @@ func (m *Model) listKey(key string) Do {
 		m.filter = ""
 		m.arrange()
 	case "enter":
-		if r, ok := m.Asked(); ok {
+		if r, ok := m.AskedRow(); ok {
 			m.into = &detail{id: r.ID, name: r.Name}
 			return Open
 		}
@@ -224,11 +228,11 @@ func (m *Model) listKey(key string) Do {
 	return Nothing
 }
 
-// maxFilter bounds what is typed.
+// maxFilter bounds the typed filter.
 const maxFilter = 100
 
-// typed is what a key does while a filter is typed.
-func (m *Model) typed(key string) {
+// filterKey handles a key while a filter is typed.
+func (m *Model) filterKey(key string) {
 	switch key {
 	case "enter":
 		m.typing = false
@@ -279,5 +283,5 @@ func (m *Model) summary() string {
 	return text
 }
 
-// SortedBy is the heading of the column that rows are sorted by.
-func (m *Model) SortedBy() string { return m.sort }
+// SortColumn returns the heading of the column by which rows are sorted.
+func (m *Model) SortColumn() string { return m.sort }

@@ -10,28 +10,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Row is what is known of a probe at a moment. Rates are per second, of the interval before it.
+// Row is the state of a probe at a moment. Rates are per second, of the interval
+// before it.
 type Row struct {
 	ID     uint64  `json:"id"`
 	Name   string  `json:"name"`
 	Kind   string  `json:"kind"`  // as api.Probe.Kind
 	Place  string  `json:"place"` // SYMBOL+OFFSET, or the address
 	Runs   string  `json:"runs"`  // where its handlers run: guest or host
-	By     string  `json:"by"`    // how hits come: jump, int3, of a watch also reg (a debug register) or page; off: they do not
+	By     string  `json:"by"`    // how hits come: jump or int3, for a watch also reg (a debug register) or page; off: not armed
 	Rate   float64 `json:"rate"`  // of hits
 	Hits   uint64  `json:"hits"`
 	Missed uint64  `json:"missed"`
 	Lost   uint64  `json:"lost"`
 
-	// Of a return probe: its calls of the last moments, and how many of them were timed, for which the rest stands.
-	// All are 0 where none was timed.
+	// For a return probe: its calls in the last moments, and how many of them were
+	// timed. The other fields are about the timed calls. All are 0 if no call was
+	// timed.
 	Calls  uint64 `json:"calls,omitempty"`
 	Timed  uint64 `json:"timed,omitempty"`
 	MeanNS uint64 `json:"meanNs,omitempty"`
-	P99NS  uint64 `json:"p99Ns,omitempty"` // not below it, by a quarter at most
+	P99NS  uint64 `json:"p99Ns,omitempty"` // at least, and at most a quarter too high
 }
 
-// CPU is what a vCPU does at a moment.
+// CPU is the activity of a vCPU at a moment.
 type CPU struct {
 	CPU   int     `json:"cpu"`
 	State string  `json:"state"`
@@ -45,9 +47,9 @@ type Exit struct {
 	Rate   float64 `json:"rate"`
 }
 
-// Moment is all that there is to show.
+// Moment is all displayed data of a moment.
 type Moment struct {
-	TimeNS  int64   `json:"timeNs"`  // as api.Hit has it
+	TimeNS  int64   `json:"timeNs"`  // as in api.Hit
 	Seconds float64 `json:"seconds"` // of the interval before it; 0: this is the first one, without rates
 	State   string  `json:"state"`   // of the guest
 	Boots   int     `json:"boots"`
@@ -62,7 +64,7 @@ type Moment struct {
 const (
 	// history is how many rates of a probe are kept.
 	history = 60
-	// window is of how many moments durations are shown.
+	// window is how many moments the displayed durations cover.
 	window = 10
 )
 
@@ -71,22 +73,23 @@ type probe struct {
 	now   api.ProbeCounts
 	rate  float64
 	rates []float64
-	took  []took // in the last moments; empty while there was none
+	took  []took // in the last moments; empty if none were recorded
 	row   Row
 	known bool // row is as of now
 }
 
-// took is how many calls there were in a moment, and how long they took, nil where none was timed.
+// took is the number of calls in a moment, and their durations, or nil if no
+// call was timed.
 type took struct {
 	calls uint64
 	d     *api.Durations
 }
 
-// Rates makes rates of counts.
+// Rates computes rates from counts.
 type Rates struct {
 	probes map[uint64]*probe
 	order  []*probe          // of probes, by number
-	fresh  map[uint64]uint64 // by number: the hits before, of those in the moment that comes
+	fresh  map[uint64]uint64 // by number: the previous hits of probes in the incomplete moment
 	cpus   map[int]map[string]uint64
 	guest  api.Guest
 	cpu    []CPU
@@ -95,7 +98,7 @@ type Rates struct {
 	took   float64
 }
 
-// Add takes a record, and reports whether a moment is complete with it.
+// Add adds a record, and reports whether it completes a moment.
 func (r *Rates) Add(c api.Counted) bool {
 	if r.probes == nil {
 		r.probes, r.cpus = map[uint64]*probe{}, map[int]map[string]uint64{}
@@ -150,19 +153,19 @@ func (r *Rates) Add(c api.Counted) bool {
 			x.took = append(x.took, took{})
 		}
 		if r.took > 0 {
-			x.rates = last(append(x.rates, x.rate), history)
+			x.rates = lastN(append(x.rates, x.rate), history)
 		}
-		if x.took = last(x.took, window); !slices.ContainsFunc(x.took, func(t took) bool { return t.d != nil }) {
+		if x.took = lastN(x.took, window); !slices.ContainsFunc(x.took, func(t took) bool { return t.d != nil }) {
 			x.took = x.took[:0]
 		}
 	}
 	r.fresh = nil
-	r.exits()
+	r.updateExits()
 	return true
 }
 
-// last cuts all but the last n, and keeps no memory that grows.
-func last[T any](s []T, n int) []T {
+// lastN keeps only the last n, in memory that does not grow.
+func lastN[T any](s []T, n int) []T {
 	if len(s) > n {
 		copy(s, s[len(s)-n:])
 		s = s[:n]
@@ -170,8 +173,8 @@ func last[T any](s []T, n int) []T {
 	return s
 }
 
-// exits makes the rates of VM exits.
-func (r *Rates) exits() {
+// updateExits computes the rates of VM exits.
+func (r *Rates) updateExits() {
 	r.cpu = r.cpu[:0:0]
 	for _, c := range r.guest.CPUs {
 		before := r.cpus[c.CPU]
@@ -193,7 +196,7 @@ func (r *Rates) exits() {
 func (r *Rates) Moment() Moment {
 	m := Moment{TimeNS: r.at, Seconds: r.took, State: r.guest.State, Boots: r.guest.Boots, Armed: r.guest.Enabled, Probes: make([]Row, 0, len(r.probes)), CPUs: r.cpu}
 	for _, x := range r.order {
-		row := x.shown()
+		row := x.shownRow()
 		m.Rate += row.Rate
 		m.Missed, m.Lost = command.Sum(m.Missed, row.Missed), command.Sum(m.Lost, row.Lost)
 		m.Probes = append(m.Probes, row)
@@ -201,15 +204,16 @@ func (r *Rates) Moment() Moment {
 	return m
 }
 
-// shown is what is shown of a probe: of most of very many it is what it was.
-func (x *probe) shown() Row {
+// shownRow returns the displayed row of a probe. With very many probes, most
+// rows are unchanged and cached.
+func (x *probe) shownRow() Row {
 	if !x.known {
-		x.row, x.known = x.fresh(), true
+		x.row, x.known = x.freshRow(), true
 	}
 	return x.row
 }
 
-func (x *probe) fresh() Row {
+func (x *probe) freshRow() Row {
 	p := x.now
 	out := Row{ID: p.ID, Name: p.Name, Kind: p.Kind, Place: p.Addr.String(), Runs: p.Runs, By: "int3", Rate: x.rate, Hits: p.Hits, Missed: p.Missed, Lost: p.Lost}
 	if p.Symbol != "" {
@@ -233,14 +237,15 @@ func (x *probe) fresh() Row {
 		for _, t := range x.took {
 			out.Calls += t.calls
 		}
-		// The last that have returned may be timed before they are counted.
+		// The last returned calls may be timed before they are counted.
 		out.Calls = max(out.Calls, d.Count)
 		out.Timed, out.MeanNS, out.P99NS = d.Count, d.SumNS/d.Count, percentile(d, 99)
 	}
 	return out
 }
 
-// durations are those of the last moments together, nil for none.
+// durations returns the sum of the last moments' durations, or nil if no call
+// was timed.
 func (x *probe) durations() *api.Durations {
 	if len(x.took) == 0 {
 		return nil
@@ -269,7 +274,8 @@ func (x *probe) durations() *api.Durations {
 	return &sum
 }
 
-// percentile is the last duration of the bucket in which that part of all ends.
+// percentile returns the last duration of the bucket that contains the
+// percentile.
 func percentile(d *api.Durations, percent uint64) uint64 {
 	need, seen := (d.Count*percent+99)/100, uint64(0)
 	for _, b := range d.Buckets {
@@ -280,7 +286,7 @@ func percentile(d *api.Durations, percent uint64) uint64 {
 	return 0
 }
 
-// history are the last rates of a probe.
+// history returns the last rates of a probe.
 func (r *Rates) history(id uint64) []float64 {
 	if x := r.probes[id]; x != nil {
 		return x.rates
@@ -288,8 +294,8 @@ func (r *Rates) history(id uint64) []float64 {
 	return nil
 }
 
-// sorted are rates by reason, the highest first.
-func sorted(by map[string]float64) (out []Exit) {
+// sortExits returns rates by reason, the highest first.
+func sortExits(by map[string]float64) (out []Exit) {
 	for reason, rate := range by {
 		out = append(out, Exit{reason, rate})
 	}

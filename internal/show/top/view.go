@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// helpText are the keys.
+// helpText are the keys and the columns, in at most 80 columns.
 var helpText = []string{
 	"up down j k     choose a probe; also page up, page down, home, end",
 	"enter           look into it: durations, last hits, stacks; esc goes back",
@@ -18,18 +18,22 @@ var helpText = []string{
 	"d               detach the probe, once that is confirmed",
 	"q               leave",
 	"",
-	"HITS/S and TREND are of the last second or --interval, MEAN and P99 of the",
-	"last ten, and of TIMED, a part of the calls. BY is jump or int3, how hits come; RUNS is where handlers run.",
+	"HITS/S, TREND   hits a second in the last second, or in that of --interval",
+	"MEAN, P99       durations of calls in the last ten seconds",
+	"TIMED           how many of these calls were timed",
+	"BY              how hits come: jump or int3, of a watch reg or page; or off",
+	"RUNS            where handlers run: guest or host",
 }
 
-// Lines is the screen, in width times height characters at most: lines without their end, all of them short enough.
+// Lines returns the screen: at most height lines without their end, of at most
+// width characters.
 func (m *Model) Lines(width, height int) []string {
 	if width < 1 || height < 1 {
 		return nil
 	}
 	lines := []string{m.paint(command.Bold, cell(m.summary(), width, false))}
 	last := m.bottom(width)
-	room := height - 2 // for what is between
+	room := height - 2 // between the first and the last line
 	switch {
 	case m.help:
 		for _, l := range helpText {
@@ -54,15 +58,16 @@ func (m *Model) Lines(width, height int) []string {
 	return lines
 }
 
-// paint colours text, if colours are wanted.
+// paint colors text, if colors are enabled.
 func (m *Model) paint(sgr, text string) string { return command.Paint(m.Color, sgr, text) }
 
-// reverse is the other way around: for what is chosen (ECMA-48, SGR).
+// reverse swaps the colors, for the selected row (ECMA-48, SGR).
 const reverse = "7"
 
-// bottom is the last line: what is asked, typed or to be said, or else the keys.
+// bottom returns the last line: a question, the typed filter or a message, or
+// else the keys.
 func (m *Model) bottom(width int) string {
-	switch r, _ := m.Asked(); {
+	switch r, _ := m.AskedRow(); {
 	case m.asking:
 		return m.paint(command.Bold, cell(fmt.Sprintf("Detach %s? y detaches it, any other key does not", r.Name), width, false))
 	case m.typing:
@@ -85,7 +90,8 @@ func (m *Model) bottom(width int) string {
 	return m.paint(command.Dim, cell("? help  q quit  enter look  "+way+"  r reverse  "+filter+"  space pause  d detach", width, false))
 }
 
-// cpuLines say what vCPUs leave the guest for, in so many lines: each, or as many as fit and the rest together.
+// cpuLines returns lines about why vCPUs leave the guest: one for each, or as
+// many as fit and one for the rest together.
 func (m *Model) cpuLines(width, lines int) (out []string) {
 	if lines < 1 {
 		return nil
@@ -109,12 +115,12 @@ func (m *Model) cpuLines(width, lines int) (out []string) {
 				by[e.Reason] += e.Rate
 			}
 		}
-		out = append(out, cell(fmt.Sprintf("%d vCPUs%s %5s exits/s%s", rest, strings.Repeat(" ", 10), Number(sum), reasons(sorted(by))), width, false))
+		out = append(out, cell(fmt.Sprintf("%d vCPUs%s %5s exits/s%s", rest, strings.Repeat(" ", 10), Number(sum), reasons(sortExits(by))), width, false))
 	}
 	return append(out, "")
 }
 
-// reasons says how often each reason was.
+// reasons returns how often each reason occurred.
 func reasons(all []Exit) (s string) {
 	for i, e := range all {
 		s += []string{", ", ": "}[min(1, max(0, 1-i))] + e.Reason + " " + Number(e.Rate)
@@ -122,12 +128,12 @@ func reasons(all []Exit) (s string) {
 	return s
 }
 
-// table is the list of probes in so many lines, with its heading.
+// table returns the list of probes with its heading, in no more lines than that.
 func (m *Model) table(width, lines int) (out []string) {
 	if lines < 1 {
 		return nil
 	}
-	cols := fit(width - 1) // behind the mark of the row that is chosen
+	cols := fit(width - 1) // after the mark of the selected row
 	line := func(text func(Column) string) string {
 		cells := make([]string, len(cols))
 		for i, c := range cols {

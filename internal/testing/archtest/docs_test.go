@@ -15,12 +15,12 @@ import (
 )
 
 // TestDocsNameCases: each rule of docs/compatibility.md names a test that exists, as
-// a Test function or as a case of the conformance suite.
+// a Test function or as a case of the suites of probe and probe/session.
 func TestDocsNameCases(t *testing.T) {
 	top := root(t)
 	var src strings.Builder
 	for _, f := range load(t) {
-		if f.test || f.pkg == "internal/testing/probetest" {
+		if f.test || f.pkg == "internal/testing/probetest" || f.pkg == "internal/testing/sessiontest" {
 			b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(f.path)))
 			if err != nil {
 				t.Fatal(err)
@@ -103,6 +103,14 @@ func TestDocsNameRealTests(t *testing.T) {
 	}
 	if exact < 300 {
 		t.Errorf("found only %d names of tests (and %d beginnings): the pages are not read", exact, begun)
+	}
+}
+
+// TestArchitectureIsShort: docs/architecture.md is read before all else.
+func TestArchitectureIsShort(t *testing.T) {
+	const most = 180
+	if n := strings.Count(documents(t, root(t))["docs/architecture.md"], "\n"); n > most {
+		t.Errorf("docs/architecture.md has %d lines: at most %d; the pages that it names take more", n, most)
 	}
 }
 

@@ -165,7 +165,7 @@ func TestEnglish(t *testing.T) {
 	for _, group := range slices.Sorted(maps.Keys(hits)) {
 		if n := total(allowed[group]); len(hits[group]) > n {
 			t.Errorf("%s has %d uses of words that plain English has others for, and may have %d:\n%s(CONTRIBUTING.md, \"English\", has the rules; if text has moved here from another package, move its numbers in %s as well)",
-				group, len(hits[group]), n, moreUses(hits[group], allowed[group]), englishTable)
+				group, len(hits[group]), n, listMoreUses(hits[group], allowed[group]), englishTable)
 		}
 	}
 	for group := range allowed {
@@ -175,8 +175,8 @@ func TestEnglish(t *testing.T) {
 	}
 }
 
-// moreUses lists the uses of those patterns of which a group has more than before.
-func moreUses(hits []dialectHit, allowed []int) string {
+// listMoreUses lists the uses of those patterns of which a group has more than before.
+func listMoreUses(hits []dialectHit, allowed []int) string {
 	var out strings.Builder
 	for i, d := range dialect {
 		var of []dialectHit

@@ -20,6 +20,7 @@ var namesPaths = []string{
 // notPaths are words that look like a path of the repository and are none, as
 // globs, each with the reason.
 var notPaths = map[string]string{
+	"cmd/guestprobe*@latest":   "a package and a version, as go install takes them",
 	"docs/examples/*.o":        "make -C docs/examples builds them",
 	"probe/.*":                 "a regular expression: what scripts/fuzz.sh takes",
 	"scripts/nested/plan.PLAN": "scripts/nested.sh takes the name of any plan",

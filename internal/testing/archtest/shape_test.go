@@ -129,3 +129,59 @@ func TestOnlyTheFrontEndsPrint(t *testing.T) {
 		})
 	}
 }
+
+// TestOneFakeTarget: test code has one World in plain Go, and wrappers of a World. Where a test needs a guest that can do less, or
+// that fails, probetest.FakeOptions has a switch for it, or a type embeds the Fake and has one of its methods instead.
+func TestOneFakeTarget(t *testing.T) {
+	whole := map[string]string{ // types with the reason why they are there
+		"internal/testing/probetest.world": "the World of probetest.Fake",
+	}
+	found := map[string]bool{}
+	for _, f := range load(t) {
+		if !f.test && !strings.HasPrefix(f.pkg, "internal/testing/") {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fd, ok := d.(*ast.FuncDecl)
+			if !ok || fd.Recv == nil || fd.Name.Name != "PatchText" {
+				continue
+			}
+			name := receiverType(fd.Recv.List[0].Type)
+			if embedsWorld(t, f.pkg, name) {
+				continue
+			}
+			found[f.pkg+"."+name] = true
+			if whole[f.pkg+"."+name] == "" {
+				t.Errorf("%s: %s is a World of its own: use probetest.Fake with its options, or embed the World that the Fake gives", f.path, name)
+			}
+		}
+	}
+	for name := range whole {
+		if !found[name] {
+			t.Errorf("%s is no World any more: take it off the list", name)
+		}
+	}
+}
+
+// embedsWorld reports whether a struct of a package, tests included, embeds a probe.World.
+func embedsWorld(t *testing.T, pkg, name string) (embeds bool) {
+	for _, f := range load(t) {
+		if f.pkg != pkg {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			s, ok := n.(*ast.TypeSpec)
+			if !ok || s.Name.Name != name {
+				return true
+			}
+			if st, ok := s.Type.(*ast.StructType); ok {
+				for _, field := range st.Fields.List {
+					sel, ok := field.Type.(*ast.SelectorExpr)
+					embeds = embeds || ok && len(field.Names) == 0 && sel.Sel.Name == "World"
+				}
+			}
+			return true
+		})
+	}
+	return embeds
+}

@@ -54,8 +54,8 @@ func inputs(t *testing.T, text string) map[string]string {
 	return out
 }
 
-// with replaces what GitHub replaces in the environment of a step.
-func with(t *testing.T, env string, in map[string]string) (out []string) {
+// replaceVars replaces what GitHub replaces in the environment of a step.
+func replaceVars(t *testing.T, env string, in map[string]string) (out []string) {
 	t.Helper()
 	for line := range strings.Lines(env) {
 		m := regexp.MustCompile(`^        ([A-Z]+): \$\{\{ inputs\.([a-z]+) \}\}\n$`).FindStringSubmatch(line)
@@ -106,9 +106,9 @@ func TestAction(t *testing.T) {
 			all[k] = v
 		}
 		temp := t.TempDir()
-		cmd := exec.CommandContext(patience.Of(t), "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step.run)
+		cmd := exec.CommandContext(patience.Context(t), "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step.run)
 		cmd.Dir = root
-		cmd.Env = append(os.Environ(), with(t, step.env, all)...)
+		cmd.Env = append(os.Environ(), replaceVars(t, step.env, all)...)
 		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "RUNNER_TEMP="+temp, "GITHUB_OUTPUT="+filepath.Join(temp, "output"), "GITHUB_STEP_SUMMARY="+filepath.Join(temp, "summary"))
 		said, err := cmd.CombinedOutput()
 		if err != nil && cmd.ProcessState == nil {

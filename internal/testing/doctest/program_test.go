@@ -16,9 +16,9 @@ import (
 
 const module = "github.com/guestprobe/guestprobe"
 
-// outside makes a module of its own, with this checkout in place of ours, that
+// makeModule makes a module of its own, with this checkout in place of ours, that
 // holds these files. What it imports of internal packages does not build.
-func outside(t *testing.T, files map[string]string) (dir string) {
+func makeModule(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	checkout, err := filepath.Abs(root)
@@ -53,6 +53,9 @@ func TestFirstProgram(t *testing.T) {
 			if i+1 == len(all) || all[i+1].info != "console" {
 				t.Fatalf("%s:%d: no session follows the program", b.doc, b.line)
 			}
+			if n := strings.Count(b.text, "\n"); strings.Contains(b.text, module+"/probe/session\"") && n > 40 {
+				t.Errorf("%s:%d: the program with a session has %d lines: 40 are enough for a definition, a script and its map", b.doc, b.line, n)
+			}
 			t.Run(fmt.Sprint(b.line), func(t *testing.T) { runProgram(t, b, all[i+1]) })
 			programs++
 		}
@@ -67,7 +70,7 @@ func runProgram(t *testing.T, program, session block) {
 	if clean, err := format.Source([]byte(program.text)); err != nil || string(clean) != program.text {
 		t.Errorf("%s:%d: the program is not formatted: %v", program.doc, program.line, err)
 	}
-	dir := outside(t, map[string]string{"main.go": program.text})
+	dir := makeModule(t, map[string]string{"main.go": program.text})
 	build := exec.Command("go", "build", "-mod=mod", "-o", "first", ".")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")

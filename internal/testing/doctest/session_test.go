@@ -24,9 +24,9 @@ type step struct {
 	want           []string
 }
 
-// steps takes a session apart: commands are behind "$ ", go on behind "\", and are
+// parseSteps takes a session apart: commands are behind "$ ", go on behind "\", and are
 // followed by their output.
-func steps(doc string, line int, text string) (out []step) {
+func parseSteps(doc string, line int, text string) (out []step) {
 	more := false
 	for i, s := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		command, is := strings.CutPrefix(s, "$ ")
@@ -55,7 +55,7 @@ func sessions(t *testing.T, doc, between string) (out []step) {
 		if between != "" && b.info != "console continued" {
 			out = append(out, step{where: fmt.Sprintf("before %s:%d", b.doc, b.line), command: between})
 		}
-		out = append(out, steps(b.doc, b.line, b.text)...)
+		out = append(out, parseSteps(b.doc, b.line, b.text)...)
 	}
 	if len(out) == 0 {
 		t.Fatalf("%s has no session", doc)
@@ -101,9 +101,9 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(short)
-	cmd := exec.CommandContext(patience.Of(t), "bash")
+	cmd := exec.CommandContext(patience.Context(t), "bash")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+filepath.Join(short, "s"), "PATH="+bin+":"+os.Getenv("PATH"), "COLUMNS=")
+	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+filepath.Join(short, "s"), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+filepath.Join(dir, ".config"), "COLUMNS=")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 			command = fmt.Sprintf("%s >%s 2>&1 &\nuntil grep -qs -e msg=ready -e ^Tracing -e ^Serving %s; do kill -0 $! || break; sleep 0.01; done", job, log, log)
 		}
 		wrong := ""
-		for _, command := range slices.Compact([]string{shorter(command), command, longer(command)}) {
+		for _, command := range slices.Compact([]string{shorten(command), command, longer(command)}) {
 			fmt.Fprintf(in, "%s\nprintf '\\n\\001%%d\\n' $?\n", command)
 			said, err := out.ReadString(1)
 			status, err2 := out.ReadString('\n')
@@ -151,9 +151,9 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 // windows are the durations that a command line gives.
 var windows = regexp.MustCompile(`( -d | --duration | --interval |interval:(?:s|ms):)(\d+)(ms|s)?( \{ exit\(\); \}|\b)`)
 
-// shorter is a command that looks at the guest for a quarter of the time, or of a
+// shorten is a command that looks at the guest for a quarter of the time, or of a
 // second where it prints once.
-func shorter(command string) string {
+func shorten(command string) string {
 	if strings.HasPrefix(command, "guestprobe top ") && !strings.Contains(command, "--interval") {
 		command += " --interval 1s"
 	}
@@ -212,7 +212,7 @@ var (
 	unshown = regexp.MustCompile(`; \d+ unshown by who saved it`)
 	// What a busy machine loses or misses.
 	losses = regexp.MustCompile(`^(\[LOST |[Mm]issed \d|Lost \d)`)
-	states = regexp.MustCompile(`\b(waiting|yes|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
+	states = regexp.MustCompile(`\b(waiting|jump|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
 )
 
 // shape is a line without what differs, and whether it is that of a hit.
@@ -241,7 +241,7 @@ func shape(line string, vary *regexp.Regexp) (string, bool) {
 // the one that the documents were written on have other plans and reasons. It returns
 // what differs.
 func compare(s step, said []string, vary *regexp.Regexp) string {
-	if kvmtest.ThisHost() != kvmtest.HostPVM || len(s.want) == 0 {
+	if kvmtest.DetectHost() != kvmtest.HostPVM || len(s.want) == 0 {
 		return ""
 	}
 	part := func(lines []string) (seen, other []string) {
@@ -272,10 +272,15 @@ func compare(s step, said []string, vary *regexp.Regexp) string {
 	return ""
 }
 
-// TestTour does what the README's tour does.
+// TestTour does what the README's tour does, in a directory with the repository's
+// docs/examples and nothing else.
 func TestTour(t *testing.T) {
 	kvmtest.Require(t)
-	play(t, objects(t, "docs/examples"), sessions(t, "README.md", ""), numbers)
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "docs/examples"), os.DirFS(root+"/docs/examples")); err != nil {
+		t.Fatal(err)
+	}
+	play(t, dir, sessions(t, "README.md", ""), numbers)
 }
 
 // TestSessions does what documents show of the command line, with a daemon that has

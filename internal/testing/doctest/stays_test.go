@@ -11,8 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/guestprobe/guestprobe/internal/cli"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/server/fleetd"
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
@@ -51,8 +57,9 @@ func has(now []string, was string) bool {
 	})
 }
 
-// interfaces are what the documents say that others may build on, a line each: routes and their parameters, fields and their
-// types, codes of errors, commands, their flags and exit statuses. Other tests hold these documents to the programs.
+// interfaces are what others may build on, a line each: routes and their parameters, fields and their types, and codes of
+// errors, from docs/openapi.yaml, which other tests hold to the daemon; commands, their flags and exit statuses, from the
+// programs' command lines.
 func interfaces(t *testing.T) (out []string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, "docs/openapi.yaml"))
@@ -95,27 +102,48 @@ func interfaces(t *testing.T) (out []string) {
 			out = append(out, "field "+name+"."+field+is.kind())
 		}
 	}
-	command, flags := "", regexp.MustCompile(`^ {6,10}(?:-(\w), )?(--[\w-]+)( \S+)?(?:$|  )`)
-	status, in := regexp.MustCompile(`^ {6}(\d+|N)  +\S`), ""
-	for _, text := range strings.Split(documents(t)["docs/cli.md"], "\n") {
-		if name, ok := strings.CutPrefix(text, "## "); ok {
-			command, in = name, ""
-			out = append(out, "command "+command)
-		}
-		switch m, s := flags.FindStringSubmatch(text), status.FindStringSubmatch(text); {
-		case text == "Flags:", strings.HasSuffix(text, "Exit status:"):
-			in = strings.TrimSpace(text)
-		case in == "Flags:" && m != nil:
-			out = append(out, "flag "+command+" "+m[2])
-			if m[1] != "" {
-				out = append(out, "flag "+command+" -"+m[1])
-			}
-		case in == "Exit status:" && s != nil:
-			out = append(out, "exit status of "+command+" "+s[1])
-		}
+	for _, p := range []command.Program{cli.Program(), daemon.Program(nil), fleetd.Program()} {
+		c := p.Describe()
+		c.InitDefaultCompletionCmd()
+		out = append(out, commandLine(c)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// exitStatus is a line of a help text's list of exit statuses.
+var exitStatus = regexp.MustCompile(`(?m)^  (\d+|N)  +\S`)
+
+// commandLine returns a command with its flags and exit statuses, and those of the commands below it, hidden ones included.
+func commandLine(c *cobra.Command) (out []string) {
+	name := c.CommandPath()
+	out = append(out, "command "+name)
+	c.InitDefaultHelpFlag()
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		out = append(out, "flag "+name+" --"+f.Name)
+		if f.Shorthand != "" {
+			out = append(out, "flag "+name+" -"+f.Shorthand)
+		}
+	})
+	if _, list, ok := strings.Cut(c.Long, "Exit status:\n"); ok {
+		for _, m := range exitStatus.FindAllStringSubmatch(list, -1) {
+			out = append(out, "exit status of "+name+" "+m[1])
+		}
+	}
+	for _, sub := range c.Commands() {
+		out = append(out, commandLine(sub)...)
+	}
+	return out
+}
+
+// TestHiddenCommandsStay: what is hidden from help is among the promises, too.
+func TestHiddenCommandsStay(t *testing.T) {
+	now := interfaces(t)
+	for _, want := range []string{"command guestprobe ls", "flag guestprobe ls --columns", "flag guestprobe ls -o", "flag guestprobe rm --all", "exit status of guestprobe 124", "exit status of guestprobe N", "flag guestprobe -s", "flag guestprobed --probe", "command guestprobe-fleetd"} {
+		if !slices.Contains(now, want) {
+			t.Errorf("no %q", want)
+		}
+	}
 }
 
 // TestWhatStays: nothing that a level of the API had is missing in a later one of the same major number, as docs/stability.md promises.

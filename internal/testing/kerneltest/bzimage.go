@@ -27,8 +27,8 @@ func BzImage(payload []byte) []byte {
 	return append(append(b, payload...), "trailer"...)
 }
 
-// sized appends the kernel's size, as the build of Linux does.
-func sized(stream []byte, n int) []byte {
+// appendSize appends the kernel's size, as the build of Linux does.
+func appendSize(stream []byte, n int) []byte {
 	return binary.LittleEndian.AppendUint32(stream, uint32(n))
 }
 
@@ -53,14 +53,14 @@ func Pack(t testing.TB, b []byte) map[string][]byte {
 	_, err = x.Write(b)
 	check(err)
 	check(x.Close())
-	out["xz"] = sized(bytes.Clone(buf.Bytes()), len(b))
+	out["xz"] = appendSize(bytes.Clone(buf.Bytes()), len(b))
 	buf.Reset()
 	z, err := zstd.NewWriter(&buf)
 	check(err)
 	_, err = z.Write(b)
 	check(err)
 	check(z.Close())
-	out["zstd"] = sized(bytes.Clone(buf.Bytes()), len(b))
+	out["zstd"] = appendSize(bytes.Clone(buf.Bytes()), len(b))
 	// lz4 with literals only, in two blocks.
 	stream := []byte("\x02\x21\x4c\x18")
 	for _, part := range [][]byte{b[:len(b)/2], b[len(b)/2:]} {
@@ -72,6 +72,6 @@ func Pack(t testing.TB, b []byte) map[string][]byte {
 		block = append(append(block, byte(n)), part...)
 		stream = append(binary.LittleEndian.AppendUint32(stream, uint32(len(block))), block...)
 	}
-	out["lz4"] = sized(stream, len(b))
+	out["lz4"] = appendSize(stream, len(b))
 	return out
 }

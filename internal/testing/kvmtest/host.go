@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// nestedEnv is the environment variable in which the nested hosts name the
+// nestedEnv is the environment variable with which the nested hosts name the
 // emulator that they run on: bochs or qemu.
 const nestedEnv = "GUESTPROBE_NESTED"
 
-// Host is a class of KVM hosts. Those of one class deliver the same traps in
-// the same way, so tests can say exactly what they expect there.
+// Host is a class of KVM hosts. Hosts of one class deliver the same traps in the
+// same way, so tests can say exactly what they expect there.
 type Host string
 
 // The classes that tests have tables for.
@@ -20,20 +20,20 @@ const (
 	HostSVM   Host = "kvm_amd"         // on a processor
 	HostBochs Host = "kvm_intel-bochs" // make test-vmx
 	HostQEMU  Host = "kvm_amd-qemu"    // make test-svm
-	HostOther Host = "other"           // none of them; tests expect what the KVM API promises
+	HostOther Host = "other"           // another host; tests expect what the KVM API promises
 )
 
-// ThisHost returns the class of the machine that the test runs on, by the KVM
+// DetectHost returns the class of the machine that the test runs on, by the KVM
 // module that is in use there and by nestedEnv.
-func ThisHost() Host {
+func DetectHost() Host {
 	cpuinfo, _ := os.ReadFile("/proc/cpuinfo") // without it no flag is found
 	_, err := os.Stat("/sys/module/kvm_pvm")
 	return classify(err == nil, string(cpuinfo), os.Getenv(nestedEnv))
 }
 
-// classify is ThisHost on what it found: the module kvm_pvm, /proc/cpuinfo, and
-// nestedEnv. The modules kvm_intel and kvm_amd say nothing when they are built
-// into the kernel: then both are there.
+// classify is DetectHost for given facts: the module kvm_pvm, /proc/cpuinfo, and
+// nestedEnv. The modules kvm_intel and kvm_amd are no evidence when they are
+// built into the kernel: then both are there.
 func classify(pvm bool, cpuinfo, nested string) Host {
 	switch {
 	case pvm:

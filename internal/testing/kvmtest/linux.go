@@ -8,13 +8,13 @@ import (
 
 // linuxEnv is the environment variable that names a folder of Linux guests, made
 // by scripts/linux/guests.sh. The nested hosts set it. A guest takes seconds to
-// boot on a processor and half an hour on kvm_pvm, which emulates kernel code: so
-// without it no test boots one.
+// boot on a processor and half an hour on kvm_pvm, which emulates kernel code.
+// So without it no test boots one.
 const linuxEnv = "GUESTPROBE_LINUX"
 
-// RequireLinux returns the folders of the Linux guests that tests are to boot,
+// RequireLinux returns the folders of the Linux guests that tests should boot,
 // at least one, each with a vmlinuz and an initrd. Without linuxEnv it ends the
-// test with a skip; it also asks for /dev/kvm, as Require does.
+// test with a skip; it also requires /dev/kvm, as Require does.
 func RequireLinux(tb testing.TB) []string {
 	tb.Helper()
 	dir := os.Getenv(linuxEnv)
@@ -36,8 +36,9 @@ func RequireLinux(tb testing.TB) []string {
 // scripts/linux/suites.sh.
 const Suites = "suites"
 
-// RequireSuite returns those of RequireLinux that have a file of the kernel's suites. Where
-// none has, it ends the test with a skip, or with a failure where /dev/kvm is required.
+// RequireSuite returns the folders of RequireLinux that have a file of the
+// kernel's suites. If none has, it ends the test with a skip, or with a failure
+// where /dev/kvm is required.
 func RequireSuite(tb testing.TB, file string) (dirs []string) {
 	tb.Helper()
 	for _, dir := range RequireLinux(tb) {
@@ -46,19 +47,20 @@ func RequireSuite(tb testing.TB, file string) (dirs []string) {
 		}
 	}
 	if len(dirs) == 0 {
-		lacks(tb, "the kernel's suites, with "+file+" (scripts/linux/guests.sh --suites DIR)")
+		skipOrFail(tb, "the kernel's suites, with "+file+" (scripts/linux/guests.sh --suites DIR)")
 	}
 	return dirs
 }
 
-// RequireTools returns the folder of bcc's libbpf-tools beside the Linux guests, as the
-// distribution packages them (scripts/linux/guests.sh --tools). Where there is none it ends the test
-// with a skip, or with a failure where /dev/kvm is required.
+// RequireTools returns the folder of bcc's libbpf-tools beside the Linux guests,
+// as the distribution packages them (scripts/linux/guests.sh --tools). Without
+// the folder it ends the test with a skip, or with a failure where /dev/kvm is
+// required.
 func RequireTools(tb testing.TB) string {
 	tb.Helper()
 	dir := filepath.Join(os.Getenv(linuxEnv), "tools")
 	if _, err := os.Stat(dir); err != nil {
-		lacks(tb, "bcc's libbpf-tools (scripts/linux/guests.sh --tools DIR)")
+		skipOrFail(tb, "bcc's libbpf-tools (scripts/linux/guests.sh --tools DIR)")
 	}
 	return dir
 }

@@ -40,6 +40,15 @@ func vcpus() []int {
 	return []int{1, 2, 4}
 }
 
+// selectVCPUs is vcpus, and with -short the last of them.
+func selectVCPUs() []int {
+	all := vcpus()
+	if testing.Short() {
+		return all[len(all)-1:]
+	}
+	return all
+}
+
 func counts(t *testing.T, dir string, jumps bool, vcpus int) {
 	g := boot(t, dir, "sh /counts.sh "+strings.Join(counted, " "), func(c *machine.Config) { c.VCPUs = vcpus })
 	e := g.Engine()

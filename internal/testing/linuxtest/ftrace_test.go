@@ -90,7 +90,7 @@ func ftraceSuite(t *testing.T, dir string) {
 	for _, jumps := range []bool{false, true} {
 		kind := map[bool]string{false: "int3", true: "jump"}[jumps]
 		limit := newLimiter(t, e, 3*len(functions), enough)
-		ps := armed(t, g, functions, jumps, limit)
+		ps := armAll(t, g, functions, jumps, limit)
 		got := run(func() {
 			if err := e.Enable(ps...); err != nil {
 				t.Fatal(err)
@@ -103,7 +103,7 @@ func ftraceSuite(t *testing.T, dir string) {
 		})
 		limit.end()
 		hits, optimized := uint64(0), 0
-		for i := range e.Listed() {
+		for i := range e.All() {
 			hits += i.Stats.Hits
 			if i.Optimized {
 				optimized++
@@ -126,12 +126,12 @@ func ftraceSuite(t *testing.T, dir string) {
 			t.Errorf("%s: the kernel says %q, unprobed %q", kind, now, said)
 		}
 	}
-	g.sameText(g.Text(), text)
+	g.checkSameText(g.Text(), text)
 }
 
-// armed registers a probe at each function, and a return probe at every second one; with jumps also
+// armAll registers a probe at each function, and a return probe at every second one; with jumps also
 // one that counts in the guest at each hot one.
-func armed(t *testing.T, g *Guest, functions []guest.GVA, jumps bool, limit *limiter) (kps []*probe.Kprobe) {
+func armAll(t *testing.T, g *Guest, functions []guest.GVA, jumps bool, limit *limiter) (kps []*probe.Kprobe) {
 	t.Helper()
 	e := g.Engine()
 	if err := e.SetOptimization(jumps); err != nil {

@@ -90,7 +90,7 @@ func TestHibernates(t *testing.T) {
 	}
 	g.Type("\n")
 	// It asks for a reset when its memory is on the disk.
-	s, err := g.Wait(patience.Of(t))
+	s, err := g.Wait(patience.Context(t))
 	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 1 {
 		t.Fatalf("ended in %v, %v", s.Phase, err)
 	}
@@ -112,7 +112,7 @@ func TestHibernates(t *testing.T) {
 		}
 	}
 	slide := g.Image().(*linux.View).Slide()
-	if err := g.Reset(patience.Of(t), nil); err != nil {
+	if err := g.Reset(patience.Context(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Resume(); err != nil {
@@ -142,7 +142,7 @@ func TestHibernates(t *testing.T) {
 	if again, _, _ := g.Engine().Stats(open); again.Hits != opens.Hits {
 		t.Errorf("%d hits behind the resumption", again.Hits-opens.Hits)
 	}
-	s, err = g.Wait(patience.Of(t))
+	s, err = g.Wait(patience.Context(t))
 	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 0 {
 		t.Errorf("ended in %v, %v", s.Phase, err)
 	}

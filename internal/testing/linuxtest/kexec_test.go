@@ -104,7 +104,7 @@ func TestKexec(t *testing.T) {
 	g.Type("\n")
 	select {
 	case <-heard:
-	case <-patience.Of(t).Done():
+	case <-patience.Context(t).Done():
 		t.Fatal("nobody has seen the other kernel")
 	}
 	err = g.Engine().TargetChanged() // behind the one that takes the probes off
@@ -120,7 +120,7 @@ func TestKexec(t *testing.T) {
 		t.Error("tasks of a kernel that is gone")
 	}
 	// It finds no root, panics and asks for a reset.
-	s, err := g.Wait(patience.Of(t))
+	s, err := g.Wait(patience.Context(t))
 	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 1 {
 		t.Errorf("ended in %v, %v", s.Phase, err)
 	}
@@ -128,7 +128,7 @@ func TestKexec(t *testing.T) {
 	if now := check(true, true); now != hits || len(heard) != 0 {
 		t.Errorf("%d hits, then %d; told %d times more", hits, now, len(heard))
 	}
-	if err := g.Reset(patience.Of(t), nil); err != nil {
+	if err := g.Reset(patience.Context(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	check(false, false)

@@ -92,7 +92,7 @@ func TestLimiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for turn := range uint64(3) {
-		ctx, look := patience.Of(t), time.NewTicker(time.Millisecond)
+		ctx, look := patience.Context(t), time.NewTicker(time.Millisecond)
 		for info, _ := e.Info(p); !info.Disabled; info, _ = e.Info(p) {
 			select {
 			case <-look.C:

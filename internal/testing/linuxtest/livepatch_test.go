@@ -61,7 +61,7 @@ func livepatch(t *testing.T, dir string) {
 			// run has the function called, and checks who counts it: all of ours so often, the guest's probe behind its entry likewise.
 			run := func(when, says string, want uint64) {
 				t.Helper()
-				before, theirs := hits(), g.profiled("inner")
+				before, theirs := hits(), g.kprobeHits("inner")
 				if n := strings.Count(strings.Join(g.Command(show), "\n"), says); n != calls {
 					t.Errorf("%s, %s: %d of %d answers say %q", name, when, n, calls, says)
 				}
@@ -71,7 +71,7 @@ func livepatch(t *testing.T, dir string) {
 						t.Errorf("%s, %s: %d hits of our probe %d, want %d", name, when, after[i]-before[i], i, want)
 					}
 				}
-				if n := g.profiled("inner") - theirs; n != int(want) {
+				if n := g.kprobeHits("inner") - theirs; n != int(want) {
 					t.Errorf("%s, %s: %d hits of the guest's own, want %d", name, when, n, want)
 				}
 			}
@@ -108,15 +108,15 @@ func livepatch(t *testing.T, dir string) {
 			if err := e.Unregister(replaced, old[0], old[1], &ret.Kprobe, &read.Kprobe); err != nil {
 				t.Error(err)
 			}
-			g.quiet(name)
+			g.checkQuiet(name)
 		}
 	}
-	g.sameText(g.Text(), text)
-	g.expected("at the end")
+	g.checkSameText(g.Text(), text)
+	g.checkExpected("at the end")
 }
 
-// profiled returns the hits of a kprobe event of the guest's own.
-func (g *Guest) profiled(event string) (n int) {
+// kprobeHits returns the hits of a kprobe event of the guest's own.
+func (g *Guest) kprobeHits(event string) (n int) {
 	g.t.Helper()
 	for _, l := range g.Command("cat " + tracing + "/kprobe_profile") {
 		if w := strings.Fields(l); len(w) == 3 && w[0] == event {

@@ -26,9 +26,9 @@ func (g *Guest) round() map[string]string {
 	}
 }
 
-// same fails the test, and says which stages they are, unless the answers are those that
-// are wanted.
-func (g *Guest) same(got, want map[string]string, when string) {
+// checkSame fails the test, and names the stages that differ, unless the results
+// are the expected ones.
+func (g *Guest) checkSame(got, want map[string]string, when string) {
 	g.t.Helper()
 	for _, stage := range slices.Sorted(maps.Keys(want)) {
 		if got[stage] != want[stage] {
@@ -37,8 +37,8 @@ func (g *Guest) same(got, want map[string]string, when string) {
 	}
 }
 
-// Command has commands.sh run a line of shell, and returns what that prints, unless it
-// fails.
+// Command has commands.sh run a line of shell, and returns its output. The test
+// fails if the line does.
 func (g *Guest) Command(line string) (out []string) {
 	g.t.Helper()
 	g.Type(line + "\n")

@@ -35,7 +35,7 @@ var options = []option{
 		"dmesg | grep -c 'page tables isolation: enabled'":            "1",
 		"awk '/MemTotal/ { print ($2 > 4300000) }' /proc/meminfo":     "1",
 		"awk '/Normal/ { n++ } END { print (n > 0) }' /proc/zoneinfo": "1",
-	}, hidden},
+	}, checkHidden},
 	{"little memory, no slide, 4 levels, microcode", "nokaslr no5lvl", 1, 128 << 20, true, map[string]string{
 		"grep -c la57 /proc/cpuinfo; true":                       "0",
 		"awk '$3 == \"_text\" { print $1 }' /proc/kallsyms":      "ffffffff81000000",
@@ -95,7 +95,7 @@ func boots(t *testing.T, dir string, o option) {
 	for _, jumps := range []bool{false, true} {
 		systemCalls(t, g, jumps)
 	}
-	bySpace(t, g, strings.Contains(o.cmdline, "pti=on"))
+	testBySpace(t, g, strings.Contains(o.cmdline, "pti=on"))
 	if o.check != nil {
 		o.check(t, g)
 	}
@@ -161,10 +161,10 @@ func systemCalls(t *testing.T, g *Guest, jumps bool) {
 	}
 }
 
-// hidden fails the test when the page tables with which a process runs its own code, those of
+// checkHidden fails the test when the page tables with which a process runs its own code, those of
 // init_mm for one (Linux, arch/x86/include/asm/pgtable.h, kernel_to_user_pgdp), have the engine's code,
 // which the kernel's have.
-func hidden(t *testing.T, g *Guest) {
+func checkHidden(t *testing.T, g *Guest) {
 	t.Helper()
 	p := &probe.Kprobe{Symbol: "do_mkdirat", Post: func(*probe.Context) {}}
 	if err := g.Engine().Register(p); err != nil {
@@ -192,14 +192,14 @@ func hidden(t *testing.T, g *Guest) {
 	}
 }
 
-// bySpace: a probe that is bound to an address space is hit by its process, whichever of its top-level page tables, of which there are two
+// testBySpace: a probe that is bound to an address space is hit by its process, whichever of its top-level page tables, of which there are two
 // with isolation, is given; and by none in the page behind it without.
-func bySpace(t *testing.T, g *Guest, isolated bool) {
+func testBySpace(t *testing.T, g *Guest, isolated bool) {
 	t.Helper()
 	const function = "do_sys_openat2"
 	pid := strings.Join(g.Command("while [ ! -e /tmp/stop ]; do echo >/tmp/space; done & echo $!"), "\n")
 	var root atomic.Uint64
-	wait := patience.Of(t)
+	wait := patience.Context(t)
 	attach := func(p *probe.Kprobe, until func(probe.Info) bool) probe.Stats {
 		t.Helper()
 		if err := g.Engine().Register(p); err != nil {

@@ -83,7 +83,7 @@ func samples(t *testing.T, dir string) {
 	if now := words(); now != said {
 		t.Errorf("the kernel's log has %s words of alarm, unprobed %s", now, said)
 	}
-	g.sameText(g.Text(), text)
+	g.checkSameText(g.Text(), text)
 }
 
 // bootSuites boots a guest that has the kernel's suites below /, and waits for commands.

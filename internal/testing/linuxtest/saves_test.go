@@ -63,7 +63,7 @@ func (s *saver) slowStage(loops int) (*probe.Stage, func()) {
 		a.Push(r)
 	}
 	a.Mov(4, rbx, x86.Imm(loops))
-	again := a.Here()
+	again := a.LabelHere()
 	a.Mov(8, r12, x86.At(rdi, x86.PtSP))
 	a.Call(sub)
 	a.Dec(4, rbx)
@@ -84,8 +84,8 @@ func (s *saver) slowStage(loops int) (*probe.Stage, func()) {
 	}, func() { s.FreeShared(block) }
 }
 
-// where returns a place in the kernel; half of them are in functions that are called often.
-func (s *saver) where(offset bool) probe.Kprobe {
+// randomPlace returns a place in the kernel; half of them are in functions that are called often.
+func (s *saver) randomPlace(offset bool) probe.Kprobe {
 	k := probe.Kprobe{}
 	if s.rng.IntN(4) > 0 && len(s.busy) > 0 {
 		k.Symbol = s.busy[s.rng.IntN(len(s.busy))]
@@ -120,7 +120,7 @@ func (s *saver) attach() {
 				s.t.Fatal(err)
 			}
 			for i, f := range free {
-				if err := e.WhenUnused(f, stages[i]); err != nil {
+				if err := e.NotifyUnused(f, stages[i]); err != nil {
 					s.t.Fatal(err)
 				}
 			}
@@ -129,22 +129,22 @@ func (s *saver) attach() {
 	stage := func() *probe.Stage { st, _ := s.slowStage(1 + s.rng.IntN(12)); return st }
 	switch s.rng.IntN(13) {
 	case 0:
-		k := s.where(true)
+		k := s.randomPlace(true)
 		k.Pre = nothing
 		add("kprobe inside", &k, &k)
 	case 1:
-		k := s.where(s.rng.IntN(2) == 0)
+		k := s.randomPlace(s.rng.IntN(2) == 0)
 		k.Pre, k.Post = nothing, func(*probe.Context) {}
 		add("post", &k, &k)
 	case 2:
-		r := &probe.Kretprobe{Kprobe: s.where(false), Return: func(*probe.Context) { s.hits.Add(1) }}
+		r := &probe.Kretprobe{Kprobe: s.randomPlace(false), Return: func(*probe.Context) { s.hits.Add(1) }}
 		add("return", r, &r.Kprobe)
 	case 3, 4, 5:
-		k := s.where(s.rng.IntN(3) == 0)
+		k := s.randomPlace(s.rng.IntN(3) == 0)
 		k.Pre, k.Stage = nothing, stage()
 		add("stage", &k, &k, k.Stage)
 	case 6, 7, 8:
-		r := &probe.Kretprobe{Kprobe: s.where(false), Return: func(*probe.Context) { s.hits.Add(1) }, ReturnStage: stage(), MaxActive: 1 + s.rng.IntN(64)}
+		r := &probe.Kretprobe{Kprobe: s.randomPlace(false), Return: func(*probe.Context) { s.hits.Add(1) }, ReturnStage: stage(), MaxActive: 1 + s.rng.IntN(64)}
 		if s.rng.IntN(2) == 0 {
 			r.Stage = stage()
 			add("staged return", r, &r.Kprobe, r.Stage, r.ReturnStage)
@@ -152,7 +152,7 @@ func (s *saver) attach() {
 		}
 		add("return stage", r, &r.Kprobe, r.ReturnStage)
 	case 9:
-		j := &probe.Jprobe{Kprobe: s.where(false), Entry: func(*probe.Context, probe.Args) { s.hits.Add(1) }}
+		j := &probe.Jprobe{Kprobe: s.randomPlace(false), Entry: func(*probe.Context, probe.Args) { s.hits.Add(1) }}
 		add("jprobe", j, &j.Kprobe)
 	case 10:
 		k := &probe.Kprobe{Symbol: "/prog:work", Offset: []uint64{0, s.imul}[s.rng.IntN(2)], Pre: nothing}
@@ -185,8 +185,8 @@ func (s *saver) change() {
 	}
 }
 
-// rounds reads what the load says, checks it, and returns its last line, which begins with END, if end is set. Else it reads what is there.
-func (g *Guest) rounds(want string, end bool) (last string) {
+// readRounds reads what the load says, checks it, and returns its last line, which begins with END, if end is set. Else it reads what is there.
+func (g *Guest) readRounds(want string, end bool) (last string) {
 	g.t.Helper()
 	for end || len(g.lines.C()) > 0 {
 		l := g.line("the end of the load")
@@ -205,7 +205,7 @@ func (g *Guest) rounds(want string, end bool) (last string) {
 func (g *Guest) finish(want string) {
 	g.t.Helper()
 	g.Type("\n")
-	l := g.rounds(want, true)
+	l := g.readRounds(want, true)
 	var n, sum, words, right, answer int
 	if _, err := fmt.Sscanf(l, "END %d %d %d", &n, &sum, &words); err != nil {
 		g.t.Fatalf("%q: %v", l, err)
@@ -217,10 +217,10 @@ func (g *Guest) finish(want string) {
 	if sum != right || words != 0 || n == 0 {
 		g.t.Errorf("%s: want the sum %d, and no words of the kernel's", l, right)
 	}
-	if st, err := g.Wait(patience.Of(g.t)); err != nil || st.Phase != machine.PhaseExited || st.ExitCode != 0 {
+	if st, err := g.Wait(patience.Context(g.t)); err != nil || st.Phase != machine.PhaseExited || st.ExitCode != 0 {
 		g.t.Errorf("ended in %+v, %v", st, err)
 	}
-	g.rounds(want, false)
+	g.readRounds(want, false)
 }
 
 // TestLinuxSaves saves a Linux guest at random moments while probes of all kinds come and go on it, in its kernel and in its processes. Another
@@ -268,7 +268,7 @@ func TestLinuxSaves(t *testing.T) {
 		}
 	}
 	check(m.Resume())
-	wait, left, start := patience.Of(t), 0, time.Now()
+	wait, left, start := patience.Context(t), 0, time.Now()
 	var slowest time.Duration
 	passed := 0
 	var last *snapshot.Snapshot
@@ -276,7 +276,7 @@ func TestLinuxSaves(t *testing.T) {
 		if !t.Failed() || last == nil {
 			return
 		}
-		t.Logf("save %d (-seed %d): on were %s", passed, *savesSeed, s.listed())
+		t.Logf("save %d (-seed %d): on were %s", passed, *savesSeed, s.listProbes())
 		for i, c := range last.CPUs {
 			t.Logf("vCPU %d was saved at %s: %+v, events %+v, asleep %v", i, s.place(guest.GVA(c.Regs.RIP)), c.Regs, c.Events, c.Asleep)
 		}
@@ -299,7 +299,7 @@ func TestLinuxSaves(t *testing.T) {
 			t.Fatalf("save %d, behind %v: %v", i, took, err)
 		}
 		last = snap
-		m.rounds(want, false)
+		m.readRounds(want, false)
 		check(m.Pause())
 		registers, words := s.engineWords(snap)
 		left += words
@@ -313,7 +313,7 @@ func TestLinuxSaves(t *testing.T) {
 		check(other.Resume())
 		other.finish(want)
 		if t.Failed() {
-			t.Fatalf("save %d (-seed %d): on were %s", i, *savesSeed, s.listed())
+			t.Fatalf("save %d (-seed %d): on were %s", i, *savesSeed, s.listProbes())
 		}
 		if passed++; passed%10 == 0 {
 			t.Logf("%d saves in %v; %d hits on the host", passed, time.Since(start).Round(time.Second), s.hits.Load())
@@ -336,10 +336,10 @@ func (s *saver) place(at guest.GVA) string {
 	return at.String()
 }
 
-// listed says which probes are on.
-func (s *saver) listed() string {
+// listProbes says which probes are on.
+func (s *saver) listProbes() string {
 	var out []string
-	for i := range s.Engine().Listed() {
+	for i := range s.Engine().All() {
 		out = append(out, fmt.Sprintf("%s+%#x optimized %v in guest %v hits %d", i.Symbol, i.Offset, i.Optimized, i.InGuest, i.Stats.Hits))
 	}
 	return strings.Join(out, "; ")
@@ -350,7 +350,7 @@ func (s *saver) engineWords(snap *snapshot.Snapshot) (registers []string, memory
 	inside := func(v uint64) bool { return v>>47 != 0 && s.Engine().InCode(guest.GVA(v)) }
 	for i, c := range snap.CPUs {
 		regs := probe.Regs(c.Regs)
-		for k, v := range regs.All() {
+		for k, v := range regs.Values() {
 			if inside(v) {
 				registers = append(registers, fmt.Sprintf("%#x in register %d of vCPU %d", v, k, i))
 			}

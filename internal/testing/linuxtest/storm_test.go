@@ -73,7 +73,7 @@ func storm(t *testing.T, dir string) {
 		for _, k := range kinds {
 			k.turn(t, g, batch, want)
 		}
-		g.sameText(g.Text(), text)
+		g.checkSameText(g.Text(), text)
 		turn++
 		if t.Failed() {
 			t.Fatalf("turn %d: the storm ends here (-storm.seed %d -storm.from %d); %s...", turn, *stormSeed, *stormFrom+probed, names(g, batch[:min(8, len(batch))]))
@@ -86,7 +86,7 @@ func storm(t *testing.T, dir string) {
 			t.Errorf("the load does nothing, or no probe was of the kind: %s", k)
 		}
 	}
-	g.same(g.round(), want, "after the storm")
+	g.checkSame(g.round(), want, "after the storm")
 }
 
 // enough hits of a probe disable it.
@@ -127,12 +127,12 @@ func (k *tally) turn(t *testing.T, g *Guest, functions []guest.GVA, want map[str
 			t.Fatal(err)
 		}
 	}
-	for i := range e.Listed() {
+	for i := range e.All() {
 		if i.Optimized {
 			k.jumped++
 		}
 	}
-	g.same(g.round(), want, k.name)
+	g.checkSame(g.round(), want, k.name)
 	limit.end()
 	for _, p := range ps {
 		info, _ := e.Info(p)

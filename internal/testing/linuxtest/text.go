@@ -17,7 +17,7 @@ func (g *Guest) Text() map[guest.GVA][]byte {
 	for _, r := range g.Image().Text(false) {
 		b := make([]byte, r.End-r.Start)
 		if err := g.Peek(r.Start, b); err != nil {
-			g.t.Fatalf("text at %#x: %v", r.Start, err)
+			g.t.Fatalf("text at %v: %v", r.Start, err)
 		}
 		text[r.Start] = b
 	}
@@ -27,8 +27,8 @@ func (g *Guest) Text() map[guest.GVA][]byte {
 	return text
 }
 
-// sameText fails the test for each function whose bytes are others than before.
-func (g *Guest) sameText(got, want map[guest.GVA][]byte) {
+// checkSameText fails the test for each function whose bytes are others than before.
+func (g *Guest) checkSameText(got, want map[guest.GVA][]byte) {
 	g.t.Helper()
 	const shown = 20
 	n := 0

@@ -70,7 +70,7 @@ func (g *tracers) surveyInside(loops int) {
 	g.Command(fmt.Sprintf("/%s >/tmp/%[1]s.log 2>&1 & until [ -p %s ]; do sleep 0.1; done", inside, insideOut))
 	kinds := []string{"fentry", "fexit", "multi", "multiret", "kretprobe", "kprobe", "breakpoint", "fmodret"}
 	all := map[string]int{}
-	none := g.Host().CannotWatch(probe.AccessExec, false, false) // what an emulated processor has not for us it may not have for the guest
+	none := g.Host().NoWatchReason(probe.AccessExec, false, false) // what an emulated processor has not for us it may not have for the guest
 	for _, f := range g.functions {
 		for _, kind := range kinds {
 			p := &insideProbe{f: f, kind: kind, name: "survey"}
@@ -113,9 +113,9 @@ func (p *insideProbe) request() string {
 	case "breakpoint":
 		return fmt.Sprintf("add %s breakpoint %#x", p.name, uint64(p.f.addr)+uint64(p.off))
 	case "kprobe":
-		return fmt.Sprintf("add %s kprobe %s %d", p.name, p.f.short(), p.off)
+		return fmt.Sprintf("add %s kprobe %s %d", p.name, p.f.shortName(), p.off)
 	}
-	return fmt.Sprintf("add %s %s %s", p.name, p.kind, p.f.short())
+	return fmt.Sprintf("add %s %s %s", p.name, p.kind, p.f.shortName())
 }
 
 // read returns what each has counted.

@@ -22,16 +22,16 @@ func TestTracersModule(t *testing.T) {
 			g.rand = rand.New(rand.NewPCG(*tracersSeed, 8))
 			g.module, g.load, g.away = "dummy", "sh /tracersmodule.sh", true
 			g.switchModule()
-			g.expected("at first")
-			g.kept("dummy:dummy_setup")
+			g.checkExpected("at first")
+			g.putKprobes("dummy:dummy_setup")
 			g.survey("dummy:dummy_setup", "dummy:dummy_validate", "dummy:dummy_dev_init", "dummy:dummy_dev_uninit", "dummy:dummy_get_stats64")
-			refused := g.turns()
+			refused := g.runTurns()
 			if g.away {
 				g.switchModule()
 			}
-			g.expected("at the end")
+			g.checkExpected("at the end")
 			g.switchModule()
-			g.quiet("without the module")
+			g.checkQuiet("without the module")
 			t.Logf("ours refused beside the guest's own: %v", refused)
 		})
 	}
@@ -71,8 +71,8 @@ func (g *tracers) await(function string) guest.GVA {
 	}
 }
 
-// short is its name without the module's.
-func (f *traced) short() string { return f.name[strings.IndexByte(f.name, ':')+1:] }
+// shortName is its name without the module's.
+func (f *traced) shortName() string { return f.name[strings.IndexByte(f.name, ':')+1:] }
 
 // beside reports whether there is a kprobe of the guest's own at the instruction of p.
 func (g *tracers) beside(p *ourProbe) bool {

@@ -1,4 +1,4 @@
-// Package patience bounds what a test waits for.
+// Package patience bounds the waiting times of tests.
 package patience
 
 import (
@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// lastWords is the part of a test's time that is left for saying what it has
-// waited for in vain, and for ending what it has started.
+// lastWords is the part of a test's time that is kept for reporting a timeout,
+// and for ending what the test has started.
 const lastWords = 20
 
-// Of returns a context for whatever a test waits for. It ends shortly before go
-// test's -timeout, and with the test, before its cleanup functions run. Any other
-// bound would be too short on some machine that is busy with something else.
-func Of(tb testing.TB) context.Context {
+// Context returns a context for the waits of a test. It ends shortly before go
+// test's -timeout, and with the test, before its cleanup functions run. Any
+// other bound would be too short on some machine that is busy with something
+// else.
+func Context(tb testing.TB) context.Context {
 	tb.Helper()
 	limited, ok := tb.(interface{ Deadline() (time.Time, bool) })
 	if !ok {

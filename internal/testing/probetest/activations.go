@@ -8,8 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// activationCases are about which activation a return belongs to, and what
-// becomes of those that never return.
+// activationCases are about which activation a return belongs to, and about
+// activations that never return.
 var activationCases = []testCase{
 	{name: "kretprobe_recursion", run: testRecursion},
 	{name: "kretprobe_switch_to", run: testSwitchTo},
@@ -35,7 +35,7 @@ var activationCases = []testCase{
 	{name: "stack_everywhere", run: testStackEverywhere},
 }
 
-// sum is what recurse(n) returns.
+// sum is the result of recurse(n).
 func sum(n uint64) uint64 { return n * (n + 1) / 2 }
 
 // testRecursion: depth 10 with 3 instances gives 3 handled and 7 missed.
@@ -81,14 +81,14 @@ func (v *env) equalCall(f string, arg, want uint64) {
 
 func testSwitchTo(v *env) {
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "__switch_to"}}
-	v.refused("__switch_to", v.e.Register(r), probe.CodeBlacklisted, syscall.EINVAL)
+	v.checkRefused("__switch_to", v.e.Register(r), probe.CodeBlacklisted, syscall.EINVAL)
 	p := &probe.Kprobe{Symbol: "__switch_to", Pre: nop}
 	v.register(p) // only its return is special
 	v.unregister(p)
 }
 
-// testTailCall: a function that leaves by a jump to another one returns when
-// that does, and so do all the activations that a jump to the entry makes.
+// testTailCall: a function that ends with a jump to another one returns when
+// that does, and so do all activations that a jump to the entry makes.
 func testTailCall(v *env) {
 	var got []string
 	on := func(f string) *probe.Kretprobe {
@@ -131,11 +131,11 @@ func testLongJump(v *env) {
 	s := v.stats(&deep.Kprobe)
 	equal(v, "handled", s.Handled, 80)
 	equal(v, "missed", s.Missed, 0)
-	v.settled(deep)
+	v.checkSettled(deep)
 	equal(v, "abandoned", v.stats(&deep.Kprobe).Abandoned, 80)
 
 	// The same slots again without anything in between: the new trampolines are
-	// not the old ones.
+	// different from the old ones.
 	for range 20 {
 		v.equalCall("jump_over", 3, 77)
 	}
@@ -144,8 +144,8 @@ func testLongJump(v *env) {
 	v.unregisterRet(deep, over)
 }
 
-// testReturnsTwice: the later returns of a function find where to go on, without
-// a handler, whatever other activations there were in between.
+// testReturnsTwice: the later returns of a function find where to continue,
+// without a handler, whatever other activations there were in between.
 func testReturnsTwice(v *env) {
 	returns := 0
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "set_jump"}, MaxActive: 1, Return: func(*probe.Context) { returns++ }}
@@ -162,8 +162,8 @@ func testReturnsTwice(v *env) {
 	v.equalCall("twice", 3, 3)
 }
 
-// testTasks: tasks that are switched away inside the function, and go on in
-// another order, on another vCPU.
+// testTasks: tasks are switched out inside the function, and resume in another
+// order, on another vCPU.
 func testTasks(v *env) {
 	const tasks = 6
 	results := map[uint64]uint64{}
@@ -200,8 +200,8 @@ func testTasks(v *env) {
 	v.unregisterRet(r, park)
 }
 
-// testKilledTask: a task that never goes on keeps its instance until its stack
-// is another one's.
+// testKilledTask: a task that never resumes keeps its instance until another
+// task reuses its stack.
 func testKilledTask(v *env) {
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, MaxActive: 1}
 	v.registerRet(r)
@@ -211,7 +211,7 @@ func testKilledTask(v *env) {
 	s := v.stats(&r.Kprobe)
 	equal(v, "handled", s.Handled, 5)
 	equal(v, "missed", s.Missed, 0)
-	// Another task, while that one is parked and may go on: no instance.
+	// Another task, while that one is parked and may resume: no instance.
 	equal(v, "co_begin", v.call("co_begin", 1, 50), 1)
 	equal(v, "missed", v.stats(&r.Kprobe).Missed, 1)
 	equal(v, "co_resume", v.call("co_resume", 0), 104)
@@ -344,8 +344,9 @@ func testNestedStack(v *env) {
 }
 
 // testStackEverywhere: at every instruction of a function, with a kretprobe on
-// it and on its caller, the stack is the true one; only between the function's
-// last pop and its ret, where the image says nothing, the caller is missing.
+// it and on its caller, the stack is the true one. The caller is missing only
+// between the function's last pop and its ret, for which the image has no
+// information.
 func testStackEverywhere(v *env) {
 	r1, r0 := v.addr("stack_r1"), v.addr("stack_r0")
 	outer := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "stack_target"}}

@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// errnoCases are about what is refused, with which errno and code.
+// errnoCases are about rejected requests: with which errno and code.
 var errnoCases = []testCase{
 	{name: "errno_matrix", run: testErrnoMatrix},
 	{name: "accepted_beyond_kernel", run: testAccepted},
@@ -18,8 +18,8 @@ var errnoCases = []testCase{
 	{name: "endbr_entry", run: testEndbr},
 }
 
-// refusals is the matrix of kprobes A.1. A probe of ours that the kernel
-// refuses with another errno says so.
+// refusals is the matrix of kprobes A.1. If the kernel rejects a probe with
+// another errno than we do, the entry says so.
 var refusals = []struct {
 	name   string
 	symbol string
@@ -63,30 +63,30 @@ func testErrnoMatrix(v *env) {
 		if r.post {
 			p.Post = func(*probe.Context) {}
 		}
-		v.refused(r.name, v.e.Register(p), r.code, r.errno)
+		v.checkRefused(r.name, v.e.Register(p), r.code, r.errno)
 		equal(v, r.name+": address", p.Addr, 0)
 		_, err := v.e.Check(p)
-		v.refused(r.name+" (check)", err, r.code, r.errno)
+		v.checkRefused(r.name+" (check)", err, r.code, r.errno)
 	}
 	both := &probe.Kprobe{Symbol: "hot", Addr: v.addr("hot")}
-	v.refused("both", v.e.Register(both), probe.CodeBothOrNeither, syscall.EINVAL)
+	v.checkRefused("both", v.e.Register(both), probe.CodeBothOrNeither, syscall.EINVAL)
 	equal(v, "address of both", both.Addr, v.addr("hot"))
-	v.refused("neither", v.e.Register(&probe.Kprobe{}), probe.CodeBothOrNeither, syscall.EINVAL)
-	v.refused("nil", v.e.Register(nil), probe.CodeBothOrNeither, syscall.EINVAL)
-	v.refused("none", v.e.Register(), probe.CodeEmptyBatch, syscall.EINVAL)
-	v.refused("address in no function", v.e.Register(&probe.Kprobe{Addr: 0x10}), probe.CodeNoSymbolAt, syscall.ENOENT)
-	v.refused("address that is not canonical", v.e.Register(&probe.Kprobe{Addr: 1 << 63}), probe.CodeNoSymbolAt, syscall.ENOENT)
-	v.refused("address and offset inside an instruction",
+	v.checkRefused("neither", v.e.Register(&probe.Kprobe{}), probe.CodeBothOrNeither, syscall.EINVAL)
+	v.checkRefused("nil", v.e.Register(nil), probe.CodeBothOrNeither, syscall.EINVAL)
+	v.checkRefused("none", v.e.Register(), probe.CodeEmptyBatch, syscall.EINVAL)
+	v.checkRefused("address in no function", v.e.Register(&probe.Kprobe{Addr: 0x10}), probe.CodeNoSymbolAt, syscall.ENOENT)
+	v.checkRefused("address that is not canonical", v.e.Register(&probe.Kprobe{Addr: 1 << 63}), probe.CodeNoSymbolAt, syscall.ENOENT)
+	v.checkRefused("address and offset inside an instruction",
 		v.e.Register(&probe.Kprobe{Addr: v.addr("kprobe_target"), Offset: 3}), probe.CodeNotBoundary, syscall.EILSEQ)
-	v.refused("blacklisted address", v.e.Register(&probe.Kprobe{Addr: v.addr("in_noinstr") + 5}), probe.CodeBlacklisted, syscall.EINVAL)
+	v.checkRefused("blacklisted address", v.e.Register(&probe.Kprobe{Addr: v.addr("in_noinstr") + 5}), probe.CodeBlacklisted, syscall.EINVAL)
 	if err := v.e.Forbid("hot"); err != nil {
 		v.Errorf("forbid: %v", err)
 	}
-	v.refused("forbidden by name", v.e.Register(&probe.Kprobe{Symbol: "hot"}), probe.CodeBlacklisted, syscall.EINVAL)
+	v.checkRefused("forbidden by name", v.e.Register(&probe.Kprobe{Symbol: "hot"}), probe.CodeBlacklisted, syscall.EINVAL)
 	if err := v.e.Allow("hot"); err != nil {
 		v.Errorf("allow: %v", err)
 	}
-	v.refused("forbid of an unknown name", v.e.Forbid("hot", "no_such_function"), probe.CodeSymbolNotFound, syscall.ENOENT)
+	v.checkRefused("forbid of an unknown name", v.e.Forbid("hot", "no_such_function"), probe.CodeSymbolNotFound, syscall.ENOENT)
 	equal(v, "probes", len(v.e.List()), 0)
 	v.checkText()
 
@@ -101,11 +101,11 @@ func testErrnoMatrix(v *env) {
 		v.Errorf("slot of %s: got %v, %v", p.Symbol, slot, ok)
 	}
 	in = slot
-	v.refused("a slot", v.e.Register(&probe.Kprobe{Addr: in}), probe.CodeBlacklisted, syscall.EINVAL)
+	v.checkRefused("a slot", v.e.Register(&probe.Kprobe{Addr: in}), probe.CodeBlacklisted, syscall.EINVAL)
 	v.unregister(p, q)
 }
 
-// testAccepted registers what the kernel refuses and a host can do.
+// testAccepted registers probes that the kernel rejects and a host can serve.
 func testAccepted(v *env) {
 	for _, a := range []struct {
 		symbol string
@@ -126,7 +126,7 @@ func testAccepted(v *env) {
 		equal(v, a.symbol+" hits", hits, 1)
 		v.unregister(p)
 	}
-	// A probe before bytes that are no instruction is on a boundary.
+	// A probe before bytes that are not an instruction is on a boundary.
 	p := &probe.Kprobe{Symbol: "r_bad"}
 	v.register(p)
 	v.unregister(p)
@@ -144,55 +144,55 @@ func testProbepoint(v *env) {
 	}
 	equal(v, "offset of a resolved address", forms[2].Offset, 0)
 	v.unregister(forms...)
-	v.refused("symbol and distance to the next", v.e.Register(&probe.Kprobe{Symbol: "hot", Offset: uint64(load - hot)}),
+	v.checkRefused("symbol and distance to the next", v.e.Register(&probe.Kprobe{Symbol: "hot", Offset: uint64(load - hot)}),
 		probe.CodeOffsetOutside, syscall.EINVAL)
-	v.refused("negative offset", v.e.Register(&probe.Kprobe{Symbol: "hot", Offset: 1<<64 - 1}), probe.CodeOffsetOutside, syscall.EINVAL)
+	v.checkRefused("negative offset", v.e.Register(&probe.Kprobe{Symbol: "hot", Offset: 1<<64 - 1}), probe.CodeOffsetOutside, syscall.EINVAL)
 }
 
 func testRegisteredTwice(v *env) {
 	p := &probe.Kprobe{Symbol: "hot"}
 	v.register(p)
-	v.refused("again", v.e.Register(p), probe.CodeRegistered, syscall.EINVAL)
+	v.checkRefused("again", v.e.Register(p), probe.CodeRegistered, syscall.EINVAL)
 	p.Symbol = ""
-	v.refused("again, by address", v.e.Register(p), probe.CodeRegistered, syscall.EINVAL)
+	v.checkRefused("again, by address", v.e.Register(p), probe.CodeRegistered, syscall.EINVAL)
 	p.Symbol = "hot"
 	v.unregister(p)
 	equal(v, "address after unregister", p.Addr, v.addr("hot"))
-	v.refused("again after unregister, address left", v.e.Register(p), probe.CodeBothOrNeither, syscall.EINVAL)
+	v.checkRefused("again after unregister, address left", v.e.Register(p), probe.CodeBothOrNeither, syscall.EINVAL)
 	p.Addr = 0
 	v.register(p)
 	v.unregister(p)
 
 	q := &probe.Kprobe{Symbol: "hot_load"}
 	err := v.e.Register(&probe.Kprobe{Symbol: "hot"}, q, q)
-	v.refused("twice in a batch", err, probe.CodeRegistered, syscall.EINVAL)
+	v.checkRefused("twice in a batch", err, probe.CodeRegistered, syscall.EINVAL)
 	v.index("twice in a batch", err, 2)
 	v.checkText()
 }
 
 func testNotRegistered(v *env) {
 	p, q := &probe.Kprobe{Symbol: "hot"}, &probe.Kprobe{Symbol: "hot_load"}
-	v.refused("enable", v.e.Enable(p), probe.CodeNotRegistered, syscall.EINVAL)
-	v.refused("disable", v.e.Disable(p), probe.CodeNotRegistered, syscall.EINVAL)
+	v.checkRefused("enable", v.e.Enable(p), probe.CodeNotRegistered, syscall.EINVAL)
+	v.checkRefused("disable", v.e.Disable(p), probe.CodeNotRegistered, syscall.EINVAL)
 	v.register(p, q)
 	v.unregister(p)
 	equal(v, "address of a probe once registered", p.Addr, v.addr("hot"))
 
 	// Unregistering twice clears the address, and does the rest of the batch.
 	err := v.e.Unregister(p, q)
-	v.refused("unregister twice", err, probe.CodeNotRegistered, syscall.EINVAL)
+	v.checkRefused("unregister twice", err, probe.CodeNotRegistered, syscall.EINVAL)
 	v.index("unregister twice", err, 0)
 	equal(v, "address of an unknown probe", p.Addr, 0)
 	equal(v, "address of the known one", q.Addr, v.addr("hot_load"))
 	equal(v, "probes left", len(v.e.List()), 0)
-	v.armed("hot_load", q.Addr, false)
+	v.checkArmed("hot_load", q.Addr, false)
 	if err := v.e.Unregister(); err != nil {
 		v.Errorf("unregister nothing: %v", err)
 	}
 
 	r := &probe.Kprobe{Symbol: "hot"}
 	v.register(r)
-	v.refused("the same probe twice", v.e.Unregister(r, r), probe.CodeNotRegistered, syscall.EINVAL)
+	v.checkRefused("the same probe twice", v.e.Unregister(r, r), probe.CodeNotRegistered, syscall.EINVAL)
 	equal(v, "probes left", len(v.e.List()), 0)
 }
 
@@ -201,15 +201,15 @@ func testBatchRollback(v *env) {
 	v.register(there)
 	batch := []*probe.Kprobe{{Symbol: "kprobe_target"}, {Symbol: "hot"}, {Symbol: "hot_load"}, {Symbol: "kprobe_target", Offset: 1}, {Symbol: "kprobe_target2"}}
 	err := v.e.Register(probe.Probes(batch)...)
-	v.refused("fourth of five", err, probe.CodeNotBoundary, syscall.EILSEQ)
+	v.checkRefused("fourth of five", err, probe.CodeNotBoundary, syscall.EILSEQ)
 	v.index("fourth of five", err, 3)
 	for i, p := range batch {
 		equal(v, "address", p.Addr, 0)
 		if i != 3 && i != 1 {
-			v.armed(p.Symbol, v.addr(p.Symbol), false)
+			v.checkArmed(p.Symbol, v.addr(p.Symbol), false)
 		}
 	}
-	v.armed("hot", there.Addr, true)
+	v.checkArmed("hot", there.Addr, true)
 	equal(v, "probes", len(v.e.List()), 1)
 	equal(v, "hot", v.call("hot", 1), 2)
 	equal(v, "hits", v.stats(there).Hits, 1)
@@ -218,8 +218,8 @@ func testBatchRollback(v *env) {
 	v.unregister(append(batch, there)...)
 }
 
-// testEndbr: a function that begins with endbr64 is probed behind it, from
-// either offset, and that is its entry.
+// testEndbr: a function that begins with endbr64 is probed after it, from either
+// offset, and that is its entry.
 func testEndbr(v *env) {
 	start := v.addr("f_endbr")
 	for _, off := range []uint64{0, 4} {
@@ -228,11 +228,11 @@ func testEndbr(v *env) {
 		equal(v, "address", p.Addr, start+4)
 		i, _ := v.e.Info(p)
 		equal(v, "entry", i.Entry, true)
-		v.armed("endbr64", start, false)
-		v.armed("behind endbr64", start+4, true)
+		v.checkArmed("endbr64", start, false)
+		v.checkArmed("behind endbr64", start+4, true)
 		equal(v, "f_endbr", v.call("f_endbr", 4), 5)
 		equal(v, "hits", v.stats(p).Hits, 1)
 		v.unregister(p)
 	}
-	v.refused("inside endbr64", v.e.Register(&probe.Kprobe{Symbol: "f_endbr", Offset: 2}), probe.CodeNotBoundary, syscall.EILSEQ)
+	v.checkRefused("inside endbr64", v.e.Register(&probe.Kprobe{Symbol: "f_endbr", Offset: 2}), probe.CodeNotBoundary, syscall.EILSEQ)
 }

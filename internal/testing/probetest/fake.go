@@ -15,33 +15,47 @@ import (
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
-// FakeOptions says what kind of guest a Fake is.
+// FakeOptions describes the guest that a Fake is.
 type FakeOptions struct {
 	CPUs  int          // number of vCPUs; 0 = 1
 	Image *guest.Image // nil: the suite's (Image)
 
-	// Symbols is what the engine is shown of an image; nil: the image itself.
+	// Symbols returns the symbols that the engine sees of an image; nil: the image
+	// itself.
 	Symbols func(*guest.Image) probe.Symbols
 
-	// GS makes the guest one whose kernel has memory for each vCPU at its GS base: see
-	// Run. No exception of CPL0 then reaches the engine before the guest's handlers.
+	// GS makes the guest one whose kernel has memory for each vCPU at its GS base:
+	// see Run. No exception of CPL0 then reaches the engine before the guest's
+	// handlers.
 	GS bool
 
-	// TickEvery delivers the timer interrupt after every so many instructions
-	// that a vCPU has executed with IF set; 0 = never.
+	// TickEvery delivers the timer interrupt each time a vCPU has executed that
+	// many instructions with IF set; 0 = never.
 	TickEvery int
 
-	// Profile: stacks of tasks, as the image's profile has them, tell the vCPU, and
-	// those of the vCPUs themselves do not.
+	// Profile: the stacks of tasks, as in the image's profile, identify the vCPU;
+	// the stacks of the vCPUs themselves do not.
 	Profile bool
 
-	// Can are its capabilities, in kernel and in user code; nil: everything but
-	// DetourPort.
+	// Can returns its capabilities, in kernel and in user code; nil: everything
+	// except DetourPort.
 	Can func(user bool) probe.Capabilities
 
-	// Foreign makes it the guest of somebody else: it can be stopped, and its memory
-	// reached, but none of its exits are seen.
+	// Foreign makes it the guest of another hypervisor: it can be stopped, and its
+	// memory accessed, but none of its exits are seen.
 	Foreign bool
+
+	// Still leaves the vCPUs without threads: nothing is interpreted, and a test
+	// makes the hits itself (Fake.Hit, Fake.Deliver).
+	Still bool
+
+	// Bare shows the engine only the methods of probe.Target and probe.World: no
+	// PageTables, Runner, Detours or Memory, and no answer from World.Words. Can
+	// then defaults to no capability. It is the minimal backend.
+	Bare bool
+
+	// View, if not nil, has the image's names, instead of Symbols. It is called each time.
+	View func() guest.View
 
 	// Probe is handed to probe.New.
 	Probe probe.Options
@@ -58,15 +72,19 @@ type Fake struct {
 	mem    *memory
 	cpus   []*vcpu
 	engine *probe.Engine
+	target probe.Target // the fake as the engine sees it
 	tick   int
 	prof   bool // FakeOptions.Profile
+	still  bool // FakeOptions.Still
 	show   func(*guest.Image) probe.Symbols
 	syms   probe.Symbols // of img, as shown
+	view   func() guest.View
 	can    func(user bool) probe.Capabilities
-	blind  bool // FakeOptions.Foreign
+	blind  bool         // FakeOptions.Foreign
+	exec   [2]guest.GVA // where the engine's memory for code begins, by guest.Level
 
-	// A vCPU that executes holds gate for reading and lets go of it between
-	// two instructions when stopping is not 0.
+	// A vCPU that executes holds gate for reading and releases it between two
+	// instructions when stopping is not 0.
 	gate     sync.RWMutex
 	stopping atomic.Int32
 	stops    sync.Mutex // one stopper at a time
@@ -77,7 +95,8 @@ type Fake struct {
 	shared  guest.FreeSpace
 }
 
-// Layout of what the image leaves free. Between any two regions is a hole.
+// Layout of the memory that the image leaves free. Between any two regions is a
+// hole.
 const (
 	stackBase   = guest.GVA(0x7000_0000)
 	stackStride = 0x10_0000
@@ -93,7 +112,7 @@ const (
 	gsBase = guest.GVA(0x6000_0000) // of vCPU 0; tasks are at taskBase
 	gsEnd  = guest.GVA(0x6200_0000)
 
-	// stopAddr is where a called function returns to. Nothing is mapped there.
+	// stopAddr is the return address of called functions. Nothing is mapped there.
 	stopAddr = 0x7fff_0000
 )
 
@@ -107,6 +126,9 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	}
 	if o.Can == nil {
 		o.Can = func(user bool) probe.Capabilities {
+			if o.Bare {
+				return probe.Capabilities{}
+			}
 			can := probe.Capabilities{InPlace: true}
 			if o.GS {
 				can.NoFault = "the guest's handlers have them first"
@@ -123,7 +145,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	if o.Symbols == nil {
 		o.Symbols = func(img *guest.Image) probe.Symbols { return img }
 	}
-	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, show: o.Symbols, can: o.Can, blind: o.Foreign}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, still: o.Still, show: o.Symbols, view: o.View, can: o.Can, blind: o.Foreign}
 	f.shared.Add(uint64(sharedBase), sharedSize)
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
@@ -134,28 +156,48 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		f.addTasks()
 	}
 	f.load(o.Image)
-	var t probe.Target = f
-	if o.Foreign {
-		t = foreign{f, f, f}
+	switch f.target = f; {
+	case o.Foreign:
+		f.target = foreign{f, f, f}
+	case o.Bare:
+		f.target = bare{f}
 	}
-	e, err := probe.New(t, o.Probe)
+	e, err := probe.New(f.target, o.Probe)
 	if err != nil {
 		return nil, err
 	}
 	f.engine = e
+	if f.still {
+		return f, nil
+	}
 	for _, v := range f.cpus {
 		go v.serve()
-		<-v.up // or the caller's thread may become this one's while OnVCPU compares
+		<-v.up // otherwise the caller's thread may become this one's while OnVCPU compares
 	}
 	return f, nil
 }
 
-// foreign is a Fake whose vCPUs others run: nothing of probe.Runner, and no exits.
+// foreign is a Fake whose vCPUs another hypervisor runs: without probe.Runner,
+// and without exits.
 type foreign struct {
 	probe.Target
 	probe.PageTables
 	probe.Detours
 }
+
+// bare is a Fake that has only the methods that each Target has.
+type bare struct{ probe.Target }
+
+// Stop implements probe.Target.
+func (b bare) Stop(do func(probe.World) error) error {
+	return b.Target.Stop(func(w probe.World) error { return do(bareWorld{w}) })
+}
+
+// bareWorld is the World of a bare Fake: it cannot tell which words the guest has.
+type bareWorld struct{ probe.World }
+
+// Words implements probe.World.
+func (bareWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 // newStack returns the memory of a vCPU's stack.
 func newStack(cpu int) []byte {
@@ -165,7 +207,7 @@ func newStack(cpu int) []byte {
 	return b
 }
 
-// load replaces the guest's memory by what img says, and forgets the engine's.
+// load replaces the guest's memory by img, and forgets the engine's.
 func (f *Fake) load(img *guest.Image) {
 	m := newMemory()
 	for _, r := range *f.mem.regions.Load() {
@@ -186,13 +228,15 @@ func (f *Fake) load(img *guest.Image) {
 		m.add(&region{base: s.VAddr, data: data, write: s.W, exec: s.X, user: s.User})
 	}
 	for _, user := range []bool{false, true} {
-		m.add(&region{base: execBase(user), data: make([]byte, 1, execSize), exec: true, user: user, slots: true})
+		base := execBase(img, user)
+		f.exec[guest.Level(user)] = base
+		m.add(&region{base: base, data: make([]byte, 1, execSize), exec: true, user: user, slots: true})
 	}
 	f.mem, f.img, f.syms = m, img, f.show(img)
 }
 
-// Reset gives the guest another image, or the same again, and tells the engine.
-// No Call may be under way.
+// Reset boots the guest from another image, or from the same again, and notifies
+// the engine. No Call may be in progress.
 func (f *Fake) Reset(img *guest.Image) error {
 	return f.engine.Reload(func(save func()) (bool, error) { return true, f.Reboot(save, img) })
 }
@@ -206,9 +250,12 @@ func (f *Fake) Reboot(save func(), img *guest.Image) error {
 	})
 }
 
-// Close takes all probes off and ends the vCPUs.
+// Close removes all probes and ends the vCPUs.
 func (f *Fake) Close() error {
 	err := f.engine.Close()
+	if f.still {
+		return err
+	}
 	for _, v := range f.cpus {
 		close(v.calls)
 		<-v.done
@@ -219,11 +266,27 @@ func (f *Fake) Close() error {
 // Engine returns the engine on the guest.
 func (f *Fake) Engine() *probe.Engine { return f.engine }
 
+// Target returns the guest as the engine sees it.
+func (f *Fake) Target() probe.Target { return f.target }
+
 // NumCPU implements probe.Target.
 func (f *Fake) NumCPU() int { return len(f.cpus) }
 
 // Symbols implements probe.Target.
-func (f *Fake) Symbols() probe.Symbols { return f.syms }
+func (f *Fake) Symbols() probe.Symbols {
+	if f.view != nil {
+		return f.view()
+	}
+	return f.syms
+}
+
+// Image returns the image as its names are now.
+func (f *Fake) Image() guest.View {
+	if f.view != nil {
+		return f.view()
+	}
+	return f.img
+}
 
 // Capabilities implements probe.Target.
 func (f *Fake) Capabilities(user bool) probe.Capabilities { return f.can(user) }
@@ -259,7 +322,7 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	f.allocMu.Lock()
 	defer f.allocMu.Unlock()
 	s, _ := f.img.Find(near)
-	area := f.mem.find(execBase(s.User))
+	area := f.mem.find(f.exec[guest.Level(s.User)])
 	base := area.base + guest.GVA(len(area.data)+63)&^63
 	if base+guest.GVA(size) > area.base+execSize {
 		return 0, errors.New("exec area is full")
@@ -273,12 +336,25 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	return base, nil
 }
 
-// execBase is where the engine's memory for code of a privilege begins.
-func execBase(user bool) guest.GVA {
+// execBase returns where the engine's memory for code of a privilege level
+// begins: within reach of the image's code, in memory that the image does not
+// use.
+func execBase(img *guest.Image, user bool) guest.GVA {
+	base := kernelExec
 	if user {
-		return userExec
+		base = userExec
 	}
-	return kernelExec
+	for _, r := range img.Text(user) {
+		if d := int64(r.Start - base); d > 1<<30 || d < -1<<30 {
+			base = r.End&^(1<<20-1) + 64<<20
+		}
+	}
+	for _, s := range img.Segments { // in ascending order, or one after the other has been passed
+		if end := s.VAddr + guest.GVA(s.MemSize); s.VAddr < base+execSize && base < end {
+			base = end&^(1<<20-1) + 2<<20
+		}
+	}
+	return base
 }
 
 // AllocShared implements probe.Detours.
@@ -297,7 +373,7 @@ func (f *Fake) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	return guest.GVA(base), b, nil
 }
 
-// FreeShared implements probe.Detours. Whoever still uses the memory finds none.
+// FreeShared implements probe.Detours. A later use of the memory faults.
 func (f *Fake) FreeShared(addr guest.GVA) {
 	f.allocMu.Lock()
 	defer f.allocMu.Unlock()
@@ -397,7 +473,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	word := func(v uint64) { found(guest.GVA(v)) }
 	for _, v := range w.f.cpus {
-		for _, x := range v.regs.All() {
+		for _, x := range v.regs.Values() {
 			if x-in[0].Lo < in[0].N || x-in[1].Lo < in[1].N {
 				word(x)
 			}
@@ -417,8 +493,9 @@ func (w world) Registers(func(reg []byte, ip bool)) error { return nil }
 
 var _ probe.Memory = world{}
 
-// Pieces implements probe.Memory: physical addresses are the virtual ones. A piece is small, and comes before those below it, which is as
-// good as any order.
+// Pieces implements probe.Memory: physical addresses equal the virtual ones. A
+// piece is small, and comes before pieces at lower addresses; any order is
+// allowed.
 func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) error {
 	const size = 64
 	more := func(pa guest.GPA) []byte {

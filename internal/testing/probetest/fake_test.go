@@ -10,8 +10,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// ticking boots a fake whose timer fires after every n instructions.
-func ticking(t *testing.T, n int) *env {
+// bootTicking boots a fake whose timer fires after every n instructions.
+func bootTicking(t *testing.T, n int) *env {
 	t.Helper()
 	f, err := NewFake(FakeOptions{CPUs: 2, TickEvery: n})
 	if err != nil {
@@ -33,7 +33,7 @@ func TestTimer(t *testing.T) {
 	for _, every := range []int{3, 7, 50} {
 		for _, post := range []func(*probe.Context){nil, func(*probe.Context) {}} {
 			t.Run(fmt.Sprintf("every=%d,post=%v", every, post != nil), func(t *testing.T) {
-				v := ticking(t, every)
+				v := bootTicking(t, every)
 				var ps []*probe.Kprobe
 				hits := map[string]*probe.Kprobe{}
 				for _, f := range []string{"hot", "hot_load", "work", "work_if", "timer_interrupt", "tick_work"} {
@@ -50,7 +50,7 @@ func TestTimer(t *testing.T) {
 					}
 				}
 				v.register(ps...)
-				v.everywhere(2, func(cpu int) error {
+				v.runOnAll(2, func(cpu int) error {
 					s, err := v.h.Symbol("work_if")
 					if err != nil {
 						return err
@@ -89,7 +89,7 @@ func TestTimer(t *testing.T) {
 // probed or not.
 func TestStiShadow(t *testing.T) {
 	for _, probed := range []bool{false, true} {
-		v := ticking(t, 1) // always due
+		v := bootTicking(t, 1) // always due
 		f := v.h.(*Fake)
 		sti := v.offsets("f_sti")[3]
 		next := v.addr("f_sti") + guest.GVA(v.offsets("f_sti")[4])

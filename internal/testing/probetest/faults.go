@@ -17,26 +17,27 @@ var faultCases = []testCase{
 	{name: "fault_handler", needs: []Capability{CanFault}, run: testFaultHandler},
 }
 
-// Addresses that fault: nothing is there, and not canonical.
+// Addresses that fault: unmapped, and not canonical.
 const (
 	unmapped     = 0x6000_0000_0000
 	nonCanonical = 0x8000_0000_0000
 )
 
-// What the functions return when their fault was fixed up.
+// Results of the functions when their fault was fixed up.
 const (
 	minus14 = 1<<64 - 14
 	minus8  = 1<<64 - 8
 )
 
-// seen is what the guest's own exception handler saw.
+// seen is the exception as the guest's own handler saw it.
 type seen struct {
 	result, vector, code, rip, flags, cr2, count uint64
 }
 
-// sameFault compares what the guest saw of a probed fault with what it saw unprobed. An emulated processor may push no RF for faults, against the
-// manual (SDM Vol. 3, 19.3.1.1): there it is not compared.
-func (v *env) sameFault(what string, got, unprobed seen) {
+// checkSameFault compares the guest's view of a probed fault with its view of an
+// unprobed one. An emulated processor may push no RF for faults, against the
+// manual (SDM Vol. 3, 19.3.1.1): there RF is not compared.
+func (v *env) checkSameFault(what string, got, unprobed seen) {
 	v.Helper()
 	const rf = 1 << 16
 	if unprobed.flags&rf == 0 {
@@ -45,14 +46,15 @@ func (v *env) sameFault(what string, got, unprobed seen) {
 	equal(v, what, got, unprobed)
 }
 
-// probeFault calls f and returns its result and what the guest's handler saw.
+// probeFault calls f and returns its result and the exception that the guest's
+// handler saw.
 func (v *env) probeFault(f string, args ...uint64) seen {
 	v.Helper()
 	v.clearFault()
-	return v.sawFault(v.call(f, args...))
+	return v.seenFault(v.call(f, args...))
 }
 
-// clearFault forgets what the guest's handler saw.
+// clearFault clears the exception that the guest's handler saw.
 func (v *env) clearFault() {
 	v.Helper()
 	for _, n := range []string{"fault_vector", "fault_code", "fault_rip", "fault_flags", "fault_cr2", "fault_count"} {
@@ -60,8 +62,8 @@ func (v *env) clearFault() {
 	}
 }
 
-// sawFault returns what the guest's handler saw.
-func (v *env) sawFault(result uint64) seen {
+// seenFault returns the exception that the guest's handler saw.
+func (v *env) seenFault(result uint64) seen {
 	v.Helper()
 	s := seen{result: result, vector: v.load("fault_vector"), code: v.load("fault_code"), rip: v.load("fault_rip"),
 		flags: v.load("fault_flags"), count: v.load("fault_count")}
@@ -71,9 +73,9 @@ func (v *env) sawFault(result uint64) seen {
 	return s
 }
 
-// testFaultEquivalence: whatever way the faulting instruction is run, the guest
-// sees the exception that it sees without a probe: vector, error code, RIP,
-// RFLAGS, CR2, and its fixup works. The kernel loses #GP here.
+// testFaultEquivalence: however the faulting instruction is run, the guest sees
+// the same exception as without a probe: vector, error code, RIP, RFLAGS, CR2,
+// and its fixup works. The kernel loses #GP here.
 func testFaultEquivalence(v *env) {
 	good := uint64(v.addr("const_seven"))
 	table := uint64(v.addr("fnptr"))
@@ -102,7 +104,7 @@ func testFaultEquivalence(v *env) {
 			for _, post := range []func(*probe.Context){nil, func(*probe.Context) {}} {
 				p := &probe.Kprobe{Symbol: q.f, Offset: off, Pre: nop, Post: post}
 				v.register(p)
-				v.sameFault(fmt.Sprintf("%s probed at +%#x, post %v", name, off, post != nil), v.probeFault(q.f, q.args...), want)
+				v.checkSameFault(fmt.Sprintf("%s probed at +%#x, post %v", name, off, post != nil), v.probeFault(q.f, q.args...), want)
 				v.unregister(p)
 			}
 		}
@@ -144,8 +146,8 @@ func testFaultRepair(v *env) {
 	v.unregister(p)
 }
 
-// testFaultHandler: the host's fault handlers are asked before the guest's,
-// newest first, until one of them has put it right.
+// testFaultHandler: the host's fault handlers are called before the guest's,
+// newest first, until one of them has fixed the fault.
 func testFaultHandler(v *env) {
 	good := uint64(v.addr("const_seven"))
 	for _, f := range []string{"x_load", "x_jmp"} {
@@ -189,8 +191,8 @@ func testFaultHandler(v *env) {
 	}
 }
 
-// testFaultMissed: a fault of an instruction whose hit was missed is asked of
-// nobody on the host; the guest's handler gets it as ever.
+// testFaultMissed: for a fault of an instruction whose hit was missed, no fault
+// handler on the host is called; the guest's handler gets it as usual.
 func testFaultMissed(v *env) {
 	for _, q := range []struct {
 		f    string

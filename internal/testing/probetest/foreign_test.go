@@ -28,8 +28,8 @@ func newForeign(t *testing.T) (*env, *Fake) {
 	return v, f
 }
 
-// counting returns a stage that adds to a word.
-func (f *Fake) counting(v *env) *probe.Stage {
+// countingStage returns a stage that adds to a word.
+func (f *Fake) countingStage(v *env) *probe.Stage {
 	v.Helper()
 	block, host, err := f.AllocShared(64, false)
 	if err != nil {
@@ -52,8 +52,8 @@ func (f *Fake) counting(v *env) *probe.Stage {
 // The first instruction of hot_load has 7 bytes, that of hot 4.
 func TestForeign(t *testing.T) {
 	v, f := newForeign(t)
-	p := &probe.Kprobe{Name: "p", Symbol: "hot_load", Stage: f.counting(v)}
-	q := &probe.Kprobe{Name: "q", Symbol: "hot_load", Stage: f.counting(v)}
+	p := &probe.Kprobe{Name: "p", Symbol: "hot_load", Stage: f.countingStage(v)}
+	q := &probe.Kprobe{Name: "q", Symbol: "hot_load", Stage: f.countingStage(v)}
 	state := func(what string, k *probe.Kprobe, inGuest bool) {
 		t.Helper()
 		if i, ok := v.e.Info(k); !ok || i.Optimized != inGuest || i.InGuest != inGuest || i.Armed != inGuest {
@@ -62,7 +62,7 @@ func TestForeign(t *testing.T) {
 	}
 	hits := func(what string, n int, want ...uint64) {
 		t.Helper()
-		v.everywhere(2, func(cpu int) error {
+		v.runOnAll(2, func(cpu int) error {
 			for range n {
 				if r, err := v.h.Call(cpu, v.addr("hot_load"), 1); err != nil || r != 8 {
 					t.Errorf("%s: hot_load(1) = %d, %v", what, r, err)
@@ -118,7 +118,7 @@ func TestForeign(t *testing.T) {
 // trace.
 func TestForeignRefuses(t *testing.T) {
 	v, f := newForeign(t)
-	stage := f.counting(v)
+	stage := f.countingStage(v)
 	faulting := *stage
 	faulting.Fixups = []probe.Fixup{{Fault: 0, Resume: 4}}
 	at := func(symbol string, k probe.Kprobe) probe.Kprobe {
@@ -146,7 +146,7 @@ func TestForeignRefuses(t *testing.T) {
 	} {
 		_, checked := v.e.Check(c.p)
 		for _, err := range []error{checked, v.e.Register(c.p)} {
-			v.refused(c.name, err, probe.CodeHostCannot, syscall.ENODEV)
+			v.checkRefused(c.name, err, probe.CodeHostCannot, syscall.ENODEV)
 			if err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v does not say %q", c.name, err, c.want)
 			}
@@ -158,12 +158,12 @@ func TestForeignRefuses(t *testing.T) {
 		{Symbol: "hot_load", Access: probe.AccessExec},
 		{Symbol: "hot_load", Access: probe.AccessExec, Emulate: true},
 	} {
-		v.refused("a watch", v.e.Watch(w), probe.CodeHostCannot, syscall.ENODEV)
+		v.checkRefused("a watch", v.e.Watch(w), probe.CodeHostCannot, syscall.ENODEV)
 	}
 	v.checkText()
 
 	// What is there stays when something that is refused comes to it.
-	p := &probe.Kprobe{Symbol: "hot_load", Stage: f.counting(v)}
+	p := &probe.Kprobe{Symbol: "hot_load", Stage: f.countingStage(v)}
 	v.register(p)
 	inside := &probe.Kprobe{Addr: p.Addr + guest.GVA(loads[1]), Stage: stage}
 	if loads[1] < 5 {
@@ -174,10 +174,10 @@ func TestForeignRefuses(t *testing.T) {
 		ps   []probe.Probe
 	}{
 		{"a handler in Go beside a program", []probe.Probe{&probe.Kprobe{Symbol: "hot_load", Pre: nop}}},
-		{"a batch of which the last is refused", []probe.Probe{&probe.Kprobe{Symbol: "hot_load", Stage: f.counting(v)}, &probe.Kprobe{Symbol: "hot", Stage: stage}}},
+		{"a batch of which the last is refused", []probe.Probe{&probe.Kprobe{Symbol: "hot_load", Stage: f.countingStage(v)}, &probe.Kprobe{Symbol: "hot", Stage: stage}}},
 		{"a short instruction behind it", []probe.Probe{inside}},
 	} {
-		v.refused(c.name, v.e.Register(c.ps...), probe.CodeHostCannot, syscall.ENODEV)
+		v.checkRefused(c.name, v.e.Register(c.ps...), probe.CodeHostCannot, syscall.ENODEV)
 		before := v.stats(p).InGuest
 		if r, err := f.Call(0, v.addr("hot_load"), 1); err != nil || r != 8 {
 			t.Errorf("%s: hot_load(1) = %d, %v", c.name, r, err)

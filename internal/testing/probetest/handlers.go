@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// handlerCases are about what handlers see and do.
+// handlerCases are about the data and the operations of handlers.
 var handlerCases = []testCase{
 	{name: "registers_seen", run: testRegistersSeen},
 	{name: "registers_changed", run: testRegistersChanged},
@@ -19,9 +19,9 @@ var handlerCases = []testCase{
 	{name: "in_place", needs: []Capability{CanInPlace}, run: testInPlace},
 }
 
-// testRegistersSeen: pre sees RIP one behind the probe, post the address of
-// the next instruction, in every way an instruction is run; a branch's target
-// when it is emulated.
+// testRegistersSeen: pre sees RIP one after the probe, post the address of the
+// next instruction, however the instruction is run. With emulation, post sees a
+// branch's target.
 func testRegistersSeen(v *env) {
 	for _, s := range []struct {
 		f      string
@@ -134,8 +134,8 @@ func testBadAddress(v *env) {
 	v.unregister(p)
 }
 
-// testEngineFromHandler: what waits for handlers refuses to be called from one,
-// and listing works there.
+// testEngineFromHandler: methods that wait for handlers fail when they are
+// called from one, and listing works there.
 func testEngineFromHandler(v *env) {
 	other := &probe.Kprobe{Symbol: "hot_load"}
 	var errs [6]error
@@ -154,12 +154,12 @@ func testEngineFromHandler(v *env) {
 		}
 	}
 	equal(v, "probes listed from a handler", listed, 1)
-	v.armed("hot", p.Addr, true)
+	v.checkArmed("hot", p.Addr, true)
 	v.unregister(p)
 }
 
-// testInterruptFlag: IF is what it would be without probes, before, in and
-// after every instruction, whichever way it is run.
+// testInterruptFlag: IF is the same as without probes, before, in and after
+// every instruction, however it is run.
 func testInterruptFlag(v *env) {
 	for _, f := range []struct {
 		name string
@@ -190,7 +190,7 @@ func testInPlace(v *env) {
 	equal(v, "RIP in post", post, v.addr("r_far")+guest.GVA(offs[4]))
 	equal(v, "counts", v.stats(p), probe.Stats{Hits: 2, Handled: 2, SecondExits: 2})
 	equal(v, "in place", v.e.Totals(-1).InPlace, 2)
-	v.armed("afterwards", p.Addr, true)
+	v.checkArmed("afterwards", p.Addr, true)
 	i, _ := v.e.Info(p)
 	equal(v, "plan", i.Plan, "in_place")
 	v.unregister(p, q)

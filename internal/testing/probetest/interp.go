@@ -7,7 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// exception is what an instruction raises instead of completing.
+// exception is the exception that an instruction raises instead of completing.
 type exception struct {
 	vector uint8
 	code   uint32
@@ -36,8 +36,9 @@ type instr struct {
 	fail *exception
 }
 
-// exec executes the instruction in at v's RIP, and leaves RIP behind it or
-// where it leads. On an exception no register has changed.
+// exec executes the instruction in at v's RIP, and sets RIP to the next
+// instruction or to the branch's target. On an exception no register has
+// changed.
 func (v *vcpu) exec(in x86.Inst) *exception {
 	x := &v.x
 	*x = instr{v: v, in: in, at: v.regs.RIP, next: v.regs.RIP + uint64(in.Len), size: 4}
@@ -64,13 +65,13 @@ func (v *vcpu) exec(in x86.Inst) *exception {
 	before := v.regs
 	switch {
 	case in.Enc != x86.Legacy:
-		x.undefined()
+		x.raiseUndefined()
 	case in.Map == x86.Map0:
 		x.map0()
 	case in.Map == x86.Map0F:
 		x.map0F()
 	default:
-		x.undefined()
+		x.raiseUndefined()
 	}
 	if x.fail != nil {
 		v.regs = before
@@ -80,7 +81,7 @@ func (v *vcpu) exec(in x86.Inst) *exception {
 	return nil
 }
 
-func (x *instr) undefined() { x.fail = &exception{vector: vecUD} }
+func (x *instr) raiseUndefined() { x.fail = &exception{vector: vecUD} }
 
 // memory turns a failed access into #PF or #GP.
 func (x *instr) memory(err error, write bool) {
@@ -165,7 +166,7 @@ func (x *instr) setFlags(f uint64) {
 func (x *instr) addr() uint64 {
 	a, ok := x.in.Addr(x.at, &x.v.regs)
 	if !ok || x.in.Segment == x86.SegFS || x.in.Segment == x86.SegGS && x.v.cpl != 0 {
-		x.undefined()
+		x.raiseUndefined()
 	}
 	if x.in.Segment == x86.SegGS && !(x.in.Map == x86.Map0 && x.in.Opcode == 0x8d) { // lea adds no base
 		a += uint64(x.v.f.gs(x.v.id))
@@ -212,7 +213,7 @@ func (x *instr) stackSize() int {
 	return 8
 }
 
-// jump sets where to go on; a non-canonical target is refused.
+// jump sets where to continue; a non-canonical target is rejected.
 func (x *instr) jump(to uint64) {
 	if !guest.GVA(to).Canonical() {
 		x.fail = &exception{vector: vecGP}
@@ -233,7 +234,7 @@ func (x *instr) map0F() {
 		if condition(op&15, x.flags()) {
 			x.setReg(x.r(), x.size, v)
 		} else {
-			x.setReg(x.r(), x.size, x.reg(x.r(), x.size)) // a 32-bit cmov clears the upper half all the same
+			x.setReg(x.r(), x.size, x.reg(x.r(), x.size)) // a 32-bit cmov clears the upper half even if it does not move
 		}
 	case op>>4 == 8:
 		if condition(op&15, x.flags()) {
@@ -275,7 +276,7 @@ func (x *instr) map0F() {
 		}
 		x.setReg(x.b(op), x.size, w)
 	default:
-		x.undefined()
+		x.raiseUndefined()
 	}
 }
 

@@ -22,7 +22,7 @@ func (x *instr) map0() {
 	ss := x.stackSize()
 	switch {
 	case op < 0x40 && op&7 < 6:
-		x.classic(op, s, imm)
+		x.classicALU(op, s, imm)
 	case op>>3 == 0x50>>3:
 		x.push(ss, x.reg(x.b(op), ss))
 	case op>>3 == 0x58>>3:
@@ -115,9 +115,9 @@ func (x *instr) map0() {
 	}
 }
 
-// classic executes the eight operations of the opcodes below 40, in their six
+// classicALU executes the eight operations of the opcodes below 40, in their six
 // forms.
-func (x *instr) classic(op byte, s int, imm uint64) {
+func (x *instr) classicALU(op byte, s int, imm uint64) {
 	var a, b uint64
 	switch op & 7 {
 	case 0, 1:
@@ -146,7 +146,7 @@ func (x *instr) enter() {
 	b := x.in.Bytes()
 	n := len(b)
 	if b[n-1]&31 != 0 {
-		x.undefined()
+		x.raiseUndefined()
 		return
 	}
 	size := uint64(b[n-3]) | uint64(b[n-2])<<8
@@ -188,8 +188,8 @@ func (x *instr) string(op byte, s int) {
 	}
 }
 
-// control executes branches, stack frames, flags, groups 3 and 5, and what
-// leaves the guest.
+// control executes branches, stack frames, flags, groups 3 and 5, and
+// instructions that leave the guest.
 func (x *instr) control(op byte, imm uint64) {
 	r := &x.v.regs
 	switch op {
@@ -201,7 +201,7 @@ func (x *instr) control(op byte, imm uint64) {
 		x.jump(to)
 	case 0xcb:
 		if x.size != 8 {
-			x.undefined()
+			x.raiseUndefined()
 			return
 		}
 		to := x.pop(8)
@@ -216,7 +216,7 @@ func (x *instr) control(op byte, imm uint64) {
 			x.fail = &exception{vector: vecGP}
 			return
 		}
-		x.v.out(uint8(imm), uint32(r.RAX))
+		x.v.executeOut(uint8(imm), uint32(r.RAX))
 	case 0xe8:
 		to := x.next + imm
 		x.push(8, x.next)
@@ -249,7 +249,7 @@ func (x *instr) control(op byte, imm uint64) {
 	case 0xfe, 0xff:
 		x.group5(op)
 	default:
-		x.undefined()
+		x.raiseUndefined()
 	}
 }
 
@@ -293,7 +293,7 @@ func (x *instr) group3() {
 	case 6:
 		x.div(a, s)
 	default:
-		x.undefined()
+		x.raiseUndefined()
 	}
 }
 
@@ -307,7 +307,7 @@ func (x *instr) mul(a uint64, s int) {
 		p := x.reg(0, 4) * a
 		hi, lo = p>>32, p&0xffffffff
 	default:
-		x.undefined()
+		x.raiseUndefined()
 		return
 	}
 	x.setReg(0, s, lo)
@@ -323,7 +323,7 @@ func (x *instr) div(a uint64, s int) {
 	hi, lo := x.reg(2, s), x.reg(0, s)
 	switch {
 	case s < 4:
-		x.undefined()
+		x.raiseUndefined()
 	case x.fail != nil:
 	case hi >= a: // also a == 0
 		x.fail = &exception{vector: vecDE}
@@ -360,14 +360,14 @@ func (x *instr) group5(op byte) {
 	case op == 0xff && n == 6:
 		x.push(x.stackSize(), x.rm(x.stackSize()))
 	default:
-		x.undefined()
+		x.raiseUndefined()
 	}
 }
 
 // iret executes iretq.
 func (x *instr) iret() {
 	if x.size != 8 {
-		x.undefined()
+		x.raiseUndefined()
 		return
 	}
 	to, cs, f, sp, ss := x.pop(8), x.pop(8), x.pop(8), x.pop(8), x.pop(8)

@@ -23,8 +23,8 @@ var jprobeCases = []testCase{
 	{name: "jprobe_close_inside", run: func(v *env) { testMirrorInside(v, (*env).closeEngine) }},
 }
 
-// many is what call_many(n) returns.
-func many(n uint64) uint64 {
+// callMany is the result of call_many(n).
+func callMany(n uint64) uint64 {
 	var sum uint64
 	for i := range uint64(8) {
 		sum += (i + 1) * (n + i)
@@ -72,7 +72,7 @@ func testArguments(v *env) {
 		}
 	}}
 	v.registerJprobe(j)
-	v.equalCall("call_many", 0x80, many(0x80)-3*0x82-8*0x87)
+	v.equalCall("call_many", 0x80, callMany(0x80)-3*0x82-8*0x87)
 	equal(v, "entry handlers", n, 1)
 	i, _ := v.e.Info(&j.Kprobe)
 	equal(v, "type", i.Type, byte('j'))
@@ -80,7 +80,7 @@ func testArguments(v *env) {
 	equal(v, "probes listed", len(v.e.List()), 1)
 	v.unregisterJprobe(j)
 
-	// Without a stack there are no arguments there, and no harm.
+	// Without a stack it has no arguments, and does no harm.
 	bad := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "hot"}, Entry: func(c *probe.Context, a probe.Args) {
 		sp := c.Regs.RSP
 		c.Regs.RSP = 1 << 63
@@ -118,16 +118,16 @@ func testJprobeRefused(v *env) {
 		{"no end", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", End: "no_such_function"}, probe.CodeSymbolNotFound, syscall.ENOENT},
 		{"end that cannot be probed", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", End: "on_blacklist"}, probe.CodeBlacklisted, syscall.EINVAL},
 	} {
-		v.refused(c.what, v.e.Register(c.j), c.code, c.errno)
+		v.checkRefused(c.what, v.e.Register(c.j), c.code, c.errno)
 		good := &probe.Kprobe{Symbol: "hot"}
 		err := v.e.Register(good, c.j)
-		v.refused(c.what+", in a batch", err, c.code, c.errno)
+		v.checkRefused(c.what+", in a batch", err, c.code, c.errno)
 		v.index(c.what, err, 1)
 	}
 }
 
-// mirrored returns what mirror_many has seen.
-func (v *env) mirrored() (seen [8]uint64) {
+// readMirrored returns the arguments that mirror_many has seen.
+func (v *env) readMirrored() (seen [8]uint64) {
 	v.Helper()
 	b := v.bytes(v.addr("mirror_seen"), 64)
 	for i := range seen {
@@ -136,8 +136,8 @@ func (v *env) mirrored() (seen [8]uint64) {
 	return seen
 }
 
-// testMirror: the mirror sees the arguments, whatever it does to registers, flags
-// and stack leaves no trace, and it costs two exits.
+// testMirror: the mirror sees the arguments, its changes of registers, flags and
+// stack have no effect, and it costs two exits.
 func testMirror(v *env) {
 	var plain, with probe.Regs
 	into := &plain
@@ -146,7 +146,7 @@ func testMirror(v *env) {
 		return 0
 	}}
 	v.register(second)
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	into = &with
 	inner := &probe.Kprobe{Symbol: "hot", Pre: func(*probe.Context) int {
 		v.Error("a handler ran inside a mirror")
@@ -156,9 +156,9 @@ func testMirror(v *env) {
 	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many"}
 	v.registerJprobe(j)
 	before := v.e.Totals(-1)
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	after := v.e.Totals(-1)
-	for i, x := range v.mirrored() {
+	for i, x := range v.readMirrored() {
 		equal(v, fmt.Sprintf("argument %d in the mirror", i), x, uint64(20+i))
 	}
 	equal(v, "mirror_calls", v.load("mirror_calls"), 1)
@@ -173,15 +173,15 @@ func testMirror(v *env) {
 	if err := v.e.Disable(&j.Kprobe); err != nil {
 		v.Fatal(err)
 	}
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	equal(v, "mirror_calls", v.load("mirror_calls"), 1)
 	v.unregisterJprobe(j)
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	j.Addr, j.Disabled = 0, false
 	j.Filter = func(c *probe.Context) bool { return c.Args().Uint64(0) == 30 }
 	v.registerJprobe(j)
-	v.equalCall("call_many", 20, many(20))
-	v.equalCall("call_many", 30, many(30))
+	v.equalCall("call_many", 20, callMany(20))
+	v.equalCall("call_many", 30, callMany(30))
 	equal(v, "mirror_calls", v.load("mirror_calls"), 2)
 	equal(v, "filtered", v.stats(&j.Kprobe).Filtered, 1)
 	v.unregisterJprobe(j)
@@ -194,12 +194,12 @@ func testMirrorStack(v *env) {
 		size int
 		want uint64
 	}{
-		{0, many(20)},
-		{24, many(20)},
-		{17, many(20)},                      // rounded up
-		{16, many(20) - 8*27 - 8},           // the last argument is lost
-		{8, many(20) - 8*27 - 7*26 - 8 - 7}, // both
-		{4096, many(20)},
+		{0, callMany(20)},
+		{24, callMany(20)},
+		{17, callMany(20)},                      // rounded up
+		{16, callMany(20) - 8*27 - 8},           // the last argument is lost
+		{8, callMany(20) - 8*27 - 7*26 - 8 - 7}, // both
+		{4096, callMany(20)},
 	} {
 		j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many", StackSize: c.size}
 		v.registerJprobe(j)
@@ -215,19 +215,19 @@ func testMirrorWithOthers(v *env) {
 	k := &probe.Kprobe{Symbol: "many_args", Pre: func(*probe.Context) int { pres++; return 0 }, Post: func(*probe.Context) { posts++ }}
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Return: func(c *probe.Context) {
 		returns++
-		equal(v, "retval", c.Regs.RAX, many(20))
+		equal(v, "retval", c.Regs.RAX, callMany(20))
 	}}
 	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many"}
 	for i, order := range [][]probe.Probe{{k, r, j}, {j, r, k}, {r, j, k}} {
 		if err := v.e.Register(order...); err != nil {
 			v.Fatal(err)
 		}
-		v.equalCall("call_many", 20, many(20))
+		v.equalCall("call_many", 20, callMany(20))
 		equal(v, "pre handlers", pres, i+1)
 		equal(v, "post handlers", posts, i+1)
 		equal(v, "return handlers", returns, i+1)
 		equal(v, "mirror_calls", v.load("mirror_calls"), uint64(i+1))
-		v.settled(r)
+		v.checkSettled(r)
 		v.unregister(k, &r.Kprobe, &j.Kprobe)
 		k.Addr, r.Addr, j.Addr = 0, 0, 0
 	}
@@ -235,7 +235,7 @@ func testMirrorWithOthers(v *env) {
 		v.Fatal(err)
 	}
 	before := v.e.Totals(-1)
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	after := v.e.Totals(-1)
 	equal(v, "exits of jprobe and kretprobe", after.Breakpoints+after.Returns-before.Breakpoints-before.Returns, 3)
 	equal(v, "steps", after.Stepped+after.InPlace, before.Stepped+before.InPlace)
@@ -247,19 +247,19 @@ func testTwoMirrors(v *env) {
 	b := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many", StackSize: 24}
 	v.registerJprobe(a, b)
 	for i := range uint64(3) {
-		v.equalCall("call_many", 20, many(20))
+		v.equalCall("call_many", 20, callMany(20))
 		equal(v, "mirror_calls", v.load("mirror_calls"), 2*(i+1))
-		equal(v, "last argument in the second mirror", v.mirrored()[7], 27)
+		equal(v, "last argument in the second mirror", v.readMirrored()[7], 27)
 	}
 	v.unregisterJprobe(a)
-	v.equalCall("call_many", 20, many(20))
+	v.equalCall("call_many", 20, callMany(20))
 	equal(v, "mirror_calls", v.load("mirror_calls"), 7)
 	v.unregisterJprobe(b)
 }
 
-// testMirrorReturns: a mirror that returns, against the rules, ends there: the
-// probed function runs with its own registers and stack, and what follows its
-// return loses nothing.
+// testMirrorReturns: a mirror that returns, against the rules, ends there. The
+// probed function runs with its own registers and stack, and later code is not
+// affected.
 func testMirrorReturns(v *env) {
 	a := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_returns"}
 	b := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many"}
@@ -271,7 +271,7 @@ func testMirrorReturns(v *env) {
 		}
 		calls := v.load("mirror_calls")
 		for n := range uint64(6) {
-			v.equalCall("call_many", 20+n, many(20+n))
+			v.equalCall("call_many", 20+n, callMany(20+n))
 		}
 		mirrors := uint64(6)
 		if i >= 3 {
@@ -281,7 +281,7 @@ func testMirrorReturns(v *env) {
 		for _, p := range ps {
 			switch p := p.(type) {
 			case *probe.Kretprobe:
-				v.settled(p)
+				v.checkSettled(p)
 				s := v.stats(&p.Kprobe)
 				equal(v, "returned", s.Returns, s.Handled)
 				equal(v, "handled", s.Handled, 6)
@@ -302,8 +302,8 @@ func testMirrorReturns(v *env) {
 	equal(v, "strays, copies, foreign", t.Strays+t.Copies+t.Foreign, 0)
 }
 
-// testMirrorInside: the jprobe goes while its mirror runs; the probed function
-// runs all the same, with its own arguments.
+// testMirrorInside: the jprobe is removed while its mirror runs. The probed
+// function still runs, with its own arguments.
 func testMirrorInside(v *env, end func(*env, *probe.Jprobe)) {
 	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_wait"}
 	inside := &probe.Kprobe{Symbol: "mirror_wait", Offset: v.offsets("mirror_wait")[1]}
@@ -319,17 +319,17 @@ func testMirrorInside(v *env, end func(*env, *probe.Jprobe)) {
 		result <- r
 	}()
 	for {
-		if s, _, _ := v.e.Stats(inside); s.Missed != 0 { // the guest goes on hitting it
+		if s, _, _ := v.e.Stats(inside); s.Missed != 0 { // the guest keeps hitting it
 			break
 		}
 		runtime.Gosched()
 	}
 	end(v, j)
-	equal(v, "call_many", <-result, many(20))
+	equal(v, "call_many", <-result, callMany(20))
 	if _, ok := v.e.Info(inside); ok {
 		v.unregister(inside)
 	}
-	// A later change finds that the mirror is over, and clears up behind it.
+	// The engine finds that the mirror is over, and cleans up after it; so does a later change.
 	if p := (&probe.Kprobe{Symbol: "hot"}); v.e.Register(p) == nil {
 		v.unregister(p)
 	}

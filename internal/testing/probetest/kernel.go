@@ -15,21 +15,21 @@ type Kernel struct {
 	Rewritten []Rewritten
 	Faulting  []guest.GVA                   // of instructions with an exception-table entry
 	Leads     []guest.GVA                   // where branches may come to lead, ascending
-	Freed     guest.Range                   // text that is none any more
-	Module    string                        // that the image's symbols are of, too, by MODULE:NAME
+	Freed     guest.Range                   // no longer text
+	Module    string                        // a module whose symbols the image also has, as MODULE:NAME
 	Absent    bool                          // it is not there
-	Elsewhere map[string]string             // functions of that whose names are those of others in the image
+	Elsewhere map[string]string             // functions there with the names of others in the image
 	Ready     string                        // the function that is called when a module is ready
 	Leaves    string                        // the function that is called when its memory is copied away
 	Reads     string                        // the function that a debugger of its own asks for the bytes of an instruction
-	Comes     func(int, probe.Milestone)    // is told then
+	Comes     func(int, probe.Milestone)    // called then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
-	Pads      []guest.GVA                   // int3s that nobody executes
+	Pads      []guest.GVA                   // int3s that are never executed
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
 
-// Rewritten is a piece of text that the guest rewrites. One by its tracer ("ftrace")
-// stands at a function's entry.
+// Rewritten is a piece of text that the guest rewrites. A piece that its tracer
+// rewrites ("ftrace") is at a function's entry.
 type Rewritten struct {
 	guest.Range
 	Why string
@@ -86,8 +86,8 @@ func (f *Fake) Milestone(m probe.Milestone) []string {
 	return nil
 }
 
-// Passes implements probe.Milestones.
-func (f *Fake) Passes(cpu int, m probe.Milestone) { f.syms.(*Kernel).Comes(cpu, m) }
+// NotePass implements probe.Milestones.
+func (f *Fake) NotePass(cpu int, m probe.Milestone) { f.syms.(*Kernel).Comes(cpu, m) }
 
 // Profile implements probe.Image.
 func (k *Kernel) Profile() (guest.Profile, error) {
@@ -97,8 +97,8 @@ func (k *Kernel) Profile() (guest.Profile, error) {
 	return k.Image.Profile()
 }
 
-// Fixed implements probe.Kernel.
-func (k *Kernel) Fixed(lo, hi guest.GVA) string {
+// FixedReason implements probe.Kernel.
+func (k *Kernel) FixedReason(lo, hi guest.GVA) string {
 	for _, r := range k.Rewritten {
 		if r.Start < hi && lo < r.End {
 			return r.Why

@@ -15,8 +15,8 @@ var kunitCases = []testCase{
 	{name: "test_kprobe_missed", needs: []Capability{CanNest}, run: testKprobeMissed},
 }
 
-// random returns the value the cases work with: a 32-bit number above 3.
-func random(v *env) uint64 {
+// randomValue returns the value the cases work with: a 32-bit number above 3.
+func randomValue(v *env) uint64 {
 	r := uint64(rand.Uint32())
 	if r <= 3 {
 		r += 4
@@ -25,9 +25,9 @@ func random(v *env) uint64 {
 	return r
 }
 
-// recursed computes what the handlers compute: in the guest where the target
-// can call it from a handler, else here.
-func recursed(v *env, c *probe.Context, n uint64) uint64 {
+// computeRecursed does the handlers' computation: in the guest if the target can
+// call the function from a handler, else here.
+func computeRecursed(v *env, c *probe.Context, n uint64) uint64 {
 	if !v.h.Can(CanNest) {
 		return n / 3
 	}
@@ -39,15 +39,15 @@ func recursed(v *env, c *probe.Context, n uint64) uint64 {
 }
 
 func testKprobe(v *env) {
-	rand1 := random(v)
+	rand1 := randomValue(v)
 	var preh, posth uint64
 	p := &probe.Kprobe{Name: "kp", Symbol: "kprobe_target",
 		Pre: func(c *probe.Context) int {
-			preh = recursed(v, c, rand1)
+			preh = computeRecursed(v, c, rand1)
 			return 0
 		},
 		Post: func(c *probe.Context) {
-			equal(v, "preh in the post handler", preh, recursed(v, c, rand1))
+			equal(v, "preh in the post handler", preh, computeRecursed(v, c, rand1))
 			posth = preh + 3
 		},
 	}
@@ -62,25 +62,25 @@ func testKprobe(v *env) {
 }
 
 func testKprobes(v *env) {
-	rand1 := random(v)
+	rand1 := randomValue(v)
 	var preh, posth uint64
 	kp := &probe.Kprobe{Name: "kp", Symbol: "kprobe_target",
 		Pre: func(c *probe.Context) int {
-			preh = recursed(v, c, rand1)
+			preh = computeRecursed(v, c, rand1)
 			return 0
 		},
 		Post: func(c *probe.Context) {
-			equal(v, "preh in the post handler", preh, recursed(v, c, rand1))
+			equal(v, "preh in the post handler", preh, computeRecursed(v, c, rand1))
 			posth = preh + 3
 		},
 	}
 	kp2 := &probe.Kprobe{Name: "kp2", Symbol: "kprobe_target2",
 		Pre: func(c *probe.Context) int {
-			preh = recursed(v, c, rand1) + 1
+			preh = computeRecursed(v, c, rand1) + 1
 			return 0
 		},
 		Post: func(c *probe.Context) {
-			equal(v, "preh in the second post handler", preh, recursed(v, c, rand1)+1)
+			equal(v, "preh in the second post handler", preh, computeRecursed(v, c, rand1)+1)
 			posth = preh + 3
 		},
 	}
@@ -101,14 +101,14 @@ func testKprobes(v *env) {
 }
 
 func testKprobeMissed(v *env) {
-	rand1 := random(v)
+	rand1 := randomValue(v)
 	var preh, posth uint64
 	p := &probe.Kprobe{Name: "missed", Symbol: "kprobe_recursed_target",
 		Pre: func(c *probe.Context) int {
-			preh = recursed(v, c, rand1)
+			preh = computeRecursed(v, c, rand1)
 			return 0
 		},
-		Post: func(c *probe.Context) { posth = recursed(v, c, rand1) },
+		Post: func(c *probe.Context) { posth = computeRecursed(v, c, rand1) },
 	}
 	v.register(p)
 	equal(v, "kprobe_recursed_target", v.call("kprobe_recursed_target", rand1), rand1/3)

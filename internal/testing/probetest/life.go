@@ -32,11 +32,11 @@ func testAddAndRemove(v *env) {
 	if len(list) != 1 || list[0].Name != "myevent" || list[0].Addr != v.addr("hot") || !list[0].Armed {
 		v.Errorf("list: got %+v", list)
 	}
-	v.armed("registered", v.addr("hot"), true)
+	v.checkArmed("registered", v.addr("hot"), true)
 	equal(v, "hot", v.call("hot", 41), 42)
 	v.unregister(p)
 	equal(v, "probes", len(v.e.List()), 0)
-	v.armed("unregistered", v.addr("hot"), false)
+	v.checkArmed("unregistered", v.addr("hot"), false)
 	equal(v, "hot", v.call("hot", 41), 42)
 	equal(v, "hits", v.stats(p).Hits, 1)
 }
@@ -52,7 +52,7 @@ func testRegisterDisabled(v *env) {
 				v.Errorf("%s: %v", what, err)
 			}
 		}
-		v.armed(what, hot, armed)
+		v.checkArmed(what, hot, armed)
 		equal(v, what+": result", v.call("hot", 1), 2)
 		equal(v, what+": hits", v.stats(p).Hits, hits)
 	}
@@ -64,7 +64,7 @@ func testRegisterDisabled(v *env) {
 	step("enabled after all", v.e.Enable, true, 3)
 	v.unregister(p)
 	bad := &probe.Kprobe{Symbol: "kprobe_target", Offset: 1, Disabled: true}
-	v.refused("a bad place, disabled", v.e.Register(bad), probe.CodeNotBoundary, syscall.EILSEQ)
+	v.checkRefused("a bad place, disabled", v.e.Register(bad), probe.CodeNotBoundary, syscall.EILSEQ)
 }
 
 func testDisarmAll(v *env) {
@@ -93,9 +93,9 @@ func testDisarmAll(v *env) {
 		if err := v.e.ArmAll(); err != nil {
 			v.Fatalf("arm: %v", err)
 		}
-		v.armed("enabled", on.Addr, true)
-		v.armed("disabled", off.Addr, false)
-		v.armed("registered while disarmed", late.Addr, true)
+		v.checkArmed("enabled", on.Addr, true)
+		v.checkArmed("disabled", off.Addr, false)
+		v.checkArmed("registered while disarmed", late.Addr, true)
 	}
 	equal(v, "work", v.call("work", 3), 24)
 	equal(v, "hits", v.stats(on).Hits, 3)
@@ -124,7 +124,7 @@ func testSiteArmed(v *env) {
 		if err := s.do(s.p); err != nil {
 			v.Errorf("%s: %v", s.what, err)
 		}
-		v.armed(s.what, hot, s.want)
+		v.checkArmed(s.what, hot, s.want)
 	}
 }
 
@@ -162,8 +162,8 @@ func testMultiple(v *env) {
 	v.unregister(ps...)
 }
 
-// testInsnBoundary tries every byte of some functions, keeps what is accepted,
-// and runs them.
+// testInsnBoundary tries every byte of some functions, keeps the accepted
+// probes, and runs the functions.
 func testInsnBoundary(v *env) {
 	for _, f := range []string{"kprobe_target", "f_emulate", "f_boost", "e_arith", "e_cond", "e_string", "e_stack", "e_riprel"} {
 		s, err := v.h.Symbol(f)
@@ -178,7 +178,7 @@ func testInsnBoundary(v *env) {
 			p := &probe.Kprobe{Symbol: f, Offset: off, Pre: nop}
 			err := v.e.Register(p)
 			if len(next) == 0 || off != next[0] {
-				v.refused(fmt.Sprintf("%s+%#x", f, off), err, probe.CodeNotBoundary, syscall.EILSEQ)
+				v.checkRefused(fmt.Sprintf("%s+%#x", f, off), err, probe.CodeNotBoundary, syscall.EILSEQ)
 				continue
 			}
 			next = next[1:]
@@ -262,8 +262,8 @@ func testBlacklistFormat(v *env) {
 	}
 }
 
-// testForeign: an int3 of the guest's own goes to the guest, whatever the
-// engine has elsewhere.
+// testForeign: an int3 of the guest's own goes to the guest, wherever else the
+// engine has its own.
 func testForeign(v *env) {
 	before := v.load("foreign_count")
 	p := &probe.Kprobe{Symbol: "r_int3", Offset: 1, Pre: nop}
@@ -285,9 +285,9 @@ func testClose(v *env) {
 		v.checkText()
 	}
 	equal(v, "work", v.call("work", 2), 16)
-	v.refused("register", v.e.Register(&probe.Kprobe{Symbol: "hot"}), probe.CodeClosed, syscall.ESHUTDOWN)
-	v.refused("enable", v.e.Enable(ps[2]), probe.CodeClosed, syscall.ESHUTDOWN)
-	v.refused("arm", v.e.ArmAll(), probe.CodeClosed, syscall.ESHUTDOWN)
+	v.checkRefused("register", v.e.Register(&probe.Kprobe{Symbol: "hot"}), probe.CodeClosed, syscall.ESHUTDOWN)
+	v.checkRefused("enable", v.e.Enable(ps[2]), probe.CodeClosed, syscall.ESHUTDOWN)
+	v.checkRefused("arm", v.e.ArmAll(), probe.CodeClosed, syscall.ESHUTDOWN)
 	equal(v, "hits", v.stats(ps[0]).Hits, 2)
 	equal(v, "address", ps[0].Addr, guest.GVA(v.addr("hot")))
 }

@@ -24,8 +24,8 @@ var loadCases = []testCase{
 // emulates guest kernel code.
 const rounds = 300
 
-// everywhere runs f on all vCPUs at once and waits.
-func (v *env) everywhere(cpus int, f func(cpu int) error) {
+// runOnAll runs f on all vCPUs at once and waits.
+func (v *env) runOnAll(cpus int, f func(cpu int) error) {
 	v.Helper()
 	var wg sync.WaitGroup
 	for i := range cpus {
@@ -61,8 +61,7 @@ func (v *env) cpus() int {
 }
 
 // testConcurrentHits: with hits on all vCPUs at once, each way of running the
-// instruction gives right results, and the counts close to the unit on each
-// vCPU.
+// instruction gives right results, and the counts on each vCPU are exact.
 func testConcurrentHits(v *env) {
 	n := v.cpus()
 	var posts atomic.Uint64
@@ -73,7 +72,7 @@ func testConcurrentHits(v *env) {
 	stepped := &probe.Kprobe{Name: "stepped", Symbol: "hot_load", Offset: v.offsets("hot_load")[0],
 		Post: func(*probe.Context) { posts.Add(1) }}
 	v.register(emulated, filtered, boosted, stepped)
-	v.everywhere(n, func(cpu int) error { return v.work(cpu, rounds) })
+	v.runOnAll(n, func(cpu int) error { return v.work(cpu, rounds) })
 	for _, p := range []*probe.Kprobe{emulated, filtered, stepped} {
 		v.stats(p)
 		_, by, _ := v.e.Stats(p)
@@ -88,7 +87,7 @@ func testConcurrentHits(v *env) {
 	if err := v.e.Enable(boosted); err != nil {
 		v.Errorf("enable: %v", err)
 	}
-	v.everywhere(n, func(cpu int) error { return v.work(cpu, rounds) })
+	v.runOnAll(n, func(cpu int) error { return v.work(cpu, rounds) })
 	equal(v, "boosted", v.stats(boosted).Hits, uint64(n)*rounds)
 	v.unregister(emulated, filtered, boosted)
 	t := v.e.Totals(-1)
@@ -96,9 +95,9 @@ func testConcurrentHits(v *env) {
 	equal(v, "breakpoints", t.Breakpoints, 4*uint64(n)*rounds)
 }
 
-// testUnderLoad: probes come and go on hot code in every way while all vCPUs
-// run it. Results stay right, a probe that stays counts every hit (unless all
-// are disarmed now and then), and the text is restored.
+// testUnderLoad: probes are attached and detached on hot code in every way while
+// all vCPUs run it. Results stay right, a probe that stays counts every hit
+// (unless all are disarmed from time to time), and the text is restored.
 func testUnderLoad(v *env, disarm bool) {
 	const changes = 24
 	stays := &probe.Kprobe{Name: "stays", Symbol: "work", Pre: nop}
@@ -106,7 +105,7 @@ func testUnderLoad(v *env, disarm bool) {
 	calls := v.keepWorking(rounds)
 	post := func(*probe.Context) {}
 	for round := range changes {
-		// Some vCPU must arrive before the probes go again, or nothing is tested.
+		// Some vCPU must arrive before the probes are removed, or nothing is tested.
 		hit, arrived := signal()
 		var ps []*probe.Kprobe
 		for i, off := range v.offsets("hot_load") {
@@ -148,7 +147,7 @@ func testUnderLoad(v *env, disarm bool) {
 }
 
 // keepWorking has all vCPUs call work(n) over and over, and checks the results.
-// What it returns ends that and returns the number of calls.
+// end stops that and returns the number of calls.
 func (v *env) keepWorking(n uint64) (end func() uint64) {
 	var running sync.WaitGroup
 	var calls atomic.Uint64
@@ -190,7 +189,7 @@ func signal() (<-chan struct{}, func(*probe.Context) int) {
 }
 
 // testNoHandlerAfter: when Unregister has returned, no handler runs any more,
-// not even the post handler of an instruction that was under way.
+// not even the post handler of an instruction that was in progress.
 func testNoHandlerAfter(v *env) {
 	end := v.keepWorking(50)
 	for range 40 {
@@ -213,8 +212,8 @@ func testNoHandlerAfter(v *env) {
 	end()
 }
 
-// testHandlersConcurrently: a handler on one vCPU does not keep one on another
-// from running: each of the two waits until the other has begun.
+// testHandlersConcurrently: a handler on one vCPU does not block one on another:
+// each of the two waits until the other has started.
 func testHandlersConcurrently(v *env) {
 	var met sync.WaitGroup
 	met.Add(2)
@@ -224,7 +223,7 @@ func testHandlersConcurrently(v *env) {
 		return 0
 	}}
 	v.register(p)
-	v.everywhere(2, func(cpu int) error { return v.work(cpu, 1) })
+	v.runOnAll(2, func(cpu int) error { return v.work(cpu, 1) })
 	equal(v, "hits", v.stats(p).Hits, 2)
 	v.unregister(p)
 }

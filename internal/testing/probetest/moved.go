@@ -11,9 +11,9 @@ import (
 // taskStack is the size of the stacks of the suite's tasks.
 const taskStack = 4096
 
-// copyTask copies the stack of the parked task from to the one of task to, with all words
-// that point into it adjusted, as a runtime does that grows stacks. What the old stack holds
-// is overwritten if move is set.
+// copyTask copies the stack of the parked task from to the stack of task to, and
+// adjusts all words that point into it, like a runtime that grows stacks. With
+// move, the contents of the old stack are overwritten.
 func (v *env) copyTask(from, to uint64, move bool) {
 	v.Helper()
 	stacks, tasks := v.addr("co_stacks"), v.addr("co_task")
@@ -48,8 +48,8 @@ func (v *env) copyTask(from, to uint64, move bool) {
 	}
 }
 
-// tracked returns a kretprobe on co_body whose return handler checks the result, and counts.
-func (v *env) tracked(max int) (*probe.Kretprobe, *int) {
+// trackReturns returns a kretprobe on co_body whose return handler checks the result, and counts.
+func (v *env) trackReturns(max int) (*probe.Kretprobe, *int) {
 	n := new(int)
 	return &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, MaxActive: max, DataSize: 8,
 		Entry: func(c *probe.Context) int {
@@ -66,7 +66,7 @@ func (v *env) tracked(max int) (*probe.Kretprobe, *int) {
 // testMovedStack: calls whose stack is moved while they are under way return on the new one,
 // several times and on any vCPU, and their handlers run.
 func testMovedStack(v *env) {
-	r, n := v.tracked(3)
+	r, n := v.trackReturns(3)
 	park := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_park"}, MaxActive: 3}
 	v.registerRet(r, park)
 	before := v.e.Totals(-1)
@@ -95,10 +95,11 @@ func testMovedStack(v *env) {
 	v.unregisterRet(r, park)
 }
 
-// testMovedUnseen: a call that was taken for one that never returns, because its place on the
-// stack holds something else, returns after all, and counts as returned.
+// testMovedUnseen: a call that was taken for one that never returns, because its
+// place on the stack holds something else, still returns, and counts as
+// returned.
 func testMovedUnseen(v *env) {
-	r, n := v.tracked(1)
+	r, n := v.trackReturns(1)
 	v.registerRet(r)
 	for round := range uint64(3) {
 		equal(v, "co_begin", v.call("co_begin", 0, round), 1)
@@ -121,7 +122,7 @@ func testMovedUnseen(v *env) {
 	equal(v, "returns", s.Returns, 3)
 	equal(v, "abandoned", s.Abandoned, 0)
 
-	// One that is gone for good is found out all the same.
+	// A task that is gone for good is still found.
 	equal(v, "co_begin", v.call("co_begin", 0, 9), 1)
 	v.copyTask(0, 1, true)
 	if err := v.h.Write(v.addr("co_stacks"), make([]byte, 2*taskStack)); err != nil {
@@ -138,7 +139,7 @@ func testMovedUnseen(v *env) {
 // testCopiedStack: of several copies of a stack each returns where it should, the first with
 // the handler.
 func testCopiedStack(v *env) {
-	r, n := v.tracked(2)
+	r, n := v.trackReturns(2)
 	v.registerRet(r)
 	before := v.e.Totals(-1)
 	for round := range uint64(10) {
@@ -161,10 +162,10 @@ func testCopiedStack(v *env) {
 	v.unregisterRet(r)
 }
 
-// testCopyKept: a return address that the guest keeps in a jump buffer is good for as long as it
-// does, however many calls from other places there were meanwhile, and when the probe is
-// gone. Records that are kept for return addresses which the guest does not hold any more
-// serve other calls.
+// testCopyKept: a return address that the guest keeps in a jump buffer stays
+// valid as long as the guest keeps it, regardless of how many calls there were
+// from other places, and after the probe is gone. Records for return addresses
+// that the guest no longer holds are reused by other calls.
 func testCopyKept(v *env) {
 	returns := 0
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "set_jump"}, MaxActive: 1, Return: func(*probe.Context) { returns++ }}

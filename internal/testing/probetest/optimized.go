@@ -32,7 +32,7 @@ func (v *env) optimize() {
 	}
 }
 
-// info returns what the engine says of p.
+// info returns the engine's information about p.
 func (v *env) info(p *probe.Kprobe) probe.Info {
 	v.Helper()
 	i, ok := v.e.Info(p)
@@ -42,8 +42,8 @@ func (v *env) info(p *probe.Kprobe) probe.Info {
 	return i
 }
 
-// optimized checks whether the site of p has its jump, and if not, why.
-func (v *env) optimized(what string, p *probe.Kprobe, reason string) {
+// checkOptimized checks whether the site of p has its jump, and if not, why.
+func (v *env) checkOptimized(what string, p *probe.Kprobe, reason string) {
 	v.Helper()
 	i := v.info(p)
 	if i.Optimized != (reason == "") || i.Unoptimized.Reason != reason {
@@ -73,10 +73,10 @@ func testOptimizeLife(v *env) {
 		return 0
 	}}
 	v.register(p)
-	v.optimized("before the pass", p, "waiting")
+	v.checkOptimized("before the pass", p, "waiting")
 	equal(v, "by int3", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
 	v.optimize()
-	v.optimized("after the pass", p, "")
+	v.checkOptimized("after the pass", p, "")
 	before := v.e.Totals(-1)
 	for range 10 {
 		equal(v, "by jump", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
@@ -91,14 +91,15 @@ func testOptimizeLife(v *env) {
 		v.Errorf("optimizer: %+v", s)
 	}
 	v.unregister(p)
-	v.armed("after it is gone", p.Addr, false)
+	v.checkArmed("after it is gone", p.Addr, false)
 	s = v.e.OptimizerStats()
 	equal(v, "unoptimized", s.Unoptimized, 1)
 	equal(v, "optimized now", s.Now, 0)
 	equal(v, "without", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
 }
 
-// testOptimizeObstacles: what takes the jump away at once, and that it comes back.
+// testOptimizeObstacles: changes that remove the jump at once, and its return
+// afterwards.
 func testOptimizeObstacles(v *env) {
 	p := &probe.Kprobe{Name: "p", Symbol: "f_emulate", Pre: nop}
 	v.register(p)
@@ -110,20 +111,20 @@ func testOptimizeObstacles(v *env) {
 	}
 	again := func(what string) {
 		v.Helper()
-		v.optimized(what+", undone", p, "waiting")
+		v.checkOptimized(what+", undone", p, "waiting")
 		v.optimize()
-		v.optimized(what+", undone, after the pass", p, "")
+		v.checkOptimized(what+", undone, after the pass", p, "")
 		equal(v, what, v.call("f_emulate", 1, 3), 2)
 	}
 	v.optimize()
-	v.optimized("at first", p, "")
+	v.checkOptimized("at first", p, "")
 
 	post := 0
 	q := &probe.Kprobe{Name: "q", Symbol: "f_emulate", Post: func(*probe.Context) { post++ }}
 	v.register(q)
-	v.optimized("post handler", p, "post_handler")
+	v.checkOptimized("post handler", p, "post_handler")
 	v.optimize()
-	v.optimized("post handler, after a pass", p, "post_handler")
+	v.checkOptimized("post handler, after a pass", p, "post_handler")
 	equal(v, "with a post handler", v.call("f_emulate", 1, 3), 2)
 	equal(v, "its calls", post, 1)
 	v.unregister(q)
@@ -131,27 +132,27 @@ func testOptimizeObstacles(v *env) {
 
 	q = &probe.Kprobe{Name: "q", Symbol: "f_emulate", Pre: nop}
 	v.register(q)
-	v.optimized("second probe", p, "")
+	v.checkOptimized("second probe", p, "")
 	v.unregister(q)
-	v.optimized("second probe, gone", p, "")
+	v.checkOptimized("second probe, gone", p, "")
 
 	do("disable", v.e.Disable(p))
-	v.optimized("disabled", p, "not_armed")
-	v.armed("disabled", p.Addr, false)
+	v.checkOptimized("disabled", p, "not_armed")
+	v.checkArmed("disabled", p.Addr, false)
 	do("enable", v.e.Enable(p))
 	again("disable")
 
 	do("disarm", v.e.DisarmAll())
-	v.optimized("disarmed", p, "not_armed")
-	v.armed("disarmed", p.Addr, false)
+	v.checkOptimized("disarmed", p, "not_armed")
+	v.checkArmed("disarmed", p.Addr, false)
 	do("arm", v.e.ArmAll())
 	again("disarm")
 
 	do("off", v.e.SetOptimization(false))
 	equal(v, "knob", v.e.Optimization(), false)
-	v.optimized("off", p, "optimization_off")
+	v.checkOptimized("off", p, "optimization_off")
 	v.optimize()
-	v.optimized("off, after a pass", p, "optimization_off")
+	v.checkOptimized("off, after a pass", p, "optimization_off")
 	equal(v, "off", v.call("f_emulate", 1, 3), 2)
 	do("on", v.e.SetOptimization(true))
 	equal(v, "knob", v.e.Optimization(), true)
@@ -159,12 +160,12 @@ func testOptimizeObstacles(v *env) {
 	v.unregister(p)
 }
 
-// testOptimizeNeighbours: a probe in the region of another, and behind it.
+// testOptimizeNeighbours: a probe in the region of another, and after it.
 func testOptimizeNeighbours(v *env) {
 	p := &probe.Kprobe{Name: "p", Symbol: "f_emulate", Pre: nop}
 	v.register(p)
 	v.optimize()
-	v.optimized("alone", p, "")
+	v.checkOptimized("alone", p, "")
 	region := uint64(v.info(p).Region)
 	for _, off := range v.offsets("f_emulate")[1:] {
 		q := &probe.Kprobe{Name: "q", Symbol: "f_emulate", Offset: off, Pre: nop}
@@ -174,9 +175,9 @@ func testOptimizeNeighbours(v *env) {
 			want = "probe_in_region"
 		}
 		what := fmt.Sprintf("with a probe at +%d of %d", off, region)
-		v.optimized(what, p, want)
+		v.checkOptimized(what, p, want)
 		v.optimize()
-		v.optimized(what+", after a pass", p, want)
+		v.checkOptimized(what+", after a pass", p, want)
 		equal(v, what, v.call("f_emulate", 1, 3), 2)
 		if want != "" {
 			// A disabled one is not in the way.
@@ -184,16 +185,16 @@ func testOptimizeNeighbours(v *env) {
 				v.Fatal(err)
 			}
 			v.optimize()
-			v.optimized(what+", disabled", p, "")
+			v.checkOptimized(what+", disabled", p, "")
 			if err := v.e.Enable(q); err != nil {
 				v.Fatal(err)
 			}
-			v.optimized(what+", enabled", p, want)
+			v.checkOptimized(what+", enabled", p, want)
 		}
 		equal(v, what+", hits", v.call("f_emulate", 1, 3), 2)
 		v.unregister(q)
 		v.optimize()
-		v.optimized(what+", gone", p, "")
+		v.checkOptimized(what+", gone", p, "")
 	}
 	v.unregister(p)
 }
@@ -208,7 +209,7 @@ func testOptimizeChangedRIP(v *env) {
 	}}
 	v.register(p)
 	v.optimize()
-	v.optimized("redirecting probe", p, "")
+	v.checkOptimized("redirecting probe", p, "")
 	equal(v, "redirected", v.call("f_emulate", 33, 0), 12)
 	v.unregister(p)
 }
@@ -225,7 +226,7 @@ func testOptimizeKretprobe(v *env) {
 		v.Fatal(err)
 	}
 	v.optimize()
-	v.optimized("kretprobe", &r.Kprobe, "")
+	v.checkOptimized("kretprobe", &r.Kprobe, "")
 	before := v.e.Totals(-1)
 	equal(v, "changed result", v.call("f_emulate", 1, 3), 3)
 	after := v.e.Totals(-1)
@@ -277,7 +278,7 @@ func testOptimizeEquivalence(v *env) {
 		v.register(all...)
 		v.optimize()
 		for _, p := range all {
-			v.optimized(fmt.Sprintf("%s+%#x", q.f, p.Offset), p, "")
+			v.checkOptimized(fmt.Sprintf("%s+%#x", q.f, p.Offset), p, "")
 		}
 		equal(v, name+" with jumps all over", v.call(q.f, q.args...), want)
 		v.unregister(all...)
@@ -288,9 +289,9 @@ func testOptimizeEquivalence(v *env) {
 	}
 }
 
-// testOptimizePreempted: a vCPU stands inside a region, behind each of its
-// instructions in turn, while the region becomes a jump. It must go on with the
-// next instruction, whole.
+// testOptimizePreempted: a vCPU is inside a region, after each of its
+// instructions in turn, while the region becomes a jump. It must continue with
+// the next whole instruction.
 func testOptimizePreempted(v *env) {
 	inside := 0
 	for _, q := range equivalences {
@@ -353,8 +354,8 @@ func (v *env) preempt(f string, args []uint64, site, at guest.GVA, want uint64) 
 			done <- errors.Join(err, v.e.Optimize())
 		}()
 		<-begun
-		// Long enough for the request to be there before this handler ends. If it is
-		// not, the vCPU is stopped elsewhere, and the case shows less.
+		// Long enough for the request to arrive before this handler ends. If it does not,
+		// the vCPU is stopped elsewhere, and the case shows less.
 		for end := time.Now().Add(50 * time.Microsecond); time.Now().Before(end); {
 			runtime.Gosched()
 		}
@@ -375,7 +376,7 @@ func (v *env) preempt(f string, args []uint64, site, at guest.GVA, want uint64) 
 		if err := <-done; err != nil {
 			v.Errorf("optimize under %s: %v", f, err)
 		}
-		v.optimized(f, outer, "")
+		v.checkOptimized(f, outer, "")
 		equal(v, fmt.Sprintf("%s%v with the jump", f, args), v.call(f, args...), want)
 	} else if inner != outer {
 		v.unregister(inner)
@@ -395,7 +396,7 @@ func testOptimizeMissed(v *env) {
 	}}
 	v.register(in, out)
 	v.optimize()
-	v.optimized("inner", in, "")
+	v.checkOptimized("inner", in, "")
 	equal(v, "outer", v.call("kprobe_target", 33), 11)
 	equal(v, "inner call", got, 2)
 	s := v.stats(in)

@@ -30,18 +30,18 @@ func (v *env) registerRet(rs ...*probe.Kretprobe) {
 	}
 }
 
-// unregisterRet takes kretprobes off, and checks that nothing of theirs is left.
+// unregisterRet removes kretprobes, and checks that nothing of theirs is left.
 func (v *env) unregisterRet(rs ...*probe.Kretprobe) {
 	v.Helper()
 	for _, r := range rs {
-		v.settled(r)
+		v.checkSettled(r)
 		v.unregister(&r.Kprobe)
 	}
 }
 
-// settled checks that no activation of r is under way, and that its counts
+// checkSettled checks that no activation of r is under way, and that its counts
 // close.
-func (v *env) settled(r *probe.Kretprobe) {
+func (v *env) checkSettled(r *probe.Kretprobe) {
 	v.Helper()
 	i, ok := v.e.Info(&r.Kprobe)
 	if !ok {
@@ -54,11 +54,11 @@ func (v *env) settled(r *probe.Kretprobe) {
 }
 
 func testKretprobe(v *env) {
-	rand1 := random(v)
+	rand1 := randomValue(v)
 	var k uint64
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "rp", Symbol: "kprobe_target"},
 		Entry: func(c *probe.Context) int {
-			k = recursed(v, c, rand1)
+			k = computeRecursed(v, c, rand1)
 			return 0
 		},
 		Return: func(c *probe.Context) {
@@ -74,10 +74,10 @@ func testKretprobe(v *env) {
 }
 
 func testKretprobes(v *env) {
-	rand1 := random(v)
+	rand1 := randomValue(v)
 	var k uint64
 	entry := func(c *probe.Context) int {
-		k = recursed(v, c, rand1)
+		k = computeRecursed(v, c, rand1)
 		return 0
 	}
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "rp", Symbol: "kprobe_target"}, Entry: entry,
@@ -129,17 +129,17 @@ func testKretprobeRefused(v *env) {
 		{"blacklisted", on(probe.Kprobe{Symbol: "on_blacklist"}), probe.CodeBlacklisted, syscall.EINVAL},
 		{"a trap", on(probe.Kprobe{Symbol: "r_ud2"}), probe.CodeTrapInsn, syscall.EILSEQ},
 	} {
-		v.refused(c.what, v.e.Register(c.r), c.code, c.errno)
+		v.checkRefused(c.what, v.e.Register(c.r), c.code, c.errno)
 		good := on(probe.Kprobe{Symbol: "f_boost"})
 		err := v.e.Register(good, c.r)
-		v.refused(c.what+", in a batch", err, c.code, c.errno)
+		v.checkRefused(c.what+", in a batch", err, c.code, c.errno)
 		v.index(c.what, err, 1)
 	}
-	v.refused("none", v.e.Register(), probe.CodeEmptyBatch, syscall.EINVAL)
+	v.checkRefused("none", v.e.Register(), probe.CodeEmptyBatch, syscall.EINVAL)
 
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f_endbr", Offset: 4}, DataSize: 4096}
 	v.registerRet(r)
-	v.refused("twice", v.e.Register(r), probe.CodeRegistered, syscall.EINVAL)
+	v.checkRefused("twice", v.e.Register(r), probe.CodeRegistered, syscall.EINVAL)
 	equal(v, "maxactive by default", r.MaxActive, 10)
 	equal(v, "f_endbr", v.call("f_endbr", 1), 2)
 	i, _ := v.e.Info(&r.Kprobe)
@@ -150,7 +150,7 @@ func testKretprobeRefused(v *env) {
 	v.unregisterRet(r)
 }
 
-// testKretprobeHandlers: what the handlers see and may do.
+// testKretprobeHandlers: the data and the permitted operations of the handlers.
 func testKretprobeHandlers(v *env) {
 	var caller guest.GVA
 	var entrySP uint64
@@ -259,7 +259,7 @@ func testKretprobeOrder(v *env) {
 }
 
 // testKretprobeWithKprobe: on one function they cost no more exits than the
-// kretprobe alone, and the kprobe sees the stack as it is, in either order.
+// kretprobe alone, and the kprobe sees the true stack, in either order.
 func testKretprobeWithKprobe(v *env) {
 	ret := v.addr("kprobe_target2") + guest.GVA(v.offsets("kprobe_target2")[3])
 	pres := 0
@@ -298,8 +298,8 @@ func testKretprobeWithKprobe(v *env) {
 	}
 }
 
-// testKretprobeInHandler: a call from a handler is missed, and its return is
-// nobody's.
+// testKretprobeInHandler: a call from a handler is missed, and its return
+// belongs to no activation.
 func testKretprobeInHandler(v *env) {
 	returns := 0
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "kprobe_target"}, Return: func(c *probe.Context) {

@@ -50,8 +50,8 @@ func (s *stormer) call(want uint64, f string, args ...uint64) error {
 	return err
 }
 
-// step makes some activations: nested ones, ones that are left by a jump, ones
-// that are parked and resumed, and ones that are killed while parked.
+// step makes some activations: nested ones, ones that end with a jump, ones that
+// are parked and resumed, and ones that are killed while parked.
 func (s *stormer) step() error {
 	task := uint64(2 * s.cpu)
 	n := 1 + s.rng.Uint64N(12)
@@ -78,7 +78,7 @@ func (s *stormer) step() error {
 			return err
 		}
 		return s.call(n+100, "co_resume", task+1)
-	default: // the other task's activation spans those of this one
+	default: // the other task's activation contains this one's
 		s.made["co_body"] += 2
 		for i := range uint64(2) {
 			if err := s.call(1, "co_begin", task+i, n+i); err != nil {
@@ -127,7 +127,7 @@ func testStorm(v *env) {
 	}
 	end := time.Now().Add(v.stormTime())
 	made := make([]map[string]uint64, n)
-	v.everywhere(n, func(cpu int) error {
+	v.runOnAll(n, func(cpu int) error {
 		s := &stormer{v: v, cpu: cpu, rng: rand.New(rand.NewPCG(1, uint64(cpu))), made: map[string]uint64{}}
 		made[cpu] = s.made
 		for time.Now().Before(end) {
@@ -143,7 +143,7 @@ func testStorm(v *env) {
 		for _, m := range made {
 			total += m[f]
 		}
-		v.settled(r)
+		v.checkSettled(r)
 		s := v.stats(&r.Kprobe)
 		v.Logf("%-10s %d activations: %d handled, %d missed; %d returned, %d abandoned", f, total, s.Handled, s.Missed, s.Returns, s.Abandoned)
 		equal(v, f+": activations", s.Handled+s.Missed, total)

@@ -12,7 +12,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// testCase is one case of the suite: a guest of its own, and what must hold.
+// testCase is one case of the suite: a guest of its own, and the assertions
+// about it.
 type testCase struct {
 	name  string
 	cpus  int // 0 = 1
@@ -54,7 +55,7 @@ func runCase(t *testing.T, boot Boot, c testCase) {
 	v.checkText()
 }
 
-// env is what a case works with.
+// env is the environment of a case.
 type env struct {
 	*testing.T
 	h Harness
@@ -112,7 +113,7 @@ func (v *env) register(ps ...*probe.Kprobe) {
 	}
 }
 
-// unregister takes probes off or fails the test.
+// unregister removes probes or fails the test.
 func (v *env) unregister(ps ...*probe.Kprobe) {
 	v.Helper()
 	if err := v.e.Unregister(ps...); err != nil {
@@ -143,8 +144,8 @@ func equal[T comparable](v *env, what string, got, want T) {
 	}
 }
 
-// refused checks that err is a refusal with this code and errno.
-func (v *env) refused(what string, err error, code probe.Code, errno syscall.Errno) {
+// checkRefused checks that err is a refusal with this code and errno.
+func (v *env) checkRefused(what string, err error, code probe.Code, errno syscall.Errno) {
 	v.Helper()
 	var e *probe.Error
 	if !errors.As(err, &e) {
@@ -156,7 +157,7 @@ func (v *env) refused(what string, err error, code probe.Code, errno syscall.Err
 	}
 }
 
-// index checks which probe of a batch was refused.
+// index checks which probe of a batch was rejected.
 func (v *env) index(what string, err error, want int) {
 	v.Helper()
 	var e *probe.Error
@@ -165,9 +166,9 @@ func (v *env) index(what string, err error, want int) {
 	}
 }
 
-// armed checks whether the instruction at addr has an int3 over it, and is
+// checkArmed checks whether the instruction at addr has an int3 over it, and is
 // otherwise the image's.
-func (v *env) armed(what string, addr guest.GVA, want bool) {
+func (v *env) checkArmed(what string, addr guest.GVA, want bool) {
 	v.Helper()
 	in, err := x86.Decode(Image().Code(addr, x86.MaxLen))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// byGS boots a fake whose kernel has memory for each vCPU at GS.
-func byGS(t *testing.T, o FakeOptions) *env {
+// bootGS boots a fake whose kernel has memory for each vCPU at GS.
+func bootGS(t *testing.T, o FakeOptions) *env {
 	t.Helper()
 	o.GS, o.Probe.OptimizeDelay = true, -1
 	f, err := NewFake(o)
@@ -58,7 +58,7 @@ func (v *env) blocks() (*probe.Stage, func(cpu, word int) uint64) {
 // number and what was counted by it stay together although an interrupt, which may
 // come between any two instructions with interrupts on, moves the task each time.
 func TestStageByGS(t *testing.T) {
-	v := byGS(t, FakeOptions{CPUs: 2, TickEvery: 1})
+	v := bootGS(t, FakeOptions{CPUs: 2, TickEvery: 1})
 	ticks, r := 0, rand.New(rand.NewPCG(1, 2))
 	for i, c := range v.fake().cpus {
 		c.onTick = func(guest.GVA) {
@@ -116,7 +116,7 @@ func TestStageByGS(t *testing.T) {
 
 // TestStageCodeByGS: what a detour has before the call of its stage.
 func TestStageCodeByGS(t *testing.T) {
-	v := byGS(t, FakeOptions{CPUs: 2})
+	v := bootGS(t, FakeOptions{CPUs: 2})
 	stage, _ := v.blocks()
 	stage.Code = []byte{0xc3}
 	p := &probe.Kprobe{Symbol: "f_emulate", Pre: nop, Stage: stage}
@@ -153,7 +153,7 @@ func TestStageCodeByGS(t *testing.T) {
 // and given back when it is gone, by what its structure says.
 func TestReturnStageByGS(t *testing.T) {
 	for _, inGuest := range []bool{true, false} {
-		v := byGS(t, FakeOptions{})
+		v := bootGS(t, FakeOptions{})
 		f := v.fake()
 		var tasks []string
 		see := func(c *probe.Context) {
@@ -210,7 +210,7 @@ func TestReturnStageByGS(t *testing.T) {
 
 // TestTaskOfHit: the task of a hit is that of its vCPU, at CPL3 as well.
 func TestTaskOfHit(t *testing.T) {
-	v := byGS(t, FakeOptions{CPUs: 2})
+	v := bootGS(t, FakeOptions{CPUs: 2})
 	var got []string
 	p := &probe.Kprobe{Symbol: "hot", Pre: func(c *probe.Context) int {
 		var x guest.Task

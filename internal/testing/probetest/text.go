@@ -22,7 +22,8 @@ var textCases = []testCase{
 // wanted says that the vCPU that writes waits for it.
 func wanted() bool { return true }
 
-// write has the guest write to its text, as __text_poke does: what it reads back is what it wrote.
+// write has the guest write to its text, as __text_poke does: it must read back
+// its own bytes.
 func (v *env) write(addr guest.GVA, b ...byte) {
 	v.Helper()
 	if !v.e.Probed(addr, len(b)) {
@@ -35,7 +36,7 @@ func (v *env) write(addr guest.GVA, b ...byte) {
 func (v *env) poke(addr guest.GVA, pieces ...[]byte) {
 	v.Helper()
 	written, err := v.e.WriteText(addr, pieces[0], wanted, func(w probe.World) (more []probe.TextWrite, err error) {
-		v.e.List() // handlers may list meanwhile
+		v.e.List() // handlers may list at the same time
 		for at := addr + guest.GVA(len(pieces[0])); len(more) < len(pieces)-1; {
 			t := probe.TextWrite{Addr: at, Bytes: pieces[len(more)+1]}
 			if err := w.PatchText(at, v.bytes(at, len(t.Bytes)), t.Bytes); err != nil {
@@ -52,16 +53,16 @@ func (v *env) poke(addr guest.GVA, pieces ...[]byte) {
 	}
 }
 
-// hit calls f_endbr, whose lea adds more, and checks how often p is hit by it.
-func (v *env) hit(what string, p *probe.Kprobe, more, hits uint64) {
+// checkHit calls f_endbr, whose lea adds more, and checks how often p is hit by it.
+func (v *env) checkHit(what string, p *probe.Kprobe, more, hits uint64) {
 	v.Helper()
 	before := v.stats(p).Hits
 	equal(v, what, v.call("f_endbr", 40), 40+more)
 	equal(v, what+": hits", v.stats(p).Hits-before, hits)
 }
 
-// testTextFollowed: an instruction that the guest replaces is probed as what it is
-// now; a part of it that changes takes the probe off until the old one is back.
+// testTextFollowed: after the guest replaces an instruction, the new one is
+// probed. A change of a part of it removes the probe until the old part is back.
 func testTextFollowed(v *env) {
 	p := &probe.Kprobe{Symbol: "f_endbr", Pre: nop} // leaq 1(%rdi), %rax: 48 8d 47 01; ret
 	v.register(p)
@@ -70,54 +71,54 @@ func testTextFollowed(v *env) {
 		again := func() {
 			if jump {
 				v.optimize()
-				v.optimized("again", p, "")
+				v.checkOptimized("again", p, "")
 			}
 		}
 		again()
-		v.hit("at first", p, 1, 1)
+		v.checkHit("at first", p, 1, 1)
 		v.write(at, 0x48, 0x8d, 0x47, 0x02)
-		v.hit("replaced", p, 2, 1)
+		v.checkHit("replaced", p, 2, 1)
 		equal(v, "instruction", string(v.info(p).Insn), "\x48\x8d\x47\x02")
 		v.write(at, 0x48, 0x89, 0xf8, 0x90) // mov %rdi,%rax; nop
-		v.hit("a shorter one", p, 0, 1)
+		v.checkHit("a shorter one", p, 0, 1)
 		equal(v, "instruction", string(v.info(p).Insn), "\x48\x89\xf8")
 		v.write(at, 0x48, 0x8d, 0x47, 0x02)
-		v.hit("a longer one", p, 2, 1)
+		v.checkHit("a longer one", p, 2, 1)
 		v.write(at, 0x48, 0x8d, 0x47, 0x01)
-		v.hit("put back", p, 1, 1)
+		v.checkHit("put back", p, 1, 1)
 		again()
 		v.write(at+3, 3)
-		v.hit("in its middle", p, 3, 0)
+		v.checkHit("in its middle", p, 3, 0)
 		equal(v, "changed", v.info(p).Flags(), "[CHANGED]")
 		v.write(at+3, 1)
 		equal(v, "flags", v.info(p).Flags(), "")
-		v.hit("as it was", p, 1, 1)
+		v.checkHit("as it was", p, 1, 1)
 		v.write(at, 0x0f, 0x0b) // ud2, which cannot be probed
 		equal(v, "changed", v.info(p).Flags(), "[CHANGED]")
 		v.write(at, 0x48, 0x8d)
-		v.hit("as it was", p, 1, 1)
+		v.checkHit("as it was", p, 1, 1)
 		again()
-		v.write(at, 0x48, 0x8d, 0x47, 0x01) // nothing new
-		v.hit("the same", p, 1, 1)
+		v.write(at, 0x48, 0x8d, 0x47, 0x01) // no change
+		v.checkHit("the same", p, 1, 1)
 	}
-	// Disabled, and followed all the same.
+	// Disabled, but still followed.
 	if err := v.e.Disable(p); err != nil {
 		v.Fatal(err)
 	}
 	v.write(at, 0x48, 0x8d, 0x47, 0x04)
-	v.hit("disabled", p, 4, 0)
+	v.checkHit("disabled", p, 4, 0)
 	if err := v.e.Enable(p); err != nil {
 		v.Fatal(err)
 	}
-	v.hit("enabled", p, 4, 1)
+	v.checkHit("enabled", p, 4, 1)
 	v.write(at, 0x48, 0x8d, 0x47, 0x01)
-	v.hit("as it was", p, 1, 1)
+	v.checkHit("as it was", p, 1, 1)
 	v.unregister(p)
 }
 
-// testTextBreakpoint: a guest that puts an int3 of its own where a probe is gets it
-// behind the probe's handlers, and can patch the instruction under its cover as
-// text_poke_bp does.
+// testTextBreakpoint: a guest that writes its own int3 where a probe is gets its
+// breakpoint after the probe's handlers, and can patch the instruction under its
+// cover as text_poke_bp does.
 func testTextBreakpoint(v *env) {
 	p := &probe.Kprobe{Symbol: "f_endbr", Pre: nop}
 	v.register(p)
@@ -125,19 +126,19 @@ func testTextBreakpoint(v *env) {
 	trapped := func(what string, more, n uint64) {
 		v.Helper()
 		before := v.load("foreign_count")
-		v.hit(what, p, more, 1)
+		v.checkHit(what, p, more, 1)
 		equal(v, what+": traps of the guest's", v.load("foreign_count")-before, n)
 	}
 	for _, jump := range []bool{false, true} {
 		if jump {
 			v.optimize()
-			v.optimized("again", p, "")
+			v.checkOptimized("again", p, "")
 		}
 		trapped("at first", 1, 0)
 		v.write(at, x86.Int3)
 		trapped("its int3", 1, 1) // and then leal 1(%rdi), %eax
 		v.optimize()
-		v.optimized("its int3", p, "text_changed")
+		v.checkOptimized("its int3", p, "text_changed")
 		trapped("its int3, and no jump over it", 1, 1)
 		v.write(at+1, 0x8d, 0x47, 0x06)
 		trapped("the rest", 6, 1)
@@ -178,8 +179,9 @@ func testTextBreakpoint(v *env) {
 }
 
 // testTextJump: a guest puts a jump over several probed instructions, as its own
-// optimized kprobes do. That at the jump is hit; those below it are away until their
-// instructions are back, and their int3s are not left in the jump.
+// optimized kprobes do. The probe at the jump is hit. The ones below it are
+// removed until their instructions are back, and their int3s are not left in the
+// jump.
 func testTextJump(v *env) {
 	first := &probe.Kprobe{Name: "first", Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8
 	inside := &probe.Kprobe{Name: "inside", Symbol: "f_emulate", Offset: 1, Pre: nop}
@@ -220,13 +222,13 @@ func testTextJump(v *env) {
 	equal(v, "f_emulate", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
 }
 
-// testTextObstacles: what is written into the region of a jump takes the jump away, and
-// the probe's hits go on.
+// testTextObstacles: a write into the region of a jump removes the jump, and the
+// probe still gets its hits.
 func testTextObstacles(v *env) {
 	p := &probe.Kprobe{Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8; 48 31 f0
 	v.register(p)
 	v.optimize()
-	v.optimized("at first", p, "")
+	v.checkOptimized("at first", p, "")
 	at := p.Addr
 	for _, off := range []guest.GVA{1, 4} {
 		b := Image().Code(at+off, 3)
@@ -238,16 +240,17 @@ func testTextObstacles(v *env) {
 		}
 		v.write(at+off, b...)
 		v.optimize()
-		v.optimized("again", p, "")
+		v.checkOptimized("again", p, "")
 		equal(v, "f_emulate", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
 	}
-	v.write(at+7, Image().Code(at+7, 3)...) // behind the region
-	v.optimized("behind it", p, "")
+	v.write(at+7, Image().Code(at+7, 3)...) // after the region
+	v.checkOptimized("behind it", p, "")
 	v.unregister(p)
 }
 
-// testTextReturned: bytes of the engine's that a guest has read before it put something of its own there are taken for what
-// belongs there when it writes them back, also when the probe has gone.
+// testTextReturned: a guest reads bytes of the engine's, puts something of its
+// own there, and later writes the bytes back. They count as the original bytes
+// then, even if the probe is gone.
 func testTextReturned(v *env) {
 	p := &probe.Kprobe{Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8; 48 31 f0
 	v.register(p)
@@ -261,7 +264,7 @@ func testTextReturned(v *env) {
 	}
 	for _, c := range []struct {
 		what    string
-		first   int    // of what the guest reads
+		first   int    // of the bytes that the guest reads
 		n       int    // bytes that it reads, keeps and displaces
 		instead []byte // by these; nil: by an int3 alone
 	}{
@@ -276,7 +279,7 @@ func testTextReturned(v *env) {
 				what := c.what
 				if jump {
 					v.optimize()
-					v.optimized(what, p, "")
+					v.checkOptimized(what, p, "")
 					what += ", under a jump"
 				}
 				from := at + guest.GVA(c.first)
@@ -323,8 +326,9 @@ func testTextReturned(v *env) {
 	v.unregister(p)
 }
 
-// testTextPieces: the rest of an instruction that a guest writes byte by byte (rep movsb) is one write, and its own,
-// whatever probes are under it.
+// testTextPieces: when a guest writes the rest of an instruction byte by byte
+// (rep movsb), that counts as one write of its own, whatever probes are under
+// it.
 func testTextPieces(v *env) {
 	first := &probe.Kprobe{Name: "first", Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8
 	inside := &probe.Kprobe{Name: "inside", Symbol: "f_emulate", Offset: 1, Pre: nop}

@@ -91,9 +91,8 @@ func testUserContext(v *env) {
 	v.unregister(p)
 }
 
-// testUserFault: faults of user code come out as they would without a probe,
-// also when the engine emulates the access: user code reaches no more memory
-// through it.
+// testUserFault: faults of user code are the same as without a probe, also when
+// the engine emulates the access: user code reaches no more memory through it.
 func testUserFault(v *env) {
 	kernel := uint64(v.addr("scratch"))
 	for _, q := range []struct {
@@ -110,7 +109,7 @@ func testUserFault(v *env) {
 			for _, off := range v.offsets(q.f) {
 				p := &probe.Kprobe{Symbol: q.f, Offset: off, Pre: nop, Post: post}
 				v.register(p)
-				v.sameFault(fmt.Sprintf("%s(%#x) probed at +%#x, post %v", q.f, q.a, off, post != nil), v.userFault(q.f, q.a), want)
+				v.checkSameFault(fmt.Sprintf("%s(%#x) probed at +%#x, post %v", q.f, q.a, off, post != nil), v.userFault(q.f, q.a), want)
 				v.unregister(p)
 			}
 		}
@@ -118,12 +117,12 @@ func testUserFault(v *env) {
 	}
 }
 
-// userFault calls f at CPL3 and returns its result and what the guest's
-// exception handler saw.
+// userFault calls f at CPL3 and returns its result and the exception that the
+// guest's handler saw.
 func (v *env) userFault(f string, a uint64) seen {
 	v.Helper()
 	v.clearFault()
-	return v.sawFault(v.callUser(f, a, 0))
+	return v.seenFault(v.callUser(f, a, 0))
 }
 
 func testUserConcurrent(v *env) {
@@ -133,7 +132,7 @@ func testUserConcurrent(v *env) {
 	c := &probe.Kprobe{Name: "boosted", Symbol: "u_load", Pre: nop}
 	v.register(a, b)
 	for _, ps := range [][]*probe.Kprobe{{a, b}, {a, c}} {
-		v.everywhere(n, func(cpu int) error {
+		v.runOnAll(n, func(cpu int) error {
 			r, err := v.user(cpu, "u_work", rounds, 0)
 			if err == nil && r != 8*rounds {
 				err = fmt.Errorf("u_work(%d) = %d, want %d", rounds, r, 8*rounds)

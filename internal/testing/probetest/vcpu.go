@@ -29,7 +29,7 @@ type reply struct {
 	err   error
 }
 
-// vcpu is one vCPU of the fake. Its goroutine owns everything but calls, done
+// vcpu is one vCPU of the fake. Its goroutine owns everything except calls, done
 // and tid.
 type vcpu struct {
 	f     *Fake
@@ -59,8 +59,8 @@ func newVCPU(f *Fake, id int) *vcpu {
 	return &vcpu{f: f, id: id, calls: make(chan call), up: make(chan struct{}), done: make(chan struct{})}
 }
 
-// serve runs calls on a thread of its own, so that a handler can be told from
-// other callers.
+// serve runs calls on a thread of its own, so that a handler can be
+// distinguished from other callers.
 func (v *vcpu) serve() {
 	runtime.LockOSThread()
 	v.tid.Store(int64(unix.Gettid()))
@@ -90,9 +90,9 @@ func (v *vcpu) call(fn guest.GVA, sp uint64, cpl uint8, args []uint64) (uint64, 
 	}
 	r := &v.regs
 	r.RIP, r.RSP, r.RFLAGS = uint64(fn), sp, 2
-	for i, p := range []*uint64{&r.RDI, &r.RSI, &r.RDX, &r.RCX, &r.R8, &r.R9} {
+	for i, n := range x86.ArgRegs {
 		if i < len(args) {
-			*p = args[i]
+			*r.Reg(n) = args[i]
 		}
 	}
 	v.cpl, v.err, v.halted = cpl, nil, false
@@ -180,8 +180,8 @@ func (v *vcpu) hit(t probe.Trap) probe.Verdict {
 	return v.f.engine.Hit(v.id, v.state(), t)
 }
 
-// verdict does what the engine says; e is the exception it was asked about, nil
-// for a breakpoint.
+// verdict carries out the engine's decision; e is the exception that it was
+// asked about, or nil for a breakpoint.
 func (v *vcpu) verdict(a probe.Verdict, e *exception) {
 	if a.Shadow {
 		v.shadow = true
@@ -192,7 +192,7 @@ func (v *vcpu) verdict(a probe.Verdict, e *exception) {
 		t := a.Fault
 		v.deliver(&exception{vector: t.Vector, code: t.Code, cr2: t.CR2})
 	case probe.StepInPlace:
-		v.inPlace()
+		v.stepInPlace()
 	default:
 		if e == nil {
 			v.regs.RIP++
@@ -202,7 +202,7 @@ func (v *vcpu) verdict(a probe.Verdict, e *exception) {
 	}
 }
 
-// deliver gives an exception to the guest's vector.
+// deliver delivers an exception to the guest's vector.
 func (v *vcpu) deliver(e *exception) {
 	hasCode := false
 	switch e.vector {
@@ -216,8 +216,8 @@ func (v *vcpu) deliver(e *exception) {
 }
 
 // push builds the frame of a vector and goes there. Vectors below 32 have a
-// stack of their own, as the image's IDT says. From
-// CPL3 the processor takes RSP0: the timer does not tick there.
+// stack of their own, according to the image's IDT. From CPL3 the processor uses
+// RSP0: the timer does not tick there.
 func (v *vcpu) push(vector uint8, code uint32, hasCode bool) {
 	r := &v.regs
 	sp := r.RSP &^ 15
@@ -265,8 +265,8 @@ func (v *vcpu) push(vector uint8, code uint32, hasCode bool) {
 	v.cpl = 0
 }
 
-// out is an instruction that leaves the guest.
-func (v *vcpu) out(port uint8, value uint32) {
+// executeOut is an instruction that leaves the guest.
+func (v *vcpu) executeOut(port uint8, value uint32) {
 	switch port {
 	case guest.PortReport:
 		v.err = fmt.Errorf("guest reports %#x: unexpected vector %d at %#x, CR2 %#x",
@@ -276,9 +276,9 @@ func (v *vcpu) out(port uint8, value uint32) {
 	}
 }
 
-// inPlace executes the instruction under the int3 at RIP with the world
+// stepInPlace executes the instruction under the int3 at RIP with the world
 // stopped.
-func (v *vcpu) inPlace() {
+func (v *vcpu) stepInPlace() {
 	f := v.f
 	if v.nest != 0 {
 		v.err = errors.New("in-place step in a call from a handler: the world cannot be stopped")
@@ -290,9 +290,9 @@ func (v *vcpu) inPlace() {
 	f.gate.Lock()
 	f.stopping.Add(-1)
 	addr := guest.GVA(v.regs.RIP)
-	orig, ok := f.engine.Original(addr)
+	orig, ok := f.engine.OriginalByte(addr)
 	if ok {
-		// A probe that was removed while this vCPU waited has left nothing to patch.
+		// If the probe was removed while this vCPU waited, there is nothing to patch.
 		ok = f.mem.patch(addr, []byte{x86.Int3}, []byte{orig}) == nil
 	}
 	e := v.stepOriginal()
@@ -308,7 +308,7 @@ func (v *vcpu) inPlace() {
 		v.raise(e)
 		return
 	}
-	v.verdict(f.engine.Stepped(v.id, v.state()), nil)
+	v.verdict(f.engine.NoteStep(v.id, v.state()), nil)
 }
 
 // stepOriginal executes one instruction and looks for no probe.

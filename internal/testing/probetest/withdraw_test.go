@@ -38,7 +38,7 @@ func TestWithdrawEverywhere(t *testing.T) {
 // withdrawAt does so at tick k, and reports whether that comes in the engine's code, and whether there are so many.
 func withdrawAt(t *testing.T, gs, jumps bool, k int) (inEngine, more bool) {
 	t.Helper()
-	v := byGS(t, FakeOptions{TickEvery: 1})
+	v := bootGS(t, FakeOptions{TickEvery: 1})
 	if !gs {
 		f, err := NewFake(FakeOptions{TickEvery: 1, Probe: probe.Options{OptimizeDelay: -1}})
 		if err != nil {
@@ -87,7 +87,7 @@ func withdrawAt(t *testing.T, gs, jumps bool, k int) (inEngine, more bool) {
 	var where guest.GVA
 	gone := make(chan error, 1)
 	mine := func() (words []string) { // the engine's addresses on the stack above RSP, and in registers
-		for i, x := range cpu.regs.All() {
+		for i, x := range cpu.regs.Values() {
 			if f.engine.InCode(guest.GVA(x)) {
 				words = append(words, fmt.Sprintf("register %d: %#x", i, x))
 			}

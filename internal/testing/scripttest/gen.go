@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Options say what random scripts are like.
+// Options describe random scripts.
 type Options struct {
 	Place    string // of the probe
 	Args     int    // how many arguments it has
-	Portable bool   // bpftrace prints the same of it
+	Portable bool   // bpftrace gives the same output
 	Nested   bool   // expressions print, change variables and maps, and leave the script
 }
 
-// Script is a random script, and what it has done so far.
+// Script is a random script, and its effects so far.
 type Script struct {
 	Text  string
 	probe []statement
@@ -29,7 +29,7 @@ type hit struct {
 	vars map[string]value
 }
 
-// flow says where a run goes on.
+// flow says where a run continues.
 type flow uint8
 
 const (
@@ -42,7 +42,7 @@ const (
 // statement is one that runs.
 type statement func(h *hit) flow
 
-// run runs statements up to the first that does not go on.
+// run runs statements up to the first that does not continue with the next.
 func run(ss []statement, h *hit) flow {
 	for _, s := range ss {
 		if f := s(h); f != on {
@@ -62,13 +62,13 @@ func (s *Script) Hit(args ...uint64) {
 	run(s.probe, &hit{state: &s.state, args: args, vars: map[string]value{}})
 }
 
-// left is what an expression panics with that ends the run.
+// left is the panic value of an expression that ends the run.
 type left struct{}
 
-// Output is what the script has printed, with its maps, as at its end.
+// Output returns the script's output, with its maps, as at its end.
 func (s *Script) Output() string { return s.printed.String() + "\n\n" + s.maps() }
 
-// New makes a script of a number: the same number makes the same script.
+// New makes a script from a number: the same number makes the same script.
 func New(seed uint64, o Options) *Script {
 	g := &gen{r: rand.New(rand.NewPCG(seed, 0x5c21)), Options: o, b: &strings.Builder{}, portable: o.Portable, args: o.Args, known: map[string]bool{}}
 	s := &Script{state: newState()}
@@ -94,8 +94,8 @@ type gen struct {
 	names    int
 	loops    int
 	nested   int             // expressions that do something
-	deep     int             // those that the one at hand is in
-	unrolled bool            // the innermost loop is no loop in bpftrace: it has no break there
+	deep     int             // loops around the current one
+	unrolled bool            // bpftrace unrolls the innermost loop: it must have no break
 	known    map[string]bool // maps that something is assigned to above
 }
 
@@ -143,25 +143,25 @@ func (g *gen) declare(k kind) *variable {
 	return v
 }
 
-// as makes an expression of a kind.
-func (g *gen) as(k kind, depth int) expr {
+// exprOf makes an expression of a kind.
+func (g *gen) exprOf(k kind, depth int) expr {
 	if k == text {
-		return g.textual()
+		return g.textExpr()
 	}
-	e := g.numeric(depth)
+	e := g.numericExpr(depth)
 	switch {
 	case e.kind == k:
 		return e
 	case k == truth:
-		return expr{kind: truth, src: "(bool)" + e.src, eval: func(h *hit) value { return is(e.eval(h).n != 0) }}
+		return expr{kind: truth, src: "(bool)" + e.src, eval: func(h *hit) value { return truthValue(e.eval(h).n != 0) }}
 	case k == unsigned:
-		e = g.plain(e)
+		e = g.plainNumber(e)
 		return expr{kind: k, src: "(uint64)" + e.src, eval: e.eval}
 	}
 	return expr{kind: k, src: "(int64)" + e.src, eval: e.eval}
 }
 
-// block makes n statements, with blocks of a depth in them.
+// block makes n statements, with blocks nested to a depth.
 func (g *gen) block(n, depth int) (ss []statement) {
 	scope := len(g.vars)
 	for range n {
@@ -175,7 +175,7 @@ func (g *gen) statement(depth int) statement {
 	switch g.n(13) {
 	case 0, 1:
 		k := []kind{signed, signed, unsigned, truth, text}[g.n(5)]
-		e := g.as(k, 3)
+		e := g.exprOf(k, 3)
 		if k != text && g.portable && g.n(3) == 0 {
 			e = g.cast64(number(interesting[g.n(len(interesting))]), unsigned)
 			k = unsigned
@@ -199,7 +199,7 @@ func (g *gen) statement(depth int) statement {
 		}
 	case 11:
 		if g.loops > 0 && !(g.portable && g.unrolled) && g.n(2) == 0 {
-			c := g.numeric(2)
+			c := g.numericExpr(2)
 			f, word := out, "break"
 			if g.n(2) == 0 {
 				f, word = next, "continue"
@@ -213,7 +213,7 @@ func (g *gen) statement(depth int) statement {
 			}
 		}
 		if depth < 2 && !g.portable {
-			c := g.numeric(2)
+			c := g.numericExpr(2)
 			g.line("if (%s) { return; }", c.src)
 			return func(h *hit) flow {
 				if c.eval(h).n != 0 {
@@ -233,7 +233,7 @@ func (g *gen) assign() statement {
 		return g.print()
 	}
 	if v.kind == text || v.kind == truth || g.n(3) == 0 {
-		e := g.as(v.kind, 3)
+		e := g.exprOf(v.kind, 3)
 		g.line("%s = %s;", v.name, e.src)
 		return func(h *hit) flow { h.vars[v.name] = e.eval(h); return on }
 	}
@@ -245,7 +245,7 @@ func (g *gen) assign() statement {
 		g.line("%s%s;", v.name, op)
 		return func(h *hit) flow { h.vars[v.name] = value{n: h.vars[v.name].n + d}; return on }
 	}
-	e := g.as(v.kind, 2)
+	e := g.exprOf(v.kind, 2)
 	op := []string{"+", "-", "*", "&", "|", "^"}[g.n(6)]
 	g.line("%s %s= %s;", v.name, op, e.src)
 	return func(h *hit) flow {
@@ -256,7 +256,7 @@ func (g *gen) assign() statement {
 }
 
 func (g *gen) ifElse(depth int) statement {
-	c := g.numeric(3)
+	c := g.numericExpr(3)
 	g.line("if (%s) {", c.src)
 	yes := g.block(1+g.n(3), depth-1)
 	var no []statement
@@ -273,7 +273,7 @@ func (g *gen) ifElse(depth int) statement {
 	}
 }
 
-// loop makes a loop of a few rounds, of each of the three sorts.
+// loop makes a loop of a few rounds, of one of the three kinds.
 func (g *gen) loop(depth int) statement {
 	scope, from, rounds, sort := len(g.vars), int64(g.n(3)), int64(g.n(4)), g.n(3)
 	to := from + rounds
@@ -319,14 +319,14 @@ func (g *gen) loop(depth int) statement {
 // print prints a few values.
 func (g *gen) print() statement {
 	known := maps.Clone(g.known)
-	a, b, s := g.as(signed, 3), g.as(unsigned, 3), g.textual()
+	a, b, s := g.exprOf(signed, 3), g.exprOf(unsigned, 3), g.textExpr()
 	sort := g.n(4)
 	if g.Nested && sort != 1 { // not all that was made is in the script
 		g.known = known
 	}
 	switch sort {
 	case 0:
-		g.line("print((int64)%s);", a.src) // of a map alone all of it is printed
+		g.line("print((int64)%s);", a.src) // a map alone would be printed completely
 		return func(h *hit) flow { fmt.Fprintln(&h.printed, a.eval(h).n); return on }
 	case 1:
 		g.line("print((%s, %s, %s));", a.src, s.src, b.src)
@@ -335,7 +335,7 @@ func (g *gen) print() statement {
 			return on
 		}
 	case 2:
-		t := g.as(truth, 3)
+		t := g.exprOf(truth, 3)
 		g.line("printf(\"%%s|%%5s|%%-3d|\\n\", %s, %s, %s);", t.src, s.src, a.src)
 		return func(h *hit) flow {
 			fmt.Fprintf(&h.printed, "%t|%5s|%-3d|\n", t.eval(h).n != 0, s.eval(h).s, int32(a.eval(h).n))

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// mapKind is what a map of a random script is for; each has one name.
+// mapKind is the use of a map in a random script; each has one name.
 type mapKind struct {
 	name string
 	key  string // i: a number, s: a string
@@ -29,7 +29,7 @@ var mapKinds = []mapKind{
 // The linear histograms' arguments.
 const low, high, step = 0, 100, 10
 
-// element is what is under a key.
+// element is the value of a key.
 type element struct {
 	key     []value
 	value   value
@@ -40,7 +40,7 @@ type element struct {
 	buckets map[int]uint64
 }
 
-// state is what a script has printed, and its maps.
+// state is a script's output, and its maps.
 type state struct {
 	printed strings.Builder
 	of      map[string]map[string]*element
@@ -48,8 +48,8 @@ type state struct {
 
 func newState() state { return state{of: map[string]map[string]*element{}} }
 
-// at finds an element, or makes it.
-func (s *state) at(m *mapKind, key []value, create bool) *element {
+// elementAt finds an element, or creates it.
+func (s *state) elementAt(m *mapKind, key []value, create bool) *element {
 	id := fmt.Sprint(key)
 	e := s.of[m.name][id]
 	if e == nil && create {
@@ -62,16 +62,16 @@ func (s *state) at(m *mapKind, key []value, create bool) *element {
 	return e
 }
 
-// key makes the key of an element: as it is written, and what it is.
+// key makes the key of an element: its text, and its value.
 func (g *gen) key(m *mapKind) (string, func(h *hit) []value) {
 	var parts []string
 	var es []expr
 	for _, k := range m.key {
 		nested := g.Nested
 		g.Nested = nested && k != 'i' // where it is not used
-		e := g.textual()
+		e := g.textExpr()
 		if g.Nested = nested; k == 'i' {
-			n := g.plain(g.numeric(2))
+			n := g.plainNumber(g.numericExpr(2))
 			e = expr{src: fmt.Sprintf("(int64)(%s & 7)", n.src), eval: func(h *hit) value { return value{n: n.eval(h).n & 7} }}
 		}
 		es, parts = append(es, e), append(parts, e.src)
@@ -84,8 +84,8 @@ func (g *gen) key(m *mapKind) (string, func(h *hit) []value) {
 	}
 }
 
-// written is the element as it is written.
-func (m *mapKind) written(key string) string {
+// elementText is the element as it is written.
+func (m *mapKind) elementText(key string) string {
 	if m.key == "" {
 		return m.name
 	}
@@ -106,10 +106,10 @@ func (g *gen) element() (expr, bool) {
 		if len(m.key) > 1 {
 			src = "(" + src + ")"
 		}
-		return expr{kind: truth, src: fmt.Sprintf("has_key(%s, %s)", m.name, src), eval: func(h *hit) value { return is(h.at(m, key(h), false) != nil) }}, true
+		return expr{kind: truth, src: fmt.Sprintf("has_key(%s, %s)", m.name, src), eval: func(h *hit) value { return truthValue(h.elementAt(m, key(h), false) != nil) }}, true
 	}
-	return expr{kind: m.kind, src: m.written(src), eval: func(h *hit) value {
-		if e := h.at(m, key(h), false); e != nil {
+	return expr{kind: m.kind, src: m.elementText(src), eval: func(h *hit) value {
+		if e := h.elementAt(m, key(h), false); e != nil {
 			return e.value
 		}
 		return value{}
@@ -130,43 +130,43 @@ func (g *gen) store() statement {
 		if len(m.key) > 1 {
 			of = "(" + src + ")"
 		}
-		// The type of a map that nothing is assigned to is not known.
+		// The type of a map without an assignment is not known.
 		none := map[kind]string{signed: "(int64)0", unsigned: "(uint64)0", text: `""`}[m.kind]
-		g.line("%s = %s; delete(%s, %s);", m.written(src), none, m.name, of)
+		g.line("%s = %s; delete(%s, %s);", m.elementText(src), none, m.name, of)
 		return func(h *hit) flow {
-			h.at(m, key(h), true).value = value{}
+			h.elementAt(m, key(h), true).value = value{}
 			delete(h.of[m.name], fmt.Sprint(key(h)))
 			return on
 		}
 	}
 	if m.kind != text && known && g.n(3) == 0 {
-		e := g.as(m.kind, 2)
+		e := g.exprOf(m.kind, 2)
 		op := []string{"+", "-", "^", "|"}[g.n(4)]
-		g.line("%s %s= %s;", m.written(src), op, e.src)
+		g.line("%s %s= %s;", m.elementText(src), op, e.src)
 		return func(h *hit) flow {
 			k := key(h)
 			var was value
-			if at := h.at(m, k, false); at != nil {
+			if at := h.elementAt(m, k, false); at != nil {
 				was = at.value
 			}
 			v := e.eval(h)
-			h.at(m, k, true).value = value{n: operate(op, was.n, v.n, true)}
+			h.elementAt(m, k, true).value = value{n: operate(op, was.n, v.n, true)}
 			return on
 		}
 	}
-	e := g.as(m.kind, 3)
-	g.line("%s = %s;", m.written(src), e.src)
+	e := g.exprOf(m.kind, 3)
+	g.line("%s = %s;", m.elementText(src), e.src)
 	return func(h *hit) flow {
 		v := e.eval(h)
-		h.at(m, key(h), true).value = v
+		h.elementAt(m, key(h), true).value = v
 		return on
 	}
 }
 
 func (g *gen) aggregate(m *mapKind, src string, key func(*hit) []value) statement {
 	known, nested := maps.Clone(g.known), g.nested
-	e := g.as(signed, 2)
-	if m.call == "count" { // what was made for it is not in the script
+	e := g.exprOf(signed, 2)
+	if m.call == "count" { // the code that was made for it is not in the script
 		g.known, g.nested = known, nested
 	}
 	args := "(int64)" + e.src
@@ -176,20 +176,20 @@ func (g *gen) aggregate(m *mapKind, src string, key func(*hit) []value) statemen
 	case m.call == "lhist":
 		args = fmt.Sprintf("%s, %d, %d, %d", args, low, high, step)
 	}
-	g.line("%s = %s(%s);", m.written(src), m.call, args)
+	g.line("%s = %s(%s);", m.elementText(src), m.call, args)
 	return func(h *hit) flow {
 		v := int64(0)
 		if m.call != "count" {
 			v = e.eval(h).n
 		}
-		at := h.at(m, key(h), true)
+		at := h.elementAt(m, key(h), true)
 		if at.n == 0 {
 			at.low, at.high = v, v
 		}
 		at.n, at.sum, at.low, at.high = at.n+1, at.sum+v, min(at.low, v), max(at.high, v)
 		switch m.call {
 		case "hist":
-			at.buckets[bits.Len64(uint64(max(v, 0)))+b2i(v >= 0)]++ // 0 is what is below 0
+			at.buckets[bits.Len64(uint64(max(v, 0)))+b2i(v >= 0)]++ // bucket 0 counts values below 0
 		case "lhist":
 			at.buckets[int(min(max((v-low)/step+1, 1), (high-low)/step+1))*b2i(v >= low)]++
 		}
@@ -204,7 +204,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// number is what an element is ordered by, and printed as, where it is a number.
+// number returns the number by which an element is sorted, and as which it is
+// printed.
 func (e *element) number(m *mapKind) int64 {
 	switch m.call {
 	case "":
@@ -271,7 +272,7 @@ func (s *state) maps() string {
 					key = append(key, e.key[i].s)
 				}
 			}
-			name := m.written(strings.Join(key, ", "))
+			name := m.elementText(strings.Join(key, ", "))
 			if m.call == "hist" || m.call == "lhist" {
 				b.WriteString(name + ":\n" + e.rows(m) + "\n")
 			} else {
@@ -282,7 +283,7 @@ func (s *state) maps() string {
 	return b.String()
 }
 
-// rows are those of a histogram.
+// rows returns the rows of a histogram.
 func (e *element) rows(m *mapKind) string {
 	first, last, most := 1<<30, 0, uint64(0)
 	for i, n := range e.buckets {

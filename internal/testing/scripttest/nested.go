@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// macros are those of random scripts: an argument of one is evaluated where its name is.
+// macros are the macros that random scripts use. An argument is evaluated where
+// its name is.
 const macros = `macro twice(x) { printf("<%s>", x); x }
 macro add($v, x) { print(x); $v += 3; x }
 `
@@ -13,7 +14,8 @@ macro add($v, x) { print(x); $v += 3; x }
 // maxNested bounds the expressions of a script that do something.
 const maxNested = 12
 
-// writer makes an expression of a kind that does something before it has its value: a block, or a macro.
+// writer makes an expression of a kind that has a side effect before its value:
+// a block, or a macro.
 func (g *gen) writer(k kind) (e expr, ok bool) {
 	if !g.Nested || g.nested >= maxNested || g.deep == 2 || g.n(5) > 0 {
 		return e, false
@@ -23,31 +25,31 @@ func (g *gen) writer(k kind) (e expr, ok bool) {
 	v := g.pick(func(v *variable) bool { return v.kind == signed && !v.fixed })
 	switch {
 	case g.n(3) == 0:
-		a := g.as(k, 1)
+		a := g.exprOf(k, 1)
 		return expr{kind: k, src: "twice(" + a.src + ")", eval: func(h *hit) value {
-			fmt.Fprintf(&h.printed, "<%s>", a.eval(h).as(k))
+			fmt.Fprintf(&h.printed, "<%s>", a.eval(h).format(k))
 			return a.eval(h)
 		}}, true
 	case v != nil && g.n(2) == 0:
-		a := g.as(k, 1)
+		a := g.exprOf(k, 1)
 		src, printed := a.src, a
-		if k == signed { // of a map alone all of it is printed
+		if k == signed { // a map alone would be printed completely
 			src = "(int64)" + a.src
 		}
 		return expr{kind: k, src: fmt.Sprintf("add(%s, %s)", v.name, src), eval: func(h *hit) value {
-			fmt.Fprintln(&h.printed, printed.eval(h).as(k))
+			fmt.Fprintln(&h.printed, printed.eval(h).format(k))
 			h.vars[v.name] = value{n: h.vars[v.name].n + 3}
 			return a.eval(h)
 		}}, true
 	}
-	// The statements are of lines of their own.
+	// The statements are on lines of their own.
 	out, scope, loops := g.b, len(g.vars), g.loops
 	g.b, g.loops = &strings.Builder{}, 0
 	var ss []statement
 	for range 1 + g.n(2) {
-		ss = append(ss, g.simple())
+		ss = append(ss, g.simpleStatement())
 	}
-	a := g.as(k, 1)
+	a := g.exprOf(k, 1)
 	e = expr{kind: k, src: "({\n" + g.b.String() + a.src + "})"}
 	g.b, g.vars, g.loops = out, g.vars[:scope], loops
 	e.eval = func(h *hit) value {
@@ -59,8 +61,8 @@ func (g *gen) writer(k kind) (e expr, ok bool) {
 	return e, true
 }
 
-// simple makes a statement of a block that is an expression.
-func (g *gen) simple() statement {
+// simpleStatement makes a statement of a block that is an expression.
+func (g *gen) simpleStatement() statement {
 	switch g.n(8) {
 	case 0, 1:
 		return g.assign()
@@ -72,7 +74,7 @@ func (g *gen) simple() statement {
 		return g.loop(1)
 	case 6:
 		if g.n(3) == 0 {
-			c := g.numeric(1)
+			c := g.numericExpr(1)
 			g.line("if (%s) { return; }", c.src)
 			return func(h *hit) flow {
 				if c.eval(h).n != 0 {
@@ -85,8 +87,8 @@ func (g *gen) simple() statement {
 	return g.print()
 }
 
-// as is a value as %s prints it.
-func (v value) as(k kind) string {
+// format is a value as %s prints it.
+func (v value) format(k kind) string {
 	if k == text {
 		return v.s
 	}

@@ -126,9 +126,9 @@ type Skipped struct {
 }
 
 // Kinds are the letters of Probe.Kind: "k" a kprobe on kernel code, "r" a
-// function's return, "j" a jprobe, "u" a kprobe on CPL3 code, "w" a watch. Of the
+// function's return, "j" a jprobe, "u" a kprobe on CPL3 code, "w" a watch, "t" a tracepoint of the guest's kernel. Of the
 // other kinds Probe.User tells which code they are on.
-const Kinds = "krjuw"
+const Kinds = "krjuwt"
 
 // Values of Probe.Origin.
 const (
@@ -139,10 +139,10 @@ const (
 
 // Probe describes one attached probe.
 type Probe struct {
-	ID     uint64 `json:"id"`                            // never used again by this daemon
-	Name   string `json:"name"`                          // group/event
-	Def    string `json:"def"`                           // the definition in the form in which it reads back
-	Kind   string `json:"kind" openapi:"enum=k|r|j|u|w"` // a letter of Kinds: k for a kprobe, r for a return probe, j for a jprobe, u for a kprobe on CPL3 code, w for a watch
+	ID     uint64 `json:"id"`                              // never used again by this daemon
+	Name   string `json:"name"`                            // group/event
+	Def    string `json:"def"`                             // the definition in the form in which it reads back
+	Kind   string `json:"kind" openapi:"enum=k|r|j|u|w|t"` // a letter of Kinds: k for a kprobe, r for a return probe, j for a jprobe, u for a kprobe on CPL3 code, w for a watch, t for a tracepoint
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
@@ -158,8 +158,11 @@ type Probe struct {
 	Armed   bool `json:"armed"`   // the site is patched
 	Gone    bool `json:"gone"`    // the code no longer exists
 
+	// The tracepoint that the probe is at.
+	Tracepoint string `json:"tracepoint,omitempty"`
+
 	// Its place is MODULE:SYMBOL and that module is not loaded: the probe is armed when the module is, and has no
-	// address until then.
+	// address until then. Or it is at a tracepoint that the guest's kernel has not switched on yet.
 	Pending bool `json:"pending"`
 	Changed bool `json:"changed"` // the guest has changed the instruction: the probe is not armed until the image's bytes are back
 	Post    bool `json:"post"`

@@ -97,6 +97,7 @@ type Start struct {
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
 
 	Attached int           `json:"attached,omitempty"` // of a script: the number of its probes, with BEGIN, END and intervals
+	Notes    []string      `json:"notes,omitempty"`    // of a script: on parts of it that have no effect, each with its place
 	Idle     []ProgramInfo `json:"idle,omitempty"`     // of these the programs at no place of the guest, which run on the host; the section is the probe as it was written
 }
 
@@ -271,6 +272,11 @@ type End struct {
 
 	// Strict says which hits or events a script with config = { strict = 1 } has missed or lost: it has failed.
 	Strict string `json:"strict,omitempty"`
+
+	// Cut is how many runs of a script's programs ended early, because of a fault or the instruction budget: of its probes, BEGIN and END,
+	// intervals and samples. CutWhy is the first of them, with its place in the script.
+	Cut    uint64 `json:"cut,omitempty"`
+	CutWhy string `json:"cutWhy,omitempty"`
 
 	// Unshown is the part of Delivered that 'guestprobe trace' has not shown, because it came after the last event to
 	// show. No daemon sends it.

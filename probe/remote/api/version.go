@@ -32,7 +32,7 @@ func Build() Version {
 	if info.Main.Version != "" {
 		v.Version = info.Main.Version
 	}
-	linked, commit := version.Linked()
+	linked, commit := version.LinkedVersion()
 	if linked != "" {
 		v.Version = linked
 	}

@@ -71,7 +71,7 @@ export function show(section, at) {
         region = Math.max(region, inst.offset + (p.region ?? 0));
       }
       const hits = el("td", {class: "n"}), perSecond = el("td", {class: "n"});
-      const badges = (inst.probes ?? []).map((p) => el("span", {class: "badge " + p.how, text: p.name + " · " + (p.how === "none" ? "not armed" : p.how)}));
+      const badges = (inst.probes ?? []).map((p) => el("span", {class: "badge " + p.how, text: p.name + " · " + (p.how === "none" ? "not armed" : p.how === "program" ? "jump, guest" : p.how)}));
       const kind = inst.kind === "refused" ? "refused: " + inst.reason : (inst.ours.length > 0 ? "jump of " + plural(inst.ours.length, "byte") : "int3 (" + inst.ours.reason + ")") + ", " + inst.kind;
       const e = el("tr", {tabindex: "0", "data-offset": inst.offset, class: site ? "site" : inRegion ? "region" : inst.kind === "refused" ? "refused" : null},
         el("td", {class: "mono", text: "+0x" + inst.offset.toString(16)}), el("td", {class: "mono dim", text: inst.bytes.replace(/(..)/g, "$1 ").trim()}), el("td", {class: "mono", text: inst.text || "?"}),

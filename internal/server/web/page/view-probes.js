@@ -8,7 +8,8 @@ import {state, watch} from "./state.js";
 const place = (before) => /^\s*[prw][\w:/.]*\s+\S*$/.test(before);
 
 const placeOf = (p) => (p.kind === "r" ? "return of " : "") + (p.symbol ? p.symbol + (p.offset ? "+0x" + p.offset.toString(16) : "") : p.addr);
-const howOf = (p) => !p.enabled ? "disabled" : !p.armed ? "not armed" : p.optimized ? p.runs === "guest" ? "program" : "jump" : p.plan === "debug_register" || p.plan === "page" ? p.plan.replace("_", " ") : "int3";
+// howOf says how hits come, and where handlers run, in the words of 'guestprobe top'.
+const howOf = (p) => !p.enabled ? "disabled" : !p.armed ? "not armed" : (p.optimized ? "jump" : p.plan === "debug_register" || p.plan === "page" ? p.plan.replace("_", " ") : "int3") + (p.runs ? ", " + p.runs : "");
 // What columns are sorted by.
 const orders = [(p) => p.name, placeOf, howOf, (p) => p.rate, null, (p) => p.hits, (p) => p.filtered, (p) => p.missed, (p) => p.lost];
 const ROW = 36; // pixels, until one is there to be measured
@@ -55,7 +56,7 @@ export function show(section) {
       }
     }
   });
-  const t = table("Probes, with their counts", ["probe", "place", "by", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", "~actions"]);
+  const t = table("Probes, with their counts", ["probe", "place", "by, runs", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", "~actions"]);
   const none = el("p", {class: "dim", text: "No probe is attached."});
   const all = button("Detach all", box, () => call("DELETE", "/v1/probes"), {class: "small"});
   const search = el("input", {type: "search", id: "probes-filter", autocomplete: "off", spellcheck: "false", placeholder: "name or place"});

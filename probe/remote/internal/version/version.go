@@ -3,6 +3,6 @@ package version
 
 var version, commit string
 
-// Linked returns the version and the commit that the linker recorded. Both are empty in programs that were built without
+// LinkedVersion returns the version and the commit that the linker recorded. Both are empty in programs that were built without
 // VERSION.
-func Linked() (v, c string) { return version, commit }
+func LinkedVersion() (v, c string) { return version, commit }
