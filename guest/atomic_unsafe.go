@@ -33,6 +33,9 @@ func word(regions []Region, pa GPA) *uint64 {
 	for i := range regions {
 		r := &regions[i]
 		if off := uint64(pa) - uint64(r.Base); off < uint64(len(r.Bytes)) {
+			if r.Fetch != nil && !r.Fetch(off, 8) {
+				return nil
+			}
 			// SAFETY: off is inside Bytes and a multiple of 8, because pa and
 			// Base are; Bytes starts 8-byte aligned and is a whole number of
 			// pages (Memory.Add), so all 8 bytes are inside and aligned.

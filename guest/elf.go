@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"crypto/sha256"
 	debugelf "debug/elf"
 	"errors"
@@ -52,6 +53,11 @@ func imageError(err error) error {
 // must not change afterwards. Whatever b holds, the result is an image or an
 // error (ErrNotELF, *ImageError), in time and memory proportional to b.
 func ParseELF(b []byte) (*Image, error) {
+	return parseELF(b, true)
+}
+
+// parseELF is ParseELF, or LoadAny's part of it.
+func parseELF(b []byte, boots bool) (*Image, error) {
 	if len(b) > maxImageFile {
 		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), maxImageFile), "strip its debug information"}
 	}
@@ -62,11 +68,10 @@ func ParseELF(b []byte) (*Image, error) {
 		}
 		return nil, imageError(err)
 	}
-	if err := kindError(f, b); err != nil {
-		return nil, err
-	}
-	if err := checkType(f); err != nil {
-		return nil, err
+	if boots {
+		if err := cmp.Or(kindError(f, b), checkType(f)); err != nil {
+			return nil, err
+		}
 	}
 	img := &Image{Entry: GVA(f.Header.Entry), SHA256: sha256.Sum256(b), BuildID: f.BuildID(), file: f}
 	if err := img.readSegments(); err != nil {
@@ -77,6 +82,7 @@ func ParseELF(b []byte) (*Image, error) {
 	}
 	img.buildText()
 	switch t := img.findText(img.Entry); {
+	case !boots:
 	case t == nil:
 		return nil, &ImageError{"entry point", fmt.Sprintf("%v is not in the image's code", img.Entry), "link with -e SYMBOL, a function in an executable section"}
 	case t.user:

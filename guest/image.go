@@ -74,12 +74,19 @@ type Image struct {
 
 // LoadFile reads and parses the ELF file at path, a regular file. Files above
 // maxImageFile are rejected before they are read.
-func LoadFile(path string) (*Image, error) {
+func LoadFile(path string) (*Image, error) { return loadFile(path, true) }
+
+// LoadAny is LoadFile for the program of a guest that was booted elsewhere: how
+// it is entered, and whether it is at the addresses that it was linked at, does
+// not matter.
+func LoadAny(path string) (*Image, error) { return loadFile(path, false) }
+
+func loadFile(path string, boots bool) (*Image, error) {
 	b, err := elf.ReadFile(path, maxImageFile)
 	if err != nil {
 		return nil, fmt.Errorf("load guest image %w", err)
 	}
-	img, err := ParseELF(b)
+	img, err := parseELF(b, boots)
 	if err != nil {
 		return nil, fmt.Errorf("load guest image %s: %w", path, err)
 	}

@@ -20,6 +20,11 @@ type Region struct {
 	Base  GPA
 	Bytes []byte
 	Name  string // for messages: "ram", "loader"
+
+	// Fetch is nil, or brings the n bytes at off into Bytes before they are used,
+	// for memory of which Bytes is a copy. It returns false if they cannot be had;
+	// then the guest has no memory there. Any goroutine may call it.
+	Fetch func(off, n uint64) bool
 }
 
 // Memory is the guest's physical memory: a few disjoint regions. The zero value is
@@ -35,6 +40,12 @@ type Memory struct {
 // architecture (SDM Vol. 3, 4.1.4); an overlap with another region is an error.
 // The caller keeps bytes mapped for as long as m is used.
 func (m *Memory) Add(base GPA, bytes []byte, name string) error {
+	return m.AddRegion(Region{Base: base, Bytes: bytes, Name: name})
+}
+
+// AddRegion is Add for a region that may have a Fetch.
+func (m *Memory) AddRegion(add Region) error {
+	base, bytes, name := add.Base, add.Bytes, add.Name
 	size := uint64(len(bytes))
 	switch {
 	case size == 0:
@@ -57,7 +68,7 @@ func (m *Memory) Add(base GPA, bytes []byte, name string) error {
 	}
 	regions := make([]Region, 0, len(old)+1)
 	regions = append(regions, old...)
-	regions = append(regions, Region{Base: base, Bytes: bytes, Name: name})
+	regions = append(regions, add)
 	m.regions.Store(&regions)
 	return nil
 }
@@ -90,7 +101,7 @@ func hostBytes(regions []Region, pa GPA, n uint64) []byte {
 		r := &regions[i]
 		off, size := uint64(pa)-uint64(r.Base), uint64(len(r.Bytes))
 		if off < size {
-			if n > size-off {
+			if n > size-off || r.Fetch != nil && !r.Fetch(off, n) {
 				return nil
 			}
 			return r.Bytes[off : off+n : off+n]

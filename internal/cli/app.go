@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
   guestprobe trace -c 10
   guestprobe detach myread`,
 			Flags: a.fleet.addAll,
-			Files: append([]string{"socket", "core", "core-image"}, fleetFiles...),
+			Files: append([]string{"socket", "core", "core-image", "vm", "vm-image"}, fleetFiles...),
 			Cures: cures(),
 			FlagComplete: map[string]command.Completion{
 				"socket":  completeSockets,
@@ -60,7 +61,7 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 				commandGroup("Traces and profiles", a.trace(), a.top(), a.profile(), convertCommand(), reportCommand(), webCommand(a)),
 				commandGroup("Look into the guest", regsCommand(a), a.mem(), btCommand(a), a.tasks(), a.symbols(), a.disas(), a.vars(), a.pt()),
 				commandGroup("Debug", a.gdb(), a.step(), a.next(), a.finish(), a.stepUntil(), a.call()),
-				commandGroup("Guest and daemons", a.guest(), a.ps(), contextCommand(a), a.fleetCommands(), doctorCommand(), demoCommand(), analyzeCommand(), versionCommand(a)),
+				commandGroup("Guest and daemons", a.guest(), a.ps(), a.vms(), contextCommand(a), a.fleetCommands(), doctorCommand(), demoCommand(), analyzeCommand(), versionCommand(a)),
 				a.aliases(),
 			),
 		},
@@ -69,6 +70,9 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 			f.StringVar(&a.context, "context", "", "use the daemon or the fleet of this `CONTEXT` of 'guestprobe context' (default: $"+contextEnv+", else the current one)")
 			f.StringVar(&a.core, "core", "", "inspect the guest in this `file` from 'guestprobe guest save', with or without --elf, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
 			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, if it has been moved")
+			f.StringVar(&a.vm.Name, "vm", "", "inspect the guest of another VMM, by the `PID` or the name that 'guestprobe vms' shows, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, profile, guest status")
+			f.StringVar(&a.vm.Image, "vm-image", "", "`file` of that guest's kernel or program (default: the kernel of its release below /boot, /usr/lib/debug and /lib/modules)")
+			f.Uint64Var(&a.vm.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 			a.fleet.add(f)
 		},
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
@@ -93,6 +97,7 @@ func commandGroup(title string, all ...command.Spec) []command.Spec {
 // app is the state of one guestprobe command line.
 type app struct {
 	socket, core, coreImage string
+	vm                      daemon.VM
 	context                 string // a name from 'guestprobe context'
 	fleet                   fleetFlags
 }
@@ -173,10 +178,22 @@ func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Wr
 		return nil, err
 	}
 	if a.fleet.URL != "" {
-		if a.socket != "" || a.core != "" {
-			return nil, command.Usagef("--fleet goes with neither --socket nor --core")
+		if a.socket != "" || a.core != "" || a.vm.Name != "" {
+			return nil, command.Usagef("--fleet cannot be used with --socket, --core or --vm")
 		}
 		return a.fleet.findOne(ctx)
+	}
+	switch {
+	case a.vm.Name != "" && (a.socket != "" || a.core != ""):
+		return nil, command.Usagef("--vm cannot be used with --socket or --core")
+	case a.vm.Name == "" && (a.vm.Image != "" || a.vm.Slide != 0):
+		return nil, command.Usagef("--vm-image and --vm-slide describe the guest of --vm")
+	case a.vm.Name != "":
+		c, err := daemon.OpenVM(a.vm, slog.New(slog.NewTextHandler(warn, &slog.HandlerOptions{Level: slog.LevelWarn})))
+		if err != nil {
+			return nil, err
+		}
+		return remote.NewWithDial("VM "+a.vm.Name, c.Dial, c.Close), nil
 	}
 	if a.core != "" {
 		c, err := daemon.OpenCore(a.core, a.coreImage)

@@ -145,6 +145,9 @@ func writeRegisters(b *strings.Builder, c *api.Registers) {
 		line("%-6s       base %016x  limit %04x", name, uint64(t.Base), t.Limit)
 	}
 	for _, name := range controlRegs {
+		if slices.Contains(c.Unknown, name) {
+			continue
+		}
 		bits := ""
 		if set := c.Set[name]; len(set) > 0 {
 			bits = "  " + strings.Join(set, " ")
@@ -152,7 +155,13 @@ func writeRegisters(b *strings.Builder, c *api.Registers) {
 		line("%-14s %016x%s", name, uint64(c.Control[name]), bits)
 	}
 	for _, name := range debugRegs {
+		if slices.Contains(c.Unknown, name) {
+			continue
+		}
 		line("%-14s %016x", name, uint64(c.Debug[name]))
+	}
+	if len(c.Unknown) > 0 {
+		line("not known: %s", strings.Join(c.Unknown, ", "))
 	}
 	v := c.Vectors
 	if v == nil {

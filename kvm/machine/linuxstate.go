@@ -30,6 +30,9 @@ type KernelState struct {
 // Kernel returns the state of the guest's kernel, or false for a guest that is
 // not Linux. Any goroutine.
 func (m *Machine) Kernel() (KernelState, bool) {
+	if g := m.outside; g != nil {
+		return g.kernelState()
+	}
 	g, ok := m.payload().(*linuxGuest)
 	if !ok {
 		return KernelState{}, false

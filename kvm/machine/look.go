@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/foreign"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -43,6 +44,10 @@ type Registers struct {
 	KernelGS uint64 // the MSR that swapgs exchanges GS.Base with
 	Debug    kvm.DebugRegs
 	XCR0     uint64 // 0: the host does not say
+
+	// Unknown are the names of registers above that could not be read, and are 0:
+	// of the guest of another VMM.
+	Unknown []string
 }
 
 // Segment is a segment register with its hidden part, as in Registers.System.
@@ -63,9 +68,12 @@ type otherRegs interface {
 	GetXSave() ([]byte, error)
 }
 
-// vcpu returns a vCPU, if it has registers.
+// vcpu returns a vCPU, if it has registers that are known.
 func (l *Look) vcpu(cpu int) (*vcpu, error) {
 	if cpu < 0 || cpu >= len(l.m.vcpus) || l.m.vcpus[cpu].others == nil {
+		if l.m.outside != nil && cpu >= 0 && cpu < len(l.m.vcpus) {
+			return nil, fmt.Errorf("vcpu %d: %w", cpu, foreign.ErrPaused)
+		}
 		return nil, fmt.Errorf("vcpu %d of %d: %w", cpu, len(l.m.vcpus), ErrNoVCPU)
 	}
 	return l.m.vcpus[cpu], nil
@@ -104,6 +112,9 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	}
 	if err := v.others.GetDebugRegs(&r.Debug); err != nil {
 		return r, err
+	}
+	if o, ok := v.others.(outsideCPU); ok {
+		r.Unknown = o.unknown()
 	}
 	var x kvm.XCRs
 	if v.others.GetXCRs(&x) == nil && x.NrXRCS > 0 && x.Registers[0].XRC == 0 {

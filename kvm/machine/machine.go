@@ -127,6 +127,7 @@ type guestMemory struct {
 	exec     execAreas
 	shared   sharedMemory
 	boots    atomic.Pointer[payload] // the booted guest
+	outside  *outsideGuest           // the same, if another VMM runs it; nil: it does not
 	booted   atomic.Pointer[booted]
 	watch    watches
 	watching atomic.Bool // pages are protected
@@ -176,18 +177,22 @@ func newEmpty(cfg Config) (*Machine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	if cfg.Linux != nil {
+		return assemble(cfg, &linuxGuest{cfg: cfg.Linux}), nil
+	}
+	return assemble(cfg, bare{cfg.Image}), nil
+}
+
+// assemble returns a machine for p without memory.
+func assemble(cfg Config, p payload) *Machine {
 	m := &Machine{cfg: cfg, log: cfg.Log, console: newConsole()}
 	m.calls.m, m.snapshots.m = m, m
 	m.mem = memory{Memory: new(guest.Memory)}
 	m.vcpuSet = vcpuSet{stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{})}
 	m.rested, m.stoppers = sync.NewCond(&m.mu), newStopQueue(&m.mu)
 	m.gate.Store(gateHold)
-	if cfg.Linux != nil {
-		m.setPayload(&linuxGuest{cfg: cfg.Linux})
-	} else {
-		m.setPayload(bare{cfg.Image})
-	}
-	return m, nil
+	m.setPayload(p)
+	return m
 }
 
 // setUpGuest creates the parts of a machine that are not its VM: memory, with

@@ -24,8 +24,12 @@ const maxSamples = 16
 
 // Sample has each vCPU that does not rest leave the guest and call f, once. It
 // returns how many will do so, and how many cannot, because they have not served
-// earlier requests.
+// earlier requests. For the guest of another VMM f is called on the caller's
+// thread, for each vCPU whose registers are known.
 func (m *Machine) Sample(f Sampled) (asked, missed int) {
+	if g := m.outside; g != nil {
+		return g.sample(m, f)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gate.Load() != 0 {

@@ -31,6 +31,14 @@ func (m target) Stop(f func(probe.World) error) error {
 	if m.inHandler() {
 		return probe.ErrInHandler
 	}
+	if g := m.outside; g != nil {
+		return g.stop(m.Machine, func() error { return m.stopRested(f) })
+	}
+	return m.stopRested(f)
+}
+
+// stopRested is Stop for vCPUs of this process.
+func (m target) stopRested(f func(probe.World) error) error {
 	return m.stopWorld(nil, func() error {
 		if err := m.payload().onStop(m.Machine); err != nil {
 			return err
@@ -164,6 +172,9 @@ type world struct {
 
 // PatchText implements probe.World.
 func (w world) PatchText(addr guest.GVA, old, new []byte) error {
+	if w.m.outside != nil {
+		return errNotReachable("change text")
+	}
 	if g, ok := w.m.payload().(*linuxGuest); ok && linux.IsFile(addr) {
 		return g.files.Load().patch(addr, old, new)
 	}

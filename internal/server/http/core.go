@@ -15,14 +15,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// Core answers requests about the guest of a snapshot's file as a daemon does
-// about a running one. It supports all requests that only read, in this process
-// and without KVM.
+// Core answers requests about a guest that can only be looked at, that of a
+// snapshot's file or of another VMM, as a daemon does about its own. It supports
+// all requests that only read, in this process and without KVM.
 type Core struct {
 	server   *server
 	http     *http.Server
 	arrivals arrivals
 	served   chan struct{}
+	end      func() error // of what the guest is read from, or nil
 }
 
 // OpenCore opens the snapshot or ELF core at path. Its guest's image is read
@@ -54,21 +55,31 @@ func OpenCore(path, image string) (*Core, error) {
 	}
 	s := newServer(log, o, newGuestOf(m, &o, prog, log), func() uint64 { return 0 })
 	s.saved = snap
+	return newCore(s, nil), nil
+}
+
+// newCore serves s. The guest is closed before end is called.
+func newCore(s *server, end func() error) *Core {
 	c := &Core{
 		server: s, http: &http.Server{Handler: s.handler(), ConnContext: withConn},
-		arrivals: arrivals{next: make(chan net.Conn), closed: make(chan struct{})}, served: make(chan struct{}),
+		arrivals: arrivals{next: make(chan net.Conn), closed: make(chan struct{})}, served: make(chan struct{}), end: end,
 	}
 	s.conns.Listener = &c.arrivals
 	go func() {
 		defer close(c.served)
 		_ = c.http.Serve(s.conns) // it ends with Close
 	}()
-	return c, nil
+	return c
 }
 
 // InsideNotes describes the vCPUs and tasks of the guest that were inside a
 // probe's handlers when it ended. Their registers are the handlers' registers.
-func (c *Core) InsideNotes() []string { return c.server.saved.Config.Inside }
+func (c *Core) InsideNotes() []string {
+	if c.server.saved == nil {
+		return nil
+	}
+	return c.server.saved.Config.Inside
+}
 
 // Dial returns a connection to the core. Any goroutine.
 func (c *Core) Dial(ctx context.Context) (net.Conn, error) {
@@ -111,6 +122,9 @@ func (c *Core) Close() {
 	// A core has no code to restore, and no client to report an error to.
 	_ = c.server.probes.Close()
 	_ = c.server.guest.Close(context.Background())
+	if c.end != nil {
+		_ = c.end()
+	}
 }
 
 // arrivals is a listener whose connections come from this process.
@@ -146,14 +160,23 @@ var looks = map[string]bool{
 	"GET /v1/disas": true, "GET /v1/variables": true, "GET /v1/blacklist": true,
 }
 
-// checkLooksOnly rejects requests that are not possible with the guest of a
-// file.
+// checkLooksOnly rejects requests that are not possible with a guest that can
+// only be looked at. For the guest of another VMM it reads the guest again.
 func (s *server) checkLooksOnly(rt route) error {
-	if s.saved == nil || looks[rt.Method+" "+rt.Path] {
+	name := rt.Method + " " + rt.Path
+	switch {
+	case s.saved != nil && !looks[name]:
+		return &api.Error{
+			Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it can be looked at, and nothing else",
+			Detail: "'guestprobed --restore FILE' has it go on",
+		}
+	case s.vm == nil:
+		return nil
+	case !vmLooks[name]:
+		return &api.Error{Code: api.CodeNotOurs, Errno: "EROFS", Message: "the guest belongs to another VMM (--vm): it can be looked at, and nothing else",
+			Detail: "regs, mem, bt, pt, disas, tasks, symbols, vars, profile and guest status read it"}
+	case rt.Path == "/version":
 		return nil
 	}
-	return &api.Error{
-		Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it can be looked at, and nothing else",
-		Detail: "'guestprobed --restore FILE' has it go on",
-	}
+	return s.vm.Refresh()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm/device"
+	"github.com/guestprobe/guestprobe/kvm/foreign"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -91,6 +92,10 @@ func toAPI(err error) *api.Error {
 		out := *toAPI(placed.Err)
 		out.Index, out.Column, out.Command = cmp.Or(placed.Index, out.Index), cmp.Or(placed.Column, out.Column), cmp.Or(placed.Command, out.Command)
 		return &out
+	}
+	var outside *foreign.Error
+	if errors.As(err, &outside) {
+		return vmError(err)
 	}
 	var stop *machine.StopTimeoutError
 	if errors.As(err, &stop) {

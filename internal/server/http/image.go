@@ -20,7 +20,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// bootable is the program that the guest boots: one of the two.
+// bootable is the program that the guest boots: one of the two, or none if it is
+// not known.
 type bootable struct {
 	image *guest.Image
 	linux *machine.LinuxConfig
@@ -157,6 +158,9 @@ func (p bootable) readTypes(view func() guest.View) (event.Types, error) {
 			return nil, err
 		}
 		return info, nil
+	}
+	if p.image == nil {
+		return nil, nil
 	}
 	section, err := p.image.SectionData(".BTF", types.MaxBTF)
 	if section == nil {

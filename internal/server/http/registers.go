@@ -71,6 +71,12 @@ func (in *inspector) wireRegisters(r *machine.Registers) api.Registers {
 	for i, a := range r.Debug.DB {
 		out.Debug[fmt.Sprintf("dr%d", i)] = api.Hex(a)
 	}
+	for _, name := range r.Unknown {
+		delete(out.Control, name)
+		delete(out.Set, name)
+		delete(out.Debug, name)
+	}
+	out.Unknown = r.Unknown
 	if rip := out.Regs["rip"]; api.Hex(r.Live) != rip {
 		out.Live = api.Hex(r.Live)
 	}

@@ -37,6 +37,7 @@ type saver struct {
 	restorer *restorer
 	last     atomic.Pointer[snapshot.Snapshot] // the last one that was saved, received or restored
 	saved    *snapshot.Snapshot                // not nil: the guest is this snapshot, and does not run
+	vm       *machine.Machine                  // not nil: the guest belongs to another VMM
 }
 
 // snapshots returns the guest as a savedGuest, or an error.

@@ -19,6 +19,8 @@ func (p bootable) readSource(o *options) (*debuginfo.Info, error) {
 		return nil, o.besideErr
 	case p.linux != nil:
 		return nil, fmt.Errorf("%w: give guestprobed --debug FILE, the kernel's vmlinux with it", debuginfo.ErrNone)
+	case p.image == nil:
+		return nil, fmt.Errorf("%w: the guest's program is not known", debuginfo.ErrNone)
 	}
 	return readImageSource(p.image)
 }

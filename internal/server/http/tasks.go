@@ -38,7 +38,7 @@ func (in *inspector) getTasks(w http.ResponseWriter, _ *http.Request, q values) 
 // taskInfo is a task as the guest's memory has it.
 type taskInfo = linux.Task
 
-var errNoTasks = &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest has no list of tasks: it is no Linux"}
+var errNoTasks = &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest is not Linux, so it has no list of tasks"}
 
 func noTasksError(err error) error {
 	return &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: "the guest's tasks: " + err.Error()}

@@ -34,6 +34,14 @@ func skipOrFail(tb testing.TB, what string) {
 	tb.Skipf("SKIP: needs %s (%s=1 makes this a failure)", what, requireEnv)
 }
 
+// RequireRoot skips a test that needs the rights of root.
+func RequireRoot(tb testing.TB) {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skip("SKIP: needs root")
+	}
+}
+
 // Examples removes the examples of a package if Require would skip, because they
 // cannot call it themselves. TestMain calls it before it runs anything.
 func Examples() {

@@ -46,6 +46,7 @@ const (
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details
 	CodeUnavailable   Code = "unavailable"        // 501: this version does not have it
 	CodeClosing       Code = "closing"            // 503: the daemon is stopping
+	CodeNotOurs       Code = "not_ours"           // 501: the guest belongs to another VMM
 	CodeNotKept       Code = "not_kept"           // 507: the change cannot be kept for the next start (--state)
 )
 

@@ -26,6 +26,8 @@ type Registers struct {
 	Set      map[string][]string `json:"set"`      // the names of the bits of cr0, cr4, efer and xcr0 that are set
 	Debug    map[string]Hex      `json:"debug"`    // dr0 to dr3, dr6 and dr7
 
+	Unknown []string `json:"unknown,omitempty"` // registers of control and debug that cannot be read of a guest of another VMM
+
 	Vectors *Vectors `json:"vectors,omitempty"` // where they were asked for
 }
 

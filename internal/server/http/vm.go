@@ -1,0 +1,136 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/kvm/foreign"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
+)
+
+// VM says which guest of another VMM to look at, for OpenVM.
+type VM struct {
+	Name  string // its VMM's pid, or its own name
+	Image string // the file of its kernel or program, or ""
+	Slide uint64 // of the addresses of a program that is not Linux, in bytes
+}
+
+// vmLooks are the routes for a guest of another VMM.
+var vmLooks = func() map[string]bool {
+	out := maps.Clone(looks)
+	delete(out, "POST /v1/guest/save")
+	out["POST /v1/profile"], out["DELETE /v1/events/{stream}"] = true, true
+	return out
+}()
+
+// OpenVM opens the guest of another VMM on this host. It serves the requests
+// that look at a guest, and changes nothing. Errors name what is missing.
+func OpenVM(v VM, log *slog.Logger) (_ *Core, err error) {
+	p, err := foreign.Find(v.Name)
+	if err != nil {
+		return nil, vmError(err)
+	}
+	g, err := foreign.Open(p)
+	if err != nil {
+		return nil, vmError(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	m, o, prog, err := observe(g, v, log)
+	if err != nil {
+		return nil, vmError(err)
+	}
+	s := newServer(log, o, newGuestOf(m, &o, prog, log), func() uint64 { return 0 })
+	s.vm = m
+	return newCore(s, g.Close), nil
+}
+
+// observe finds out what runs in the guest, and returns it as a machine.
+func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o options, prog bootable, err error) {
+	o = defaultOptions()
+	o.given, o.vcpus, o.memory, o.tick = func(string) bool { return false }, g.VCPUs(), g.Size(), 0
+	out := machine.Outside{Guest: g, Log: log}
+	var none error
+	err = g.Stop(context.Background(), func(cpus []foreign.CPU) error {
+		out.Linux, none = g.FindLinux(cpus)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, o, prog, err
+	case none == nil && v.Slide == 0:
+		o.kernel = v.Image
+		if o.kernel == "" {
+			if o.kernel, err = findKernel(out.Linux.Release); err != nil {
+				return nil, o, prog, err
+			}
+		}
+		k, err := linux.Load(o.kernel)
+		if err != nil {
+			return nil, o, prog, fmt.Errorf("the guest's kernel: %w", err)
+		}
+		out.Kernel, prog.linux = k, &machine.LinuxConfig{Kernel: k}
+	case v.Image != "":
+		img, err := guest.LoadAny(v.Image)
+		if err != nil {
+			return nil, o, prog, fmt.Errorf("--vm-image: %w", err)
+		}
+		o.guest, prog.image = v.Image, img
+		out.View = guest.Moved(img, guest.GVA(v.Slide))
+	default:
+		o.guest, out.View = "unknown", guest.Nameless()
+	}
+	m, err := machine.Observe(out)
+	return m, o, prog, err
+}
+
+// kernelPlaces are where distributions have the image of a kernel, by its
+// release. A file with debug information comes first.
+var kernelPlaces = []string{
+	"/usr/lib/debug/boot/vmlinux-%s", "/usr/lib/debug/lib/modules/%s/vmlinux", "/boot/vmlinux-%s",
+	"/boot/vmlinuz-%s", "/usr/lib/modules/%s/vmlinuz", "/lib/modules/%s/vmlinuz",
+}
+
+// findKernel returns the image of a kernel on this host.
+func findKernel(release string) (string, error) {
+	if release == "" || strings.ContainsAny(release, "/\x00") {
+		return "", &foreign.Error{Code: foreign.CodeImageDiffers, Text: fmt.Sprintf("the guest's kernel calls itself %q: --vm-image FILE names its image", release)}
+	}
+	var tried []string
+	for _, form := range kernelPlaces {
+		path := fmt.Sprintf(form, release)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+		tried = append(tried, filepath.Dir(path))
+	}
+	return "", &foreign.Error{Code: foreign.CodeImageDiffers, Text: fmt.Sprintf("the image of the guest's kernel %s is not on this host (%s): --vm-image FILE names it", release, strings.Join(tried, ", "))}
+}
+
+// vmError converts an error about the guest of another VMM into an API error.
+func vmError(err error) *api.Error {
+	var f *foreign.Error
+	if !errors.As(err, &f) {
+		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
+	}
+	errno := map[foreign.Code]string{
+		foreign.CodeNoVM: "ESRCH", foreign.CodeSeveralVMs: "EINVAL", foreign.CodeNoPermission: "EPERM", foreign.CodeBusy: "EBUSY",
+		foreign.CodeGone: "ESRCH", foreign.CodePaused: "EBADFD", foreign.CodeImageDiffers: "EINVAL",
+	}[f.Code]
+	if errno == "" {
+		errno = "EOPNOTSUPP"
+	}
+	return &api.Error{Code: api.Code(f.Code), Errno: errno, Message: err.Error()}
+}

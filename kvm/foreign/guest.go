@@ -1,0 +1,117 @@
+package foreign
+
+import (
+	"context"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// Guest is a running guest of another VMM. Its methods may be called by any
+// goroutine, except where a comment says otherwise. Close it.
+type Guest struct {
+	// Process is the VMM.
+	Process Process
+
+	// Way is how the guest is reached.
+	Way Way
+
+	back backend
+	mem  *guest.Memory
+}
+
+// Way is how a guest is reached.
+type Way string
+
+// The ways.
+const (
+	Cooperative Way = "qmp"    // QEMU with its RAM in a shared file and a QMP socket
+	Outside     Way = "ptrace" // any VMM, from outside
+)
+
+// CPU is a vCPU that is stopped.
+type CPU struct {
+	// Known is false if the registers cannot be had: see CodePaused.
+	Known bool
+	Regs  kvm.Regs
+	Sregs kvm.Sregs
+
+	// Halted reports that the vCPU waits in hlt. It is known by QMP only.
+	Halted bool
+
+	// Debug is the debug registers, if HasDebug. They can be had by QMP only.
+	HasDebug bool
+	Debug    kvm.DebugRegs
+}
+
+// backend is a way to reach a guest.
+type backend interface {
+	// regions returns the guest's memory.
+	regions() []guest.Region
+
+	// vcpus returns the number of vCPUs.
+	vcpus() int
+
+	// stop stops all vCPUs, runs f with their registers and lets them run again.
+	// The registers are valid only in f. A vCPU whose registers are not known is
+	// given up to wait for that.
+	stop(ctx context.Context, wait time.Duration, f func([]CPU) error) error
+
+	close() error
+}
+
+// Open opens the guest of a process. It prefers a QMP socket, if the guest's
+// RAM is in a shared file; why is then nil or says why that was not possible.
+// Errors are *Error.
+func Open(p Process) (*Guest, error) {
+	g := &Guest{Process: p, mem: new(guest.Memory)}
+	var err error
+	if p.QMP != "" {
+		g.back, err = openQMP(p.QMP)
+		g.Way = Cooperative
+	}
+	if g.back == nil {
+		var outer error
+		if g.back, outer = openOutside(p); outer != nil {
+			if err != nil {
+				return nil, fail(CodeOf(outer), outer, "by its QMP socket: %v; from outside", err)
+			}
+			return nil, outer
+		}
+		g.Way = Outside
+	}
+	for _, r := range g.back.regions() {
+		if err := g.mem.AddRegion(r); err != nil {
+			g.Close()
+			return nil, fail(CodeHostLayout, err, "the memory of process %d's VM", p.PID)
+		}
+	}
+	return g, nil
+}
+
+// Close ends the access. No other method may run.
+func (g *Guest) Close() error { return g.back.close() }
+
+// VCPUs returns the number of vCPUs.
+func (g *Guest) VCPUs() int { return g.back.vcpus() }
+
+// Memory returns the guest's physical memory, to be read only. Where it is a
+// copy, it is of the time of the last Stop, or later.
+func (g *Guest) Memory() *guest.Memory { return g.mem }
+
+// Size returns the number of bytes of the guest's memory.
+func (g *Guest) Size() (n uint64) {
+	for _, r := range g.mem.Regions() {
+		n += uint64(len(r.Bytes))
+	}
+	return n
+}
+
+// Stop stops all vCPUs, runs f and lets them run again. cpus has a row for each
+// vCPU, by number. f must return soon: the guest's time goes on. If no register
+// is known after a fifth of a second, because the VMM has paused the guest,
+// CPU.Known is false. Errors are *Error, ctx's and f's.
+func (g *Guest) Stop(ctx context.Context, f func(cpus []CPU) error) error {
+	return g.back.stop(ctx, time.Second/5, f)
+}

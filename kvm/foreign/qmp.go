@@ -1,0 +1,350 @@
+package foreign
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+const (
+	// qmpTime bounds how long a QEMU may take for one answer.
+	qmpTime = 10 * time.Second
+
+	// maxAnswer bounds the bytes of one answer.
+	maxAnswer = 16 << 20
+)
+
+// qmp reaches the guest of a QEMU by its QMP socket. The guest's RAM is in
+// files that this process maps.
+type qmp struct {
+	mu   sync.Mutex // held for a command and its answer, and while vCPUs are stopped
+	conn net.Conn
+	in   *bufio.Scanner
+
+	maps [][]byte
+	ram  []guest.Region
+	cpus int
+}
+
+// openQMP connects to a QEMU. Errors say what is missing.
+func openQMP(path string) (_ *qmp, err error) {
+	conn, err := net.DialTimeout("unix", path, qmpTime)
+	switch {
+	case refused(err):
+		return nil, fail(CodeNoPermission, err, "QMP socket %s", path)
+	case err != nil:
+		return nil, fail(CodeBusy, err, "QMP socket %s", path)
+	}
+	q := &qmp{conn: conn, in: bufio.NewScanner(conn)}
+	q.in.Buffer(nil, maxAnswer)
+	defer func() {
+		if err != nil {
+			q.close()
+		}
+	}()
+	// QEMU serves one client at a time, and greets the next when it has gone.
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	if !q.in.Scan() {
+		return nil, fail(CodeBusy, q.in.Err(), "QMP socket %s: another client has it (QEMU serves one: give it a second socket with another -qmp)", path)
+	}
+	if err := q.execute("qmp_capabilities", nil, nil); err != nil {
+		return nil, err
+	}
+	var cpus []struct{}
+	if err := q.execute("query-cpus-fast", nil, &cpus); err != nil {
+		return nil, err
+	}
+	q.cpus = len(cpus)
+	return q, q.mapRAM()
+}
+
+func (q *qmp) regions() []guest.Region { return q.ram }
+func (q *qmp) vcpus() int              { return q.cpus }
+
+func (q *qmp) close() error {
+	errs := []error{q.conn.Close()}
+	for _, m := range q.maps {
+		errs = append(errs, unix.Munmap(m))
+	}
+	q.maps = nil
+	return errors.Join(errs...)
+}
+
+// execute runs a command. Precondition: mu held, or no other goroutine knows q.
+func (q *qmp) execute(command string, arguments, out any) error {
+	line, err := json.Marshal(struct {
+		Execute   string `json:"execute"`
+		Arguments any    `json:"arguments,omitempty"`
+	}{command, arguments})
+	if err != nil {
+		return err
+	}
+	_ = q.conn.SetDeadline(time.Now().Add(qmpTime))
+	if _, err := q.conn.Write(append(line, '\n')); err != nil {
+		return fail(CodeGone, err, "QMP: %s", command)
+	}
+	for q.in.Scan() {
+		var m struct {
+			Return json.RawMessage `json:"return"`
+			Error  *struct {
+				Desc string `json:"desc"`
+			} `json:"error"`
+			Event string `json:"event"`
+		}
+		if err := json.Unmarshal(q.in.Bytes(), &m); err != nil {
+			return fail(CodeHostLayout, err, "QMP: %s", command)
+		}
+		switch {
+		case m.Error != nil:
+			return fail(CodeHostLayout, nil, "QMP: %s: %s", command, m.Error.Desc)
+		case m.Event != "":
+			continue
+		case out == nil:
+			return nil
+		}
+		if err := json.Unmarshal(m.Return, out); err != nil {
+			return fail(CodeHostLayout, err, "QMP: %s", command)
+		}
+		return nil
+	}
+	return fail(CodeGone, q.in.Err(), "QMP: %s: the connection ended", command)
+}
+
+// monitor runs a command of the human monitor, whose answers are text.
+func (q *qmp) monitor(line string) (out string, err error) {
+	err = q.execute("human-monitor-command", map[string]string{"command-line": line}, &out)
+	return out, err
+}
+
+// mapRAM maps the files that the guest's RAM is in, and finds where the guest
+// has them.
+func (q *qmp) mapRAM() error {
+	var devices []struct {
+		ID    string `json:"id"`
+		Size  uint64 `json:"size"`
+		Share bool   `json:"share"`
+	}
+	if err := q.execute("query-memdev", nil, &devices); err != nil {
+		return err
+	}
+	files := map[string][]byte{}
+	why := "it has no memory backend of its own"
+	for _, d := range devices {
+		var path string
+		if d.ID == "" || q.execute("qom-get", map[string]string{"path": "/objects/" + d.ID, "property": "mem-path"}, &path) != nil {
+			why = "its memory backend is no file"
+			continue
+		}
+		if !d.Share {
+			why = fmt.Sprintf("its memory backend %s is not shared (share=on)", d.ID)
+			continue
+		}
+		b, err := mapFile(path, d.Size)
+		if err != nil {
+			return fail(CodeNoPermission, err, "RAM of the guest")
+		}
+		q.maps = append(q.maps, b)
+		files[d.ID] = b
+	}
+	if len(files) == 0 {
+		return fail(CodeHostLayout, nil, "%s: start QEMU with '-object memory-backend-file,id=ram,mem-path=FILE,size=SIZE,share=on -machine memory-backend=ram'", why)
+	}
+	tree, err := q.monitor("info mtree -f")
+	if err != nil {
+		return err
+	}
+	for _, r := range flatRanges(tree) {
+		b := files[r.name]
+		if r.end < r.start || r.offset > uint64(len(b)) || r.end-r.start >= uint64(len(b))-r.offset {
+			continue // a device's, or one that is not in a file
+		}
+		size := (r.end - r.start + 1) &^ (guest.PageSize - 1)
+		if size == 0 || r.start%guest.PageSize != 0 || r.offset%guest.PageSize != 0 {
+			continue
+		}
+		q.ram = append(q.ram, guest.Region{Base: guest.GPA(r.start), Bytes: b[r.offset : r.offset+size : r.offset+size], Name: r.name})
+	}
+	if len(q.ram) == 0 {
+		return fail(CodeHostLayout, nil, "QEMU's memory map ('info mtree -f') has none of its memory backends")
+	}
+	return nil
+}
+
+// mapFile maps size bytes of a file, to be read only.
+func mapFile(path string, size uint64) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Size < int64(size) || size == 0 || size > 1<<46 {
+		return nil, fmt.Errorf("%s has %d bytes, the memory backend %d", path, st.Size, size)
+	}
+	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, &os.PathError{Op: "mmap", Path: path, Err: err}
+	}
+	return b, nil
+}
+
+// flatRange is a range of guest memory in QEMU's memory map.
+type flatRange struct {
+	start, end uint64 // the last byte
+	name       string
+	offset     uint64 // in the memory of that name
+}
+
+// flatRanges returns the RAM of the address space "memory" from the text of 'info
+// mtree -f':
+//
+//	FlatView #1
+//	 AS "memory", root: system
+//	 AS "cpu-memory-0", root: system
+//	 Root memory region: system
+//	  0000000000000000-000000000009ffff (prio 0, ram): ram KVM
+//	  00000000000c0000-00000000000dffff (prio 1, ram): ram @00000000000c0000 KVM
+func flatRanges(text string) (all []flatRange) {
+	for view := range strings.SplitSeq(text, "FlatView #") {
+		if !strings.Contains(view, `AS "memory"`) {
+			continue
+		}
+		for line := range strings.Lines(view) {
+			line = strings.TrimSpace(line)
+			at, rest, ok := strings.Cut(line, " ")
+			from, to, two := strings.Cut(at, "-")
+			if !ok || !two {
+				continue
+			}
+			start, err1 := strconv.ParseUint(from, 16, 64)
+			end, err2 := strconv.ParseUint(to, 16, 64)
+			kind, rest, ok := strings.Cut(rest, "): ")
+			words := strings.Fields(rest)
+			if err1 != nil || err2 != nil || !ok || len(words) == 0 || !strings.HasSuffix(kind, "ram") && !strings.HasSuffix(kind, "rom") {
+				continue
+			}
+			r := flatRange{start: start, end: end, name: words[0]}
+			if len(words) > 1 && strings.HasPrefix(words[1], "@") {
+				if r.offset, err1 = strconv.ParseUint(words[1][1:], 16, 64); err1 != nil {
+					continue
+				}
+			}
+			all = append(all, r)
+		}
+		return all
+	}
+	return nil
+}
+
+// stop implements backend. A guest that its user has paused stays paused.
+func (q *qmp) stop(_ context.Context, _ time.Duration, f func([]CPU) error) (err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var status struct {
+		Running bool `json:"running"`
+	}
+	if err := q.execute("query-status", nil, &status); err != nil {
+		return err
+	}
+	if status.Running {
+		if err := q.execute("stop", nil, nil); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, q.execute("cont", nil, nil)) }()
+	}
+	text, err := q.monitor("info registers -a")
+	if err != nil {
+		return err
+	}
+	cpus, err := parseRegisters(text)
+	if err != nil {
+		return fail(CodeHostLayout, err, "QEMU's registers ('info registers -a')")
+	}
+	if len(cpus) != q.cpus {
+		return fail(CodeHostLayout, nil, "QEMU has %d vCPUs, and shows the registers of %d", q.cpus, len(cpus))
+	}
+	return f(cpus)
+}
+
+// registerName matches a register and its words, which a name or a line's end
+// follows.
+var registerName = regexp.MustCompile(`\b([A-Z][A-Z0-9]{1,4}) ?= *((?:[0-9a-f]+ ?)+)`)
+
+// parseRegisters reads the text of 'info registers -a'.
+func parseRegisters(text string) (all []CPU, err error) {
+	for i, part := range strings.Split(text, "CPU#") {
+		if i == 0 {
+			continue
+		}
+		values := map[string]string{}
+		for _, at := range registerName.FindAllStringSubmatchIndex(part, -1) {
+			name, value := part[at[2]:at[3]], part[at[4]:at[5]]
+			if _, ok := values[name]; !ok {
+				values[name] = value
+			}
+		}
+		word := func(name string, n int) (v uint64) {
+			fields := strings.Fields(values[name])
+			if n >= len(fields) {
+				err = errors.Join(err, fmt.Errorf("no %s", name))
+				return 0
+			}
+			v, e := strconv.ParseUint(fields[n], 16, 64)
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
+			}
+			return v
+		}
+		segment := func(name string) (s kvm.Segment) {
+			s.Selector, s.Base, s.Limit = uint16(word(name, 0)), word(name, 1), uint32(word(name, 2))
+			// The second word of a descriptor (SDM Vol. 3, 3.4.5).
+			flags := word(name, 3)
+			bit := func(n uint) uint8 { return uint8(flags >> n & 1) }
+			s.Typ, s.S, s.DPL, s.Present = uint8(flags>>8&15), bit(12), uint8(flags>>13&3), bit(15)
+			s.AVL, s.L, s.DB, s.G = bit(20), bit(21), bit(22), bit(23)
+			return s
+		}
+		c := CPU{Known: true, HasDebug: true, Halted: values["HLT"] == "1"}
+		r, s := &c.Regs, &c.Sregs
+		for name, to := range map[string]*uint64{
+			"RAX": &r.RAX, "RBX": &r.RBX, "RCX": &r.RCX, "RDX": &r.RDX, "RSI": &r.RSI, "RDI": &r.RDI, "RBP": &r.RBP, "RSP": &r.RSP,
+			"R8 ": &r.R8, "R9 ": &r.R9, "R10": &r.R10, "R11": &r.R11, "R12": &r.R12, "R13": &r.R13, "R14": &r.R14, "R15": &r.R15,
+			"RIP": &r.RIP, "RFL": &r.RFLAGS, "CR0": &s.CR0, "CR2": &s.CR2, "CR3": &s.CR3, "CR4": &s.CR4, "EFER": &s.EFER,
+			"DR0": &c.Debug.DB[0], "DR1": &c.Debug.DB[1], "DR2": &c.Debug.DB[2], "DR3": &c.Debug.DB[3], "DR6": &c.Debug.DR6, "DR7": &c.Debug.DR7,
+		} {
+			name = strings.TrimSpace(name)
+			if _, short := values["EIP"]; short && strings.HasPrefix(name, "R") {
+				// Code of 32 and 16 bits: QEMU shows no others.
+				if _, err := strconv.Atoi(name[1:]); err == nil {
+					continue
+				}
+				name = "E" + name[1:]
+			}
+			*to = word(name, 0)
+		}
+		for name, to := range map[string]*kvm.Segment{"CS": &s.CS, "DS": &s.DS, "ES": &s.ES, "FS": &s.FS, "GS": &s.GS, "SS": &s.SS, "TR": &s.TR, "LDT": &s.LDT} {
+			*to = segment(name)
+		}
+		s.GDT.Base, s.GDT.Limit = word("GDT", 0), uint16(word("GDT", 1))
+		s.IDT.Base, s.IDT.Limit = word("IDT", 0), uint16(word("IDT", 1))
+		all = append(all, c)
+	}
+	return all, err
+}
