@@ -4,7 +4,7 @@
 # is in build/bpftrace-suite/differences. Nothing is fetched, and nothing of the checkout is kept here.
 # Usage: bpftrace-suite.sh CHECKOUT
 #   GUESTPROBE_SUITE_BTF  types of a Linux kernel (default /sys/kernel/btf/vmlinux, if it is there)
-# The totals in docs/scripts.md are of the commit that is named here:
+# The totals in docs/compatibility.md are of the commit that is named here:
 set -euo pipefail
 tried=e1b7c39341f77374ba8fe8febfa2284896c4941d # of 2026-08-08
 cd "$(dirname "$0")/.."
@@ -14,9 +14,9 @@ work=build/bpftrace-suite
 mkdir -p "$work"
 if commit=$(git -C "$checkout" rev-parse --show-toplevel 2>/dev/null) && [[ $commit == "$checkout" ]]; then
 	commit=$(git -C "$checkout" rev-parse HEAD)
-	[[ $commit == "$tried" ]] || echo "bpftrace-suite: the checkout is $commit; the figures in docs/scripts.md are of $tried" >&2
+	[[ $commit == "$tried" ]] || echo "bpftrace-suite: the checkout is $commit; the figures in docs/compatibility.md are of $tried" >&2
 else
-	echo "bpftrace-suite: the checkout does not say its commit; the figures in docs/scripts.md are of $tried" >&2
+	echo "bpftrace-suite: the checkout does not say its commit; the figures in docs/compatibility.md are of $tried" >&2
 fi
 flags=(--rules scripts/bpftrace-suite.rules --differences "$work/differences")
 btf=${GUESTPROBE_SUITE_BTF:-/sys/kernel/btf/vmlinux}

@@ -2,7 +2,7 @@
 # Runs cases of GDB's own testsuite against guestprobed: each program of theirs is a guest, and Debian's gdb its
 # debugger. Source, dejagnu and expect come from Debian, as any user, into a cache, and nothing of them is installed.
 # Usage: gdb-testsuite.sh [CASE...]
-#   CASE  as gdb.base/break; without one those that docs/debugging.md has a table of
+#   CASE  as gdb.base/break; without one those that docs/testing.md has a table of
 # The result is build/gdb-testsuite/gdb.sum. GUESTPROBED names another guestprobed than bin/guestprobed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

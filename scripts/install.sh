@@ -13,10 +13,12 @@ done
 install -D -m 644 packaging/guestprobe.sysusers "$lib/sysusers.d/guestprobe.conf"
 install -D -m 644 packaging/guestprobe.tmpfiles "$lib/tmpfiles.d/guestprobe.conf"
 install -D -m 644 -t "$doc" LICENSE NOTICE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
+install -D -m 644 -t "$doc/docs/start" docs/start/*.md
 install -D -m 644 -t "$doc/docs" docs/*.md docs/openapi.yaml docs/grafana.json docs/*.png
 # An example, because not every host wants it.
 install -D -m 644 packaging/guestprobe.udev "$doc/examples/70-guestprobe.rules"
 install -D -m 644 packaging/example.toml "$doc/examples/example.toml"
+install -D -m 644 -t "$doc/examples/guest" docs/examples/guest/*
 install -D -m 644 -t "$doc/examples" docs/examples/*.c docs/examples/*.h docs/examples/*.bt
 install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
 bin/gpdev man "$share/man/man1"

@@ -78,7 +78,7 @@ guest.gps, for 'guestprobe --core', with the guest as it was then, and trace.ndj
 'guestprobe convert' and 'report'.
 
 --format json, tap, junit and markdown print the results in these forms; --junit, --tap and --markdown write
-files of them besides. docs/ci.md has an action for GitHub, and what services read.
+files of them besides. docs/start/ci.md has the jobs for GitHub and GitLab, docs/scripts.md the form of the reports.
 
 Exit status: 0 when all tests have passed. Otherwise what the first one of them says that has not: N when its script has
 called exit(N), 124 when its time was over, 2 when it does not compile, and else 1.`,

@@ -104,7 +104,7 @@ func TestGDB(t *testing.T) {
 	gdbSays(t, gdb, steps)
 }
 
-// TestGDBCases covers the commands in GDB's own test cases for remote targets, as listed in docs/debugging.md.
+// TestGDBCases covers the commands in GDB's own test cases for remote targets, as listed in docs/testing.md.
 func TestGDBCases(t *testing.T) {
 	gdb := kvmtest.RequireCommand(t, "gdb")
 	kvmtest.Require(t)

@@ -66,7 +66,7 @@ func TestScribblingGuest(t *testing.T) {
 			case "profile":
 			case "count's segment table":
 				at, _ = x.stageOf("count")
-				at, n = at+4416, 512 // docs/programs.md: the run blocks
+				at, n = at+4416, 512 // docs/engine.md: the run blocks
 			default:
 				at, n = x.stageOf(name)
 				at, n = at-1024, n+2048 // including the memory allocated before and after it

@@ -9,13 +9,16 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// TestDocs holds docs/programs.md to the tables and constants of the code.
+// TestDocs holds docs/programs.md, and the layouts in docs/engine.md, to the tables and constants of the code.
 func TestDocs(t *testing.T) {
-	b, err := os.ReadFile("../../docs/programs.md")
-	if err != nil {
-		t.Fatal(err)
+	var doc string
+	for _, page := range []string{"programs", "engine"} {
+		b, err := os.ReadFile("../../docs/" + page + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc += string(b)
 	}
-	doc := string(b)
 	rows := 0
 	for _, l := range strings.Split(doc, "\n") {
 		if f := strings.Split(l, " | "); len(f) >= 3 && (f[2] == "guest" || f[2] == "host" || f[2] == "host |") {
@@ -67,9 +70,10 @@ func TestDocs(t *testing.T) {
 	for i, name := range x86.PtNames {
 		want = append(want, fmt.Sprintf("%s %d", name, 8*i))
 	}
+	doc = strings.ReplaceAll(doc, "\n", " ")
 	for _, w := range want {
 		if !strings.Contains(doc, w) {
-			t.Errorf("docs/programs.md does not say %q", w)
+			t.Errorf("docs/programs.md and docs/engine.md do not say %q", w)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func runInGuest(t testing.TB, b *blocks, regs *probe.Regs) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := b.areaOf(0).Bytes // docs/programs.md has the offsets
+	words := b.areaOf(0).Bytes // docs/engine.md has the offsets
 	for _, at := range []uint64{40, 176 + 8*answer} {
 		binary.LittleEndian.PutUint64(words[at:], binary.LittleEndian.Uint64(words[at:])+1)
 	}
@@ -298,7 +298,7 @@ func TestLateRecord(t *testing.T) {
 	}
 	rt.Want(true)
 	runInGuest(t, d.guest.blocks, &probe.Regs{})
-	words := d.guest.blocks.areaOf(0).Bytes // docs/programs.md has the offsets
+	words := d.guest.blocks.areaOf(0).Bytes // docs/engine.md has the offsets
 	words[0], words[40] = 1, words[40]+1
 	behind = func() {
 		if _, _, missed := stage.Counts(0); missed == 1 {

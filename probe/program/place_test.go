@@ -220,7 +220,7 @@ func TestPlaced(t *testing.T) {
 	want := func(at guest.GVA) {
 		t.Helper()
 		for cpu := range rt.cfg.CPUs {
-			// docs/programs.md has the offset.
+			// docs/engine.md has the offset.
 			if got := binary.LittleEndian.Uint64(d.guest.blocks.areaOf(cpu).Bytes[64:]); got != uint64(at) {
 				t.Errorf("vCPU %d: %#x, want %v", cpu, got, at)
 			}

@@ -52,12 +52,12 @@ func TestDocsNameCases(t *testing.T) {
 	}
 }
 
-// documents returns the text of each page, by its path below top: those of docs,
-// the API's description, and those at the top of the repository.
+// documents returns the text of each page, by its path below top: the pages of docs and docs/start,
+// the API's description, and the pages at the top of the repository.
 func documents(t *testing.T, top string) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"docs/*.md", "docs/openapi.yaml", "*.md"} {
+	for _, pattern := range []string{"docs/*.md", "docs/start/*.md", "docs/openapi.yaml", "*.md"} {
 		paths, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: no such page (%v)", pattern, err)

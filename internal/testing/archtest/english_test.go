@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -140,22 +139,10 @@ func TestEnglish(t *testing.T) {
 			hits[f.pkg] = append(hits[f.pkg], dialectOfGo(f)...)
 		}
 	}
-	top := root(t)
-	pages, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	above, err := filepath.Glob(filepath.Join(top, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range append(pages, above...) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
+	for page, text := range documents(t, root(t)) {
+		if strings.HasSuffix(page, ".md") {
+			hits[page] = dialectOfPage(page, text)
 		}
-		rel, _ := filepath.Rel(top, page)
-		hits[filepath.ToSlash(rel)] = dialectOfPage(filepath.ToSlash(rel), string(text))
 	}
 
 	allowed := readEnglish(t)

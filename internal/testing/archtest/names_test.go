@@ -11,7 +11,7 @@ import (
 )
 
 // insidePages describe the code itself.
-var insidePages = []string{"docs/architecture.md", "docs/engine.md", "docs/board.md", "docs/linux-inside.md", "docs/accounting.md", "docs/optimization.md"}
+var insidePages = []string{"docs/architecture.md", "docs/engine.md", "docs/board.md", "docs/optimization.md"}
 
 // TestDocsNameCode: a name in backticks like Type.Method or package.Name in a page
 // about the code is declared there. A method may be of an embedded type.

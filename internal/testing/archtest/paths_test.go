@@ -13,7 +13,7 @@ import (
 // namesPaths are the files whose words name files of the repository, as globs;
 // a folder stands for all files below it.
 var namesPaths = []string{
-	"Makefile", ".ci/run", ".github", "scripts", "packaging", "docs/*.md", "docs/openapi.yaml", "docs/examples/Makefile",
+	"Makefile", ".ci/run", ".github", "scripts", "packaging", "docs/*.md", "docs/start/*.md", "docs/openapi.yaml", "docs/examples/Makefile",
 	"README.md", "CONTRIBUTING.md", "SECURITY.md", "internal/dev/torture/testdata/defects.txt",
 }
 

@@ -142,7 +142,7 @@ func TestAction(t *testing.T) {
 	// What uses it gives it inputs that it has; what our own workflow has it run on the built-in guest is run here.
 	uses := regexp.MustCompile(`(?m)^( *)(?:- )?uses: \S*` + regexp.QuoteMeta(strings.TrimPrefix(action, "/")) + `(?:@\S+)?\n(?: *if: .*\n)? *with:\n((?: *[a-z]+: .*\n)+)`)
 	seen := 0
-	for _, doc := range []string{".github/workflows/ci.yml", "docs/ci.md"} {
+	for _, doc := range []string{".github/workflows/ci.yml", "docs/start/ci.md"} {
 		b, err := os.ReadFile(filepath.Join(root, doc))
 		if err != nil {
 			t.Fatal(err)

@@ -12,28 +12,34 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 )
 
-// example holds the guest that docs/guest.md begins with.
+// example holds the guest of docs/start/own-guest.md.
 const example = root + "/docs/examples/guest"
 
 var exampleFiles = []string{"entry.S", "main.c", "guest.lds", "build.sh"}
 
-// TestGuestSources: the document has the sources as they are, and the file that
+// TestGuestSources: the code in the document is a part of the sources, and the file that
 // stands beside them was built from them.
 func TestGuestSources(t *testing.T) {
-	shown := map[string]bool{}
-	for _, b := range blocks(t, "docs/guest.md") {
-		shown[b.text] = true
-	}
-	var lines strings.Builder
+	var lines, sources strings.Builder
 	for _, name := range exampleFiles {
 		b, err := os.ReadFile(filepath.Join(example, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !shown[string(b)] {
-			t.Errorf("docs/guest.md does not have %s as it is", name)
-		}
+		sources.Write(b)
 		fmt.Fprintf(&lines, "%x  %s\n", sha256.Sum256(b), name)
+	}
+	shown := 0
+	for _, b := range blocks(t, "docs/start/own-guest.md") {
+		if b.info != "c" {
+			continue
+		}
+		if shown++; !strings.Contains(sources.String(), b.text) {
+			t.Errorf("%s:%d: the sources of the guest have no such lines", b.doc, b.line)
+		}
+	}
+	if shown == 0 {
+		t.Error("docs/start/own-guest.md has no code of the guest")
 	}
 	want, err := os.ReadFile(filepath.Join(example, "first.sum"))
 	if err != nil {
@@ -44,7 +50,7 @@ func TestGuestSources(t *testing.T) {
 	}
 }
 
-// TestGuest builds the guest of docs/guest.md, where there is a compiler, and does
+// TestGuest builds the guest of docs/start/own-guest.md, where there is a compiler, and does
 // with it what the document does; where there is none, with the file that was built.
 func TestGuest(t *testing.T) {
 	dir := t.TempDir()
@@ -70,5 +76,5 @@ func TestGuest(t *testing.T) {
 		}
 	}
 	kvmtest.Require(t)
-	play(t, dir, sessions(t, "docs/guest.md", ""), places)
+	play(t, dir, sessions(t, "docs/start/own-guest.md", ""), places)
 }

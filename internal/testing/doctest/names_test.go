@@ -13,9 +13,13 @@ import (
 // documents returns the text of each document, by its path below the checkout.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
+	var paths []string
+	for _, pattern := range []string{"docs/*.md", "docs/start/*.md"} {
+		pages, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, pages...)
 	}
 	out := map[string]string{}
 	for _, path := range append(paths, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "docs/openapi.yaml")) {

@@ -45,10 +45,15 @@ func parseSteps(doc string, line int, text string) (out []step) {
 
 // sessions returns the steps of all blocks of a document that the language
 // console is written at, in order; before each that does not continue another one
-// comes between. Programs in Go are TestFirstProgram's.
+// comes between. A block with a file's name after its language is that file. Programs in
+// Go are TestFirstProgram's.
 func sessions(t *testing.T, doc, between string) (out []step) {
 	t.Helper()
 	for _, b := range blocks(t, doc) {
+		if _, file, _ := strings.Cut(b.info, " "); strings.Contains(file, ".") {
+			out = append(out, step{where: fmt.Sprintf("%s:%d", b.doc, b.line), command: fmt.Sprintf("cat >%s <<'END'\n%sEND", file, b.text)})
+			continue
+		}
 		if !strings.HasPrefix(b.info, "console") || strings.Contains(b.text, "$ go ") {
 			continue
 		}
@@ -281,6 +286,17 @@ func TestTour(t *testing.T) {
 		t.Fatal(err)
 	}
 	play(t, dir, sessions(t, "README.md", ""), numbers)
+}
+
+// TestStart does what the tutorials show, each in an empty directory. TestGuest has own-guest.md, and make test-linux
+// Linux guests.
+func TestStart(t *testing.T) {
+	kvmtest.Require(t)
+	for _, doc := range []string{"first-trace", "ci", "debugging"} {
+		t.Run(doc, func(t *testing.T) {
+			play(t, t.TempDir(), sessions(t, "docs/start/"+doc+".md", ""), numbers)
+		})
+	}
 }
 
 // TestSessions does what documents show of the command line, with a daemon that has
