@@ -272,7 +272,7 @@ func TestEnds(t *testing.T) {
 func TestReload(t *testing.T) {
 	g := startGuest(t, "--cmdline", "idle") // nothing that the page shows here is of the workload
 	w := newBrowser(t)
-	w.preferDark()
+	w.prefer("dark")
 	address := g.address()
 	w.open(address)
 	w.view("probes")
