@@ -78,8 +78,15 @@ func TestProbesView(t *testing.T) {
 	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
 		t.Errorf("there are %d probes, want 2: %v", len(ps), err)
 	}
+	w.run(`window.confirm = () => false`)
+	w.press("Detach all") // asks
+	w.waitFor(`!document.querySelector("main button[aria-disabled]")`)
+	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
+		t.Errorf("there are %d probes after Detach all was canceled, want 2: %v", len(ps), err)
+	}
+	w.run(`window.confirm = (text) => text.startsWith("Detach 2 probes?")`)
 	w.press("Detach all")
-	w.waitForText("p", "No probe is attached.")
+	w.waitForText("p.none", "No probe is attached. Type a definition above")
 	w.checkExceptions()
 }
 
@@ -95,7 +102,7 @@ func TestEventsView(t *testing.T) {
 	w.waitForText(".list .row", "mywrite: (vfs_write+0x4")
 	w.picture("events")
 	w.press("Pause")
-	w.press("Go on")
+	w.press("Resume")
 	w.write("input[type=search]", "mywrite")
 	w.waitFor(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
 	w.run(`document.querySelector(".list .row").click()`)
@@ -167,7 +174,7 @@ func TestScriptsView(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("scripts")
-	w.waitForText("#script-note", "This is all right: 2 probes.")
+	w.waitForText("#script-note", "The script is valid: 2 probes.")
 	w.write("textarea", "kprobe:vfs_read { @a = nope(); }")
 	w.waitForText(".error", "ERROR: Unknown function: 'nope'")
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "kprobe:vfs_read { @a = nope(); }\n                       ~~~~~~"; got != want {
@@ -258,6 +265,9 @@ func TestEnds(t *testing.T) {
 	g.end()
 	w.waitForText("#banner", "The daemon does not answer")
 	w.waitForText("#state-text", "not connected")
+	// The last values are gray, and their time is there.
+	w.waitForText("#banner", "Values in gray are from ")
+	w.waitFor(`getComputedStyle(document.querySelector("#event-counts")).filter === "grayscale(1)"`)
 	// Each view can be opened, and says how it is, also one that was never seen.
 	for _, view := range []string{"guest", "console", "probes", "code", "scripts", "charts", "flame", "events"} {
 		w.view(view)
