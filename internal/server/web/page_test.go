@@ -20,6 +20,8 @@ func TestGuestView(t *testing.T) {
 	w.waitFor(`document.querySelectorAll("table[aria-label=vCPUs] tbody tr").length === 2`)
 	w.waitFor(`document.querySelectorAll("table[aria-label^=Exits] tbody tr").length > 0`)
 	w.waitFor(`document.querySelector("table[aria-label=vCPUs] td:nth-child(4)").textContent !== ""`)
+	// Each cause is in words, beside KVM's name.
+	w.waitFor(`[...document.querySelectorAll("table[aria-label^=Exits] tbody tr")].every((r) => /[a-z] [a-z]/.test(r.cells[0].textContent) && !r.cells[0].textContent.startsWith("exit ") && r.cells[3].textContent !== "")`)
 	w.picture("guest")
 	w.press("Pause")
 	w.waitForText("#state-text", "paused")
