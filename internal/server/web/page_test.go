@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -243,6 +244,13 @@ func TestFlameView(t *testing.T) {
 	w.press("Stop and show")
 	w.waitFor(`[...%s.querySelectorAll("#graph div")].some((d) => d.textContent === "vfs_read")`, frame)
 	w.picture("flame")
+	for _, width := range []int64{1280, 800, 400} {
+		w.resize(width, 800)
+		w.checkLayout(fmt.Sprintf("flame-%d-light", width), frame+`.querySelectorAll("#graph div").length > 3`)
+		if got := eval[string](w, layoutFaults+`(`+frame+`)`); got != "" {
+			t.Errorf("the flame graph in a window of %d pixels:\n%s", width, got)
+		}
+	}
 	w.run(frame + `.querySelector("#search").focus()`)
 	w.run(`(() => { const s = ` + frame + `.querySelector("#search"); s.value = "vfs_read"; s.dispatchEvent(new Event("input")) })()`)
 	w.waitFor(`%s.querySelector("#matched").textContent === "matched 100.00%%"`, frame)
