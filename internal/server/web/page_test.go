@@ -110,6 +110,23 @@ func TestEventsView(t *testing.T) {
 	w.waitFor(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
 	w.run(`document.querySelector(".list .row").click()`)
 	w.waitForText("pre.card", `"probe": "kprobes/mywrite"`)
+	// Lines wrap in a narrow window, and the first and the last one can be scrolled to.
+	w.resize(400, 800)
+	w.waitFor(`document.querySelector(".list .row").offsetHeight > 30`)
+	w.press("Pause")
+	w.waitFor(`[...document.querySelectorAll("main button")].some((b) => b.textContent === "Resume")`)
+	for _, c := range []struct{ to, row, at string }{
+		{"0", `document.querySelector(".list .row")`, `r.at === 0 && Math.abs(e.top - f.top) < 3`},
+		{"1e9", `[...document.querySelectorAll(".list .row:not([hidden])")].at(-1)`, `r.at > 3 && Math.abs(e.bottom - f.bottom) < 3`},
+		{"document.querySelector('.list').scrollTop - 20", `[...document.querySelectorAll(".list .row:not([hidden])")].at(-1)`, `e.bottom > f.bottom - 60 && e.bottom < f.bottom + 300`},
+	} {
+		w.run(`document.querySelector(".list").scrollTop = ` + c.to)
+		w.waitFor(`(() => { const r = %s, e = r.getBoundingClientRect(), f = document.querySelector(".list").getBoundingClientRect(); return %s })()`, c.row, c.at)
+	}
+	w.picture("events-paused-400")
+	w.press("Resume")
+	w.waitFor(`(() => { const e = [...document.querySelectorAll(".list .row:not([hidden])")].at(-1).getBoundingClientRect(), f = document.querySelector(".list").getBoundingClientRect(); return Math.abs(e.bottom - f.bottom) < 3 })()`)
+	w.resize(1280, 800)
 	w.write("input[type=search]", "")
 	w.run(`(() => { const s = document.querySelector("main select"); s.value = "kprobes/myread"; s.dispatchEvent(new Event("change")) })()`)
 	w.waitFor(`Number(document.querySelector("#event-counts").dataset.delivered) > 50 && [...document.querySelectorAll(".list .row:not([hidden])")].every((e) => e.textContent.includes("myread"))`)

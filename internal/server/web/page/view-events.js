@@ -25,14 +25,14 @@ export function show(section) {
   const needle = el("input", {type: "search", class: "mono", placeholder: "text", autocomplete: "off", spellcheck: "false"});
   const only = el("select", {}, el("option", {value: "", text: "all probes"}), ...[...state.probes.values()].slice(0, 500).map((p) => el("option", {value: p.name, text: p.name})));
   const counts = el("p", {id: "event-counts", role: "status", "aria-live": "off"});
-  // Lines wrap, so rows differ in height. They follow each other from the one at the scroll bar's place, or up from the
-  // last one.
+  // Lines wrap, so rows differ in height. The scroll bar moves over all events as if each were one line; the rows in sight
+  // are those at its fraction of the way, shifted by that fraction of the height that has no room.
   const body = el("div", {class: "rows"}), spacer = el("div", {class: "space"}, body), none = el("p", {class: "none"});
   const frame = el("div", {class: "list mono", role: "log", "aria-label": "Events", "aria-live": "off", tabindex: "0"}, spacer, none);
   const detail = el("pre", {class: "card", hidden: true, "aria-label": "The event"});
   section.append(el("div", {class: "bar"}, pause, clear, field("Probe", only), field("Containing", needle), counts), box, frame, detail);
 
-  let rowsThere = [], held = false, asked = false, gone = false, lastDelivered = 0, lastAt = 0, perSecond = 0;
+  let rowsThere = [], held = false, asked = false, size = 0, gone = false, lastDelivered = 0, lastAt = 0, perSecond = 0;
   const openStream = () => {
     const body = only.value === "" ? {} : {names: [only.value]};
     worker.postMessage({open: {key: key.get(), method: "POST", path: "/v1/events", body}});
@@ -48,13 +48,18 @@ export function show(section) {
       frame.scrollTop = frame.scrollHeight;
     }
   };
+  const fraction = () => {
+    const most = spacer.offsetHeight - frame.clientHeight;
+    return held && most > 0 ? Math.min(1, frame.scrollTop / most) : 1;
+  };
   const frameLoop = () => {
     if (gone) {
       return;
     }
     if (!asked) {
       asked = true;
-      worker.postMessage({rows: Math.ceil(frame.clientHeight / ROW) + 1, from: Math.floor(frame.scrollTop / ROW), follow: !held});
+      const n = Math.ceil(frame.clientHeight / ROW) + 1;
+      worker.postMessage({rows: n, from: Math.floor(fraction() * Math.max(0, size - n)), follow: !held});
     }
     requestAnimationFrame(frameLoop);
   };
@@ -88,13 +93,13 @@ export function show(section) {
       r.className = "row " + kind;
       set(r, text);
     });
-    const end = !held || frame.scrollTop + frame.clientHeight >= frame.scrollHeight - 1;
-    spacer.style.height = Math.max(m.size * ROW, body.offsetHeight) + "px";
-    body.style.top = end ? "auto" : m.from * ROW + "px";
-    body.style.bottom = end ? "0" : "auto";
+    size = m.size;
+    const height = body.offsetHeight;
+    spacer.style.height = Math.max(size * ROW, height) + "px";
     if (!held) {
       frame.scrollTop = frame.scrollHeight;
     }
+    body.style.top = frame.scrollTop - fraction() * Math.max(0, height - frame.clientHeight) + "px";
     none.hidden = m.size > 0;
     set(none, state.probes.size === 0 ? "No probe is attached, so there are no events. Attach a probe under Probes." : needle.value !== "" ? "No event contains this text. Change or clear the text." : "No event yet of " + (only.value || plural(state.probes.size, "probe")) + ". Events appear when the guest runs into a probe.");
     set(counts, plural(m.delivered, "event") + ", " + rate(perSecond) + " per second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are kept" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
