@@ -288,10 +288,10 @@ func (w *window) checkExceptions() {
 	}
 }
 
-// prefer has the browser prefer dark or light pages.
+// prefer has the browser prefer dark or light pages. Colors then change at once.
 func (w *window) prefer(scheme string) {
 	w.t.Helper()
-	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}
 	if _, err := chromedp.Call(w.ctx, emulation.SetEmulatedMedia, p); err != nil {
 		w.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/png"
 	"maps"
 	"os"
@@ -32,7 +33,7 @@ func (w *window) picture(name string) {
 		w.t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduceColors(im)); err != nil {
+	if err := png.Encode(&out, reduceColors(im)); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -45,12 +46,13 @@ func (w *window) picture(name string) {
 
 // reduceColors returns a picture with its 256 most frequent colors, which makes a small file of a page with few colors.
 func reduceColors(im image.Image) *image.Paletted {
-	box, count := im.Bounds(), map[color.RGBA]int{}
-	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(im.At(x, y)).(color.RGBA) }
-	for y := box.Min.Y; y < box.Max.Y; y++ {
-		for x := box.Min.X; x < box.Max.X; x++ {
-			count[at(x, y)]++
-		}
+	full := image.NewRGBA(im.Bounds())
+	draw.Draw(full, full.Bounds(), im, im.Bounds().Min, draw.Src)
+	count, pixels := map[color.RGBA]int{}, make([]color.RGBA, 0, len(full.Pix)/4)
+	for i := 0; i < len(full.Pix); i += 4 {
+		c := color.RGBA{full.Pix[i], full.Pix[i+1], full.Pix[i+2], full.Pix[i+3]}
+		pixels = append(pixels, c)
+		count[c]++
 	}
 	colors := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int {
 		if count[a] != count[b] {
@@ -62,14 +64,12 @@ func reduceColors(im image.Image) *image.Paletted {
 	for _, c := range colors[:min(len(colors), 256)] {
 		p = append(p, c)
 	}
-	out, index := image.NewPaletted(box, p), map[color.RGBA]uint8{}
+	out, index := image.NewPaletted(im.Bounds(), p), map[color.RGBA]uint8{}
 	for _, c := range colors {
 		index[c] = uint8(p.Index(c))
 	}
-	for y := box.Min.Y; y < box.Max.Y; y++ {
-		for x := box.Min.X; x < box.Max.X; x++ {
-			out.SetColorIndex(x, y, index[at(x, y)])
-		}
+	for i, c := range pixels {
+		out.Pix[i] = index[c]
 	}
 	return out
 }
