@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-bpftrace-tools test-bpftrace-suite test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-bpftrace-tools test-bpftrace-suite test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate pictures clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -103,6 +103,12 @@ bench: build ## what a hit costs here, beside what else is on this machine
 
 bench-linux: ## what probes of a Linux guest cost, in instructions, and attaching all functions
 	scripts/bench-linux.sh
+
+pictures: ## take the pictures of the page in docs/see.md
+	GUESTPROBE_PAGE_PICTURES=$(CURDIR)/build/page $(GO) test -count=1 -run '^(TestProbesView|TestCodeView|TestScriptsView)$$' ./internal/server/web
+	cp build/page/probes.png docs/page-probes.png
+	cp build/page/code.png docs/page-code.png
+	cp build/page/charts.png docs/page-charts.png
 
 bench-docs: ## measure everything and write docs/benchmarks.md, and the costs in docs/fleet.md
 	scripts/bench-docs.sh

@@ -31,7 +31,7 @@ func TestManyBars(t *testing.T) {
 	w := newBrowser(t)
 	w.open(s.url + "/#token=" + s.token())
 	w.view("charts")
-	w.waitForText("[data-map='@many'] p", "167 more have no room.")
+	w.waitForText("[data-map='@many'] p", "167 more are not shown.")
 	if !eval[bool](w, `document.querySelector("[data-map='@few'] p").hidden`) {
 		t.Error("of a map with one key some have no room")
 	}

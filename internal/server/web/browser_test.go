@@ -288,26 +288,10 @@ func (w *window) checkExceptions() {
 	}
 }
 
-// picture keeps what the window shows, for people.
-func (w *window) picture(name string) {
+// prefer has the browser prefer dark or light pages. Colors then change at once.
+func (w *window) prefer(scheme string) {
 	w.t.Helper()
-	png, err := chromedp.Run(w.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	dir := filepath.Join("..", "..", "..", "build", "page")
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o666); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// preferDark has the browser prefer dark pages.
-func (w *window) preferDark() {
-	w.t.Helper()
-	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}
+	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}
 	if _, err := chromedp.Call(w.ctx, emulation.SetEmulatedMedia, p); err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -20,6 +21,8 @@ func TestGuestView(t *testing.T) {
 	w.waitFor(`document.querySelectorAll("table[aria-label=vCPUs] tbody tr").length === 2`)
 	w.waitFor(`document.querySelectorAll("table[aria-label^=Exits] tbody tr").length > 0`)
 	w.waitFor(`document.querySelector("table[aria-label=vCPUs] td:nth-child(4)").textContent !== ""`)
+	// Each cause is in words, beside KVM's name.
+	w.waitFor(`[...document.querySelectorAll("table[aria-label^=Exits] tbody tr")].every((r) => /[a-z] [a-z]/.test(r.cells[0].textContent) && !r.cells[0].textContent.startsWith("exit ") && r.cells[3].textContent !== "")`)
 	w.picture("guest")
 	w.press("Pause")
 	w.waitForText("#state-text", "paused")
@@ -78,8 +81,15 @@ func TestProbesView(t *testing.T) {
 	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
 		t.Errorf("there are %d probes, want 2: %v", len(ps), err)
 	}
+	w.run(`window.confirm = () => false`)
+	w.press("Detach all") // asks
+	w.waitFor(`!document.querySelector("main button[aria-disabled]")`)
+	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
+		t.Errorf("there are %d probes after Detach all was canceled, want 2: %v", len(ps), err)
+	}
+	w.run(`window.confirm = (text) => text.startsWith("Detach 2 probes?")`)
 	w.press("Detach all")
-	w.waitForText("p", "No probe is attached.")
+	w.waitForText("p.none", "No probe is attached. Type a definition above")
 	w.checkExceptions()
 }
 
@@ -95,11 +105,28 @@ func TestEventsView(t *testing.T) {
 	w.waitForText(".list .row", "mywrite: (vfs_write+0x4")
 	w.picture("events")
 	w.press("Pause")
-	w.press("Go on")
+	w.press("Resume")
 	w.write("input[type=search]", "mywrite")
 	w.waitFor(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
 	w.run(`document.querySelector(".list .row").click()`)
 	w.waitForText("pre.card", `"probe": "kprobes/mywrite"`)
+	// Lines wrap in a narrow window, and the first and the last one can be scrolled to.
+	w.resize(400, 800)
+	w.waitFor(`document.querySelector(".list .row").offsetHeight > 30`)
+	w.press("Pause")
+	w.waitFor(`[...document.querySelectorAll("main button")].some((b) => b.textContent === "Resume")`)
+	for _, c := range []struct{ to, row, at string }{
+		{"0", `document.querySelector(".list .row")`, `r.at === 0 && Math.abs(e.top - f.top) < 3`},
+		{"1e9", `[...document.querySelectorAll(".list .row:not([hidden])")].at(-1)`, `r.at > 3 && Math.abs(e.bottom - f.bottom) < 3`},
+		{"document.querySelector('.list').scrollTop - 20", `[...document.querySelectorAll(".list .row:not([hidden])")].at(-1)`, `e.bottom > f.bottom - 60 && e.bottom < f.bottom + 300`},
+	} {
+		w.run(`document.querySelector(".list").scrollTop = ` + c.to)
+		w.waitFor(`(() => { const r = %s, e = r.getBoundingClientRect(), f = document.querySelector(".list").getBoundingClientRect(); return %s })()`, c.row, c.at)
+	}
+	w.picture("events-paused-400")
+	w.press("Resume")
+	w.waitFor(`(() => { const e = [...document.querySelectorAll(".list .row:not([hidden])")].at(-1).getBoundingClientRect(), f = document.querySelector(".list").getBoundingClientRect(); return Math.abs(e.bottom - f.bottom) < 3 })()`)
+	w.resize(1280, 800)
 	w.write("input[type=search]", "")
 	w.run(`(() => { const s = document.querySelector("main select"); s.value = "kprobes/myread"; s.dispatchEvent(new Event("change")) })()`)
 	w.waitFor(`Number(document.querySelector("#event-counts").dataset.delivered) > 50 && [...document.querySelectorAll(".list .row:not([hidden])")].every((e) => e.textContent.includes("myread"))`)
@@ -167,7 +194,7 @@ func TestScriptsView(t *testing.T) {
 	w := newBrowser(t)
 	w.open(g.address())
 	w.view("scripts")
-	w.waitForText("#script-note", "This is all right: 2 probes.")
+	w.waitForText("#script-note", "The script is valid: 2 probes.")
 	w.write("textarea", "kprobe:vfs_read { @a = nope(); }")
 	w.waitForText(".error", "ERROR: Unknown function: 'nope'")
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "kprobe:vfs_read { @a = nope(); }\n                       ~~~~~~"; got != want {
@@ -234,6 +261,13 @@ func TestFlameView(t *testing.T) {
 	w.press("Stop and show")
 	w.waitFor(`[...%s.querySelectorAll("#graph div")].some((d) => d.textContent === "vfs_read")`, frame)
 	w.picture("flame")
+	for _, width := range []int64{1280, 800, 400} {
+		w.resize(width, 800)
+		w.checkLayout(fmt.Sprintf("flame-%d-light", width), frame+`.querySelectorAll("#graph div").length > 3`)
+		if got := eval[string](w, layoutFaults+`(`+frame+`)`); got != "" {
+			t.Errorf("the flame graph in a window of %d pixels:\n%s", width, got)
+		}
+	}
 	w.run(frame + `.querySelector("#search").focus()`)
 	w.run(`(() => { const s = ` + frame + `.querySelector("#search"); s.value = "vfs_read"; s.dispatchEvent(new Event("input")) })()`)
 	w.waitFor(`%s.querySelector("#matched").textContent === "matched 100.00%%"`, frame)
@@ -258,6 +292,9 @@ func TestEnds(t *testing.T) {
 	g.end()
 	w.waitForText("#banner", "The daemon does not answer")
 	w.waitForText("#state-text", "not connected")
+	// The last values are gray, and their time is there.
+	w.waitForText("#banner", "Values in gray are from ")
+	w.waitFor(`getComputedStyle(document.querySelector("#event-counts")).filter === "grayscale(1)"`)
 	// Each view can be opened, and says how it is, also one that was never seen.
 	for _, view := range []string{"guest", "console", "probes", "code", "scripts", "charts", "flame", "events"} {
 		w.view(view)
@@ -272,7 +309,7 @@ func TestEnds(t *testing.T) {
 func TestReload(t *testing.T) {
 	g := startGuest(t, "--cmdline", "idle") // nothing that the page shows here is of the workload
 	w := newBrowser(t)
-	w.preferDark()
+	w.prefer("dark")
 	address := g.address()
 	w.open(address)
 	w.view("probes")

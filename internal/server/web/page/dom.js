@@ -41,11 +41,18 @@ export const rate = (n) => n >= 100 || n === 0 ? grouped.format(Math.round(n)) :
 // table makes a table; of its columns # has numbers, and the name of ~ is for those who do not see.
 export function table(name, columns, attrs = {}) {
   const body = el("tbody");
+  body.labels = columns.map((c) => c.startsWith("~") ? "" : c.replace("#", ""));
   const e = el("table", {"aria-label": name, ...attrs}, el("thead", {}, el("tr", {}, ...columns.map((c) => c.startsWith("~") ? el("th", {scope: "col"}, el("span", {class: "hidden", text: c.slice(1)})) : el("th", {scope: "col", class: c.startsWith("#") ? "n" : null, text: c.replace("#", "")})))), body);
   return {e, body};
 }
 
 const controls = (row) => [...row.querySelectorAll("a, button, input, select")];
+
+// label gives the cells of a row their columns' names, which narrow windows show.
+export function label(body, row) {
+  [...row.cells].forEach((c, i) => c.colSpan === 1 && (c.dataset.label = body.labels?.[i] ?? ""));
+  return row;
+}
 
 // rows keeps the rows of a table by key: make makes one, update changes it. Who is at a row that goes is at the one in its
 // place then.
@@ -68,6 +75,9 @@ export function rows(body, items, keyOf, make, update) {
     let r = body.known.get(k);
     if (r === undefined) {
       r = make(item);
+      if (r.e.tagName === "TR") {
+        label(body, r.e);
+      }
       body.known.set(k, r);
     }
     update(r, item);
@@ -105,6 +115,17 @@ export function caretText(err) {
   return "  Command: " + e.command + "\n" + " ".repeat(11 + letters(0, col)) + "^";
 }
 
+// fit cuts what caretText returns to a width in letters, around the mark.
+function fit(text, width) {
+  const lines = text.split("\n").map((l) => [...l]), longest = Math.max(...lines.map((l) => l.length));
+  if (longest <= width) {
+    return text;
+  }
+  const mark = lines.at(-1).findIndex((c) => c !== " ");
+  const from = Math.max(0, Math.min(mark - Math.floor(width / 2), longest - width));
+  return lines.map((l, i) => (from > 0 && i < lines.length - 1 ? "…" : from > 0 ? " " : "") + l.slice(from > 0 ? from + 1 : 0, from + width).join("")).join("\n");
+}
+
 // errorBox is where errors are shown.
 export function errorBox() {
   const e = el("div", {class: "error", role: "alert", hidden: true});
@@ -114,10 +135,23 @@ export function errorBox() {
       e.replaceChildren();
       return;
     }
-    const caret = caretText(err);
+    const caret = fit(caretText(err), Math.max(20, Math.floor((e.clientWidth || 600) / 7.8) - 3));
     e.replaceChildren(errorText(err), ...caret === "" ? [] : [el("pre", {text: caret})]);
   };
   return e;
+}
+
+// verdict has the room for what is said of a text while it is typed: a note or an error. It is as high without one, so
+// that what is below it stays where it is.
+export function verdict(id, hint) {
+  const note = el("p", {id, class: "dim", role: "status", text: hint}), box = errorBox();
+  const e = el("div", {class: "verdict"}, note, box);
+  const show = box.show;
+  box.show = (err) => {
+    show(err);
+    note.hidden = err !== null;
+  };
+  return {e, box, say: (text) => set(note, text || hint)};
 }
 
 // button makes a button whose work's error goes to box.
@@ -141,7 +175,7 @@ export function button(text, box, work, attrs = {}) {
 }
 
 export function field(text, control) {
-  return el("label", {}, text, control);
+  return el("label", {class: control.classList.contains("grow") ? "grow" : null}, text, control);
 }
 
 // later calls f once things have been quiet for so many milliseconds.
@@ -153,9 +187,10 @@ export function later(ms, f) {
   };
 }
 
-// terminal shows the last text of a stream, and stays at its end unless its reader has scrolled up.
-export function terminal(name, most = 400000) {
-  const e = el("pre", {class: "term", role: "log", "aria-label": name, "aria-live": "off", tabindex: "0"});
+// terminal shows the last text of a stream, and stays at its end unless its reader has scrolled up. Until then it shows
+// the text of empty.
+export function terminal(name, empty, most = 400000) {
+  const e = el("pre", {class: "term", role: "log", "data-empty": empty, "aria-label": name, "aria-live": "off", tabindex: "0"});
   let waiting = "", drawn = false;
   const draw = () => {
     drawn = false;

@@ -67,7 +67,7 @@ onmessage = ({data: m}) => {
     }
   } else if (m.rows !== undefined) {
     const size = held ? held.length : next - first;
-    const from = m.follow ? Math.max(0, size - m.rows) : Math.min(m.from, size);
+    const end = Math.max(0, size - m.rows), from = m.follow ? end : Math.min(m.from, end);
     const lines = [];
     for (let i = from; i < Math.min(size, from + m.rows); i++) {
       lines.push(held ? held[i] : ring[(first + i) % KEPT]);

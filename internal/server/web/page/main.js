@@ -17,7 +17,7 @@ const modules = {guest: guestView, console: consoleView, probes: probesView, eve
 const $ = (id) => document.getElementById(id);
 let leave = null, shown = "";
 
-// decoded is what stands percent-encoded in an address: as it is, where somebody has written what is none of that.
+// decoded returns the text of a percent-encoded part of an address, or the part itself if it is not valid.
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -54,11 +54,15 @@ function banner(text) {
 function guestState() {
   const g = state.guest;
   const dot = document.querySelector("#state .dot");
+  const stale = !state.connected && state.error !== null; // what is shown is the last that the daemon reported
+  for (const e of [$("main"), $("state")]) {
+    e.classList.toggle("stale", stale);
+  }
   if (!state.connected) {
     if (state.error) {
       set($("state-text"), "not connected");
       dot.className = "dot";
-      banner(state.error.status === 401 ? errorText(state.error) : "The daemon does not answer; trying again.");
+      banner(state.error.status === 401 ? errorText(state.error) : "The daemon does not answer; trying again." + (state.at ? " Values in gray are from " + state.at.toLocaleTimeString() + "." : ""));
     }
     return;
   }
@@ -83,10 +87,34 @@ function theme() {
   });
 }
 
+// keys are what the keyboard does, by view.
+const keys = {
+  "Everywhere": {"1 … 8": "Go to a view", "?": "Show or close these keys", "Tab": "Go to the next control"},
+  "Fields that complete names": {"↓ ↑": "Select a name", "Tab Enter": "Take it", "Esc": "Close the list"},
+  "Events": {"Space": "Pause or resume", "↑ Page Up Home": "Pause and scroll back", "End": "Resume at the end"},
+  "Code": {"↓ ↑": "Select an instruction", "Enter": "Attach a probe, or detach the probes"},
+  "Scripts": {"Ctrl+Enter": "Run the script"},
+  "Flame graph": {"← → ↑ ↓": "Go to neighbors, callers and callees", "Enter": "Zoom in", "Esc": "Zoom out", "/": "Search"},
+};
+
+function help() {
+  const d = el("dialog", {"aria-label": "Keys"}, el("h2", {text: "Keys"}), el("dl", {class: "keys"}, ...Object.entries(keys).flatMap(([where, of]) => [el("h3", {text: where}), ...Object.entries(of).flatMap(([k, what]) => [el("dt", {}, el("kbd", {text: k})), el("dd", {text: what})])])),
+    el("button", {type: "button", text: "Close", onclick: () => d.close()}));
+  document.body.append(d);
+  $("help").addEventListener("click", () => d.showModal());
+  return d;
+}
+
+const dialog = help();
 Object.entries(views).forEach(([name, title], i) => $("views").append(el("li", {}, el("a", {href: "#" + name, title: "key " + (i + 1), text: title}))));
 document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.altKey || e.metaKey || /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) {
+    return;
+  }
   const name = Object.keys(views)[Number(e.key) - 1];
-  if (name && !e.ctrlKey && !e.altKey && !e.metaKey && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) {
+  if (e.key === "?") {
+    dialog.open ? dialog.close() : dialog.showModal();
+  } else if (name && !dialog.open) {
     location.hash = name;
   }
 });

@@ -2,7 +2,7 @@
 import {stream} from "./api.js";
 
 const HISTORY = 60;
-export const state = {guest: null, probes: new Map(), exits: [], connected: false, error: null};
+export const state = {guest: null, probes: new Map(), exits: [], connected: false, error: null, at: null};
 const listeners = new Set();
 
 // watch calls f now and after each change, until the function that it returns is called.
@@ -57,6 +57,7 @@ function moment(m) {
     }
   }
   last = m.timeNs;
+  state.at = new Date();
   state.connected = true;
   state.error = null;
   changed();

@@ -4,7 +4,7 @@ import {bytesText, el, errorBox, field, plural, terminal} from "./dom.js";
 
 export function show(section) {
   const box = errorBox();
-  const out = terminal("What the guest has written");
+  const out = terminal("The guest's console", "The guest has written nothing yet.");
   const note = el("p", {class: "dim", role: "status"});
   const input = el("input", {class: "mono grow", autocomplete: "off", spellcheck: "false", "aria-label": "Type a line at the guest's console"});
   const form = el("form", {class: "bar"}, field("Type", input), el("button", {text: "Send"}));

@@ -3,32 +3,36 @@ import {APIError, call, key} from "./api.js";
 import {count, el, errorBox, field, later, plural, rate, set} from "./dom.js";
 import {state} from "./state.js";
 
-const ROW = 20;
+const ROW = 20; // pixels of scrolling for each event
 
-function rowText(line) {
+// rowText returns the text of an event in columns or, where there is no room for columns, without.
+function rowText(line, columns) {
   const r = JSON.parse(line), d = r.data;
   switch (r.type) {
-    case "lost": return ["— " + plural(d.lost, "event") + (d.lost === 1 ? " is" : " are") + " lost here —", "lost"];
-    case "boot": return ["— the guest was booted anew —", ""];
-    case "stop": return ["— " + d.probe + " has stopped vCPU " + d.cpu + " —", ""];
+    case "lost": return ["— " + plural(d.lost, "event") + " lost here —", "lost"];
+    case "boot": return ["— the guest rebooted —", ""];
+    case "stop": return ["— " + d.probe + " stopped vCPU " + d.cpu + " —", ""];
   }
   const task = d.task ? d.task.comm + "-" + d.task.pid : "";
-  return [(d.timeNs / 1e9).toFixed(6).padStart(14) + "  [" + String(d.cpu).padStart(3, "0") + "]  " + task.padEnd(task ? 22 : 0) + d.probe.slice(d.probe.indexOf("/") + 1) + ": " + d.text + (d.durationNs ? "  " + (d.durationNs / 1000).toFixed(1) + " us" : ""), ""];
+  return [(d.timeNs / 1e9).toFixed(6).padStart(columns ? 14 : 0) + "  [" + String(d.cpu).padStart(3, "0") + "]  " + (columns ? task.padEnd(task ? 22 : 0) : task && task + "  ") + d.probe.slice(d.probe.indexOf("/") + 1) + ": " + d.text + (d.durationNs ? "  " + (d.durationNs / 1000).toFixed(1) + " us" : ""), ""];
 }
 
 export function show(section) {
   const box = errorBox();
   const worker = new Worker("events-worker.js", {type: "module"});
   const pause = el("button", {type: "button", text: "Pause", "aria-pressed": "false"});
-  const clear = el("button", {type: "button", text: "Start anew"});
+  const clear = el("button", {type: "button", text: "Clear"});
   const needle = el("input", {type: "search", class: "mono", placeholder: "text", autocomplete: "off", spellcheck: "false"});
   const only = el("select", {}, el("option", {value: "", text: "all probes"}), ...[...state.probes.values()].slice(0, 500).map((p) => el("option", {value: p.name, text: p.name})));
   const counts = el("p", {id: "event-counts", role: "status", "aria-live": "off"});
-  const spacer = el("div"), frame = el("div", {class: "list mono", role: "log", "aria-label": "Events", "aria-live": "off", tabindex: "0"}, spacer);
+  // Lines wrap, so rows differ in height. The scroll bar moves over all events as if each were one line; the rows in sight
+  // are those at its fraction of the way, shifted by that fraction of the height that has no room.
+  const body = el("div", {class: "rows"}), spacer = el("div", {class: "space"}, body), none = el("p", {class: "none"});
+  const frame = el("div", {class: "list mono", role: "log", "aria-label": "Events", "aria-live": "off", tabindex: "0"}, spacer, none);
   const detail = el("pre", {class: "card", hidden: true, "aria-label": "The event"});
-  section.append(el("div", {class: "bar"}, pause, clear, field("Of", only), field("With", needle), counts), box, frame, detail);
+  section.append(el("div", {class: "bar"}, pause, clear, field("Probe", only), field("Containing", needle), counts), box, frame, detail);
 
-  let rowsThere = [], held = false, asked = false, gone = false, lastDelivered = 0, lastAt = 0, perSecond = 0;
+  let rowsThere = [], held = false, asked = false, size = 0, gone = false, lastDelivered = 0, lastAt = 0, perSecond = 0;
   const openStream = () => {
     const body = only.value === "" ? {} : {names: [only.value]};
     worker.postMessage({open: {key: key.get(), method: "POST", path: "/v1/events", body}});
@@ -39,10 +43,14 @@ export function show(section) {
     held = on;
     worker.postMessage({hold: on});
     pause.setAttribute("aria-pressed", String(on));
-    set(pause, on ? "Go on" : "Pause");
+    set(pause, on ? "Resume" : "Pause");
     if (!on) {
       frame.scrollTop = frame.scrollHeight;
     }
+  };
+  const fraction = () => {
+    const most = spacer.offsetHeight - frame.clientHeight;
+    return held && most > 0 ? Math.min(1, frame.scrollTop / most) : 1;
   };
   const frameLoop = () => {
     if (gone) {
@@ -50,11 +58,12 @@ export function show(section) {
     }
     if (!asked) {
       asked = true;
-      worker.postMessage({rows: Math.ceil(frame.clientHeight / ROW) + 1, from: Math.floor(frame.scrollTop / ROW), follow: !held});
+      const n = Math.ceil(frame.clientHeight / ROW) + 1;
+      worker.postMessage({rows: n, from: Math.floor(fraction() * Math.max(0, size - n)), follow: !held});
     }
     requestAnimationFrame(frameLoop);
   };
-  // It is got from the daemon, which may have gone.
+  // The browser loads the worker from the daemon, which may have ended.
   worker.onerror = (e) => {
     e.preventDefault();
     box.show(new APIError(0, {message: "the daemon does not answer", code: "unreachable"}));
@@ -66,31 +75,34 @@ export function show(section) {
       lastDelivered = m.delivered;
       lastAt = m.at;
     }
-    const height = m.size * ROW + "px";
-    if (spacer.style.height !== height) {
-      spacer.style.height = height;
-    }
     while (rowsThere.length < m.lines.length) {
       const r = el("div", {class: "row"});
       rowsThere.push(r);
-      frame.append(r);
+      body.append(r);
     }
+    const columns = frame.clientWidth > 700;
     rowsThere.forEach((r, i) => {
       r.hidden = i >= m.lines.length;
-      if (r.hidden || r.line === m.lines[i] && r.at === m.from + i) {
+      if (r.hidden || r.line === m.lines[i] && r.at === m.from + i && r.columns === columns) {
         return;
       }
       r.line = m.lines[i];
       r.at = m.from + i;
-      const [text, kind] = rowText(r.line);
-      r.style.top = r.at * ROW + "px";
+      r.columns = columns;
+      const [text, kind] = rowText(r.line, columns);
       r.className = "row " + kind;
       set(r, text);
     });
+    size = m.size;
+    const height = body.offsetHeight;
+    spacer.style.height = Math.max(size * ROW, height) + "px";
     if (!held) {
       frame.scrollTop = frame.scrollHeight;
     }
-    set(counts, plural(m.delivered, "event") + ", " + rate(perSecond) + " a second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are here" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
+    body.style.top = frame.scrollTop - fraction() * Math.max(0, height - frame.clientHeight) + "px";
+    none.hidden = m.size > 0;
+    set(none, state.probes.size === 0 ? "No probe is attached, so there are no events. Attach a probe under Probes." : needle.value !== "" ? "No event contains this text. Change or clear the text." : "No event yet of " + (only.value || plural(state.probes.size, "probe")) + ". Events appear when the guest runs into a probe.");
+    set(counts, plural(m.delivered, "event") + ", " + rate(perSecond) + " per second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are kept" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
     counts.classList.toggle("bad", m.lost > 0);
     counts.dataset.delivered = m.delivered;
     counts.dataset.lost = m.lost;

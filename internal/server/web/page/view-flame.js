@@ -9,13 +9,13 @@ let last = null;
 export function show(section) {
   const box = errorBox();
   const hz = el("input", {type: "number", min: "1", max: "1000", value: "99", size: "5"});
-  const def = el("input", {class: "mono", placeholder: "p vfs_read, or nothing: samples of the vCPUs", "aria-label": "Stacks of this definition's hits"});
+  const def = el("input", {class: "mono", placeholder: "p vfs_read; empty: vCPUs", "aria-label": "Stacks of this definition's hits"});
   const go = el("button", {class: "main", text: "Record"});
   const stop = el("button", {type: "button", text: "Stop and show", disabled: true});
-  const note = el("p", {class: "dim", role: "status"});
-  const form = el("form", {class: "bar"}, go, stop, field("Hz", hz), combo(def, (before) => /\s\S*$/.test(before)), note);
+  const note = el("p", {class: "dim", role: "status"}), none = el("p", {class: "none", text: "No graph yet. Press Record, wait some seconds, then press Stop and show. With a definition the graph has the callers of its hits; without one, samples of the vCPUs.", hidden: last !== null});
+  const form = el("form", {class: "bar"}, go, stop, field("Hz", hz), combo(def, (before) => /\s\S*$/.test(before)));
   const frame = el("iframe", {title: "Flame graph", src: "flame.html", hidden: true});
-  section.append(form, box, frame);
+  section.append(form, box, note, none, frame);
   let close = null, number = 0, clock = 0;
 
   const draw = () => {
@@ -34,7 +34,7 @@ export function show(section) {
     const probes = def.value.trim() === "" ? null : [{def: def.value}];
     const began = Date.now();
     let lost = 0, graph = null;
-    go.disabled = true;
+    go.disabled = none.hidden = true;
     close = stream("POST", "/v1/profile", {graph: true, ...probes ? {probes} : {hz: Number(hz.value)}}, {
       onstart: (s) => {
         number = s.stream;
@@ -56,10 +56,10 @@ export function show(section) {
           return;
         }
         if (graph === null) {
-          set(note, "The recording was cut off: nothing of it is known.");
+          set(note, "The recording was cut off before its graph arrived. Record again.");
           return;
         }
-        set(note, (graph.unit === "ms" ? count(graph.root[2] / 1e6) + " ms" : plural(graph.root[2], graph.unit.replace(/s$/, ""))) + ", " + count(lost) + " lost.");
+        set(note, (graph.unit === "ms" ? count(graph.root[2] / 1e6) + " ms" : plural(graph.root[2], graph.unit.replace(/s$/, ""))) + ", " + count(lost) + " lost" + (lost === 0 ? "." : ". Lost are " + (probes ? "hits that came faster than their stacks could be recorded" : "samples that were taken too late or within a hit of a probe") + ", and stacks for which there was no room. The graph lacks them."));
         last = {title: probes ? "Hits of " + def.value : "The guest's vCPUs at " + hz.value + " Hz", graph: JSON.stringify(graph)};
         frame.src = "flame.html"; // it says when it is ready
         frame.hidden = false;

@@ -1,7 +1,7 @@
 // Probes with what they count, and attaching more.
 import {call, judge} from "./api.js";
 import {combo} from "./complete.js";
-import {button, count, el, errorBox, field, later, plural, rate, rows, set, svg, table} from "./dom.js";
+import {button, count, el, errorBox, field, later, plural, rate, rows, set, svg, table, verdict} from "./dom.js";
 import {state, watch} from "./state.js";
 
 // place says whether the text before the cursor ends in a definition's place: its second word.
@@ -15,11 +15,10 @@ const orders = [(p) => p.name, placeOf, howOf, (p) => p.rate, null, (p) => p.hit
 const ROW = 36; // pixels, until one is there to be measured
 
 export function show(section) {
-  const box = errorBox();
-  const def = el("input", {id: "def", class: "mono", placeholder: "p:myread vfs_read fd=%di count=%dx:u64", "aria-describedby": "def-note"});
+  const box = errorBox(), said = verdict("def-note", "Names of functions are completed while you type. A definition is checked before it is attached.");
+  const def = el("input", {id: "def", class: "mono", placeholder: "p:myread vfs_read fd=%di:s32", "aria-describedby": "def-note"});
   const filter = el("input", {class: "mono", placeholder: "count > 100", autocomplete: "off", spellcheck: "false"});
   const stack = el("input", {type: "checkbox"});
-  const note = el("span", {id: "def-note", class: "dim", role: "status"});
   const spec = () => ({def: def.value, ...filter.value.trim() && {filter: filter.value.trim()}, ...stack.checked && {stack: true}});
   let asked = 0;
   const check = later(200, async () => {
@@ -34,31 +33,35 @@ export function show(section) {
       }
     }
     if (mine === asked) {
-      box.show(err);
-      set(note, text);
+      said.box.show(err);
+      said.say(text);
     }
   });
   for (const e of [def, filter, stack]) {
     e.addEventListener("input", check);
   }
-  const form = el("form", {class: "card"}, el("div", {class: "bar"}, el("label", {for: "def", text: "Definition"}), combo(def, place), field("Filter", filter), field("Stacks", stack), el("button", {class: "main", text: "Attach"})), note);
+  const form = el("form", {class: "card"}, el("div", {class: "bar"}, el("label", {for: "def", text: "Definition"}), combo(def, place), field("Filter", filter), field("Stacks", stack), el("button", {class: "main", text: "Attach"})), said.e);
   form.addEventListener("submit", async (e) => {
     e.preventDefault();
     const mine = ++asked;
     try {
-      box.show(null);
+      said.box.show(null);
       const list = await call("POST", "/v1/probes", spec());
       def.value = filter.value = "";
-      set(note, "Attached " + list.probes.slice(0, 5).map((p) => p.name).join(", ") + (list.probes.length > 5 ? " and " + (list.probes.length - 5) + " more" : "") + ".");
+      said.say("Attached " + list.probes.slice(0, 5).map((p) => p.name).join(", ") + (list.probes.length > 5 ? " and " + (list.probes.length - 5) + " more" : "") + ".");
     } catch (err) {
       if (mine === asked) {
-        box.show(err);
+        said.box.show(err);
       }
     }
   });
   const t = table("Probes, with their counts", ["probe", "place", "by, runs", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", "~actions"]);
-  const none = el("p", {class: "dim", text: "No probe is attached."});
-  const all = button("Detach all", box, () => call("DELETE", "/v1/probes"), {class: "small"});
+  const none = el("p", {class: "none"});
+  const all = button("Detach all", box, async () => {
+    if (confirm("Detach " + plural(state.probes.size, "probe") + "? Those that other clients attached are among them.")) {
+      await call("DELETE", "/v1/probes");
+    }
+  }, {class: "small"});
   const search = el("input", {type: "search", id: "probes-filter", autocomplete: "off", spellcheck: "false", placeholder: "name or place"});
   const shown = el("span", {id: "probes-shown", class: "dim grow", role: "status"});
   // Of ten thousand rows those in sight are in the document; others are the heights of two bodies of the table.
@@ -71,7 +74,7 @@ export function show(section) {
   t.body.before(above);
   t.body.after(below);
   const frame = el("div", {class: "scroll tall", role: "region", "aria-label": "List of probes", tabindex: "0"}, t.e);
-  section.append(form, box, el("div", {class: "bar"}, el("h2", {text: "Probes"}), field("With", search), shown, all), frame, none);
+  section.append(form, box, el("div", {class: "bar"}, el("h2", {text: "Probes"}), field("Containing", search), shown, all), frame, none);
   const make = (p) => {
     const line = svg("polyline");
     const spark = svg("svg", {class: "spark", viewBox: "0 0 59 20", preserveAspectRatio: "none", role: "img"}, line);
@@ -138,8 +141,10 @@ export function show(section) {
     }
     list = want;
     set(shown, list.length === state.probes.size ? plural(list.length, "probe") : count(list.length) + " of " + plural(state.probes.size, "probe"));
-    none.hidden = state.guest === null || state.probes.size > 0;
-    frame.hidden = all.hidden = state.probes.size === 0;
+    none.hidden = state.guest === null || list.length > 0;
+    set(none, state.probes.size > 0 ? "No probe has this text in its name or place. Change or clear the text." : "No probe is attached. Type a definition above, such as p:myread vfs_read, and press Attach.");
+    frame.hidden = list.length === 0;
+    all.hidden = state.probes.size === 0;
     draw();
   };
   frame.addEventListener("scroll", () => {
