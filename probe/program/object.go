@@ -88,8 +88,8 @@ type LoadOptions struct {
 	script bool // the compiler makes no mistakes: do not look for them
 }
 
-// Load loads an object file, which may be hostile. Errors say what is wrong with it,
-// or which thing that it needs does not exist.
+// Load loads an object file, which may be hostile. Errors name the defect,
+// or the thing that it needs and that does not exist.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	sel, err := rt.selection(opt)
 	if err != nil {

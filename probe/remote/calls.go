@@ -139,8 +139,8 @@ func (c *Client) Patch(ctx context.Context, p api.PatchProbe, names ...string) (
 	return l.Probes, err
 }
 
-// Probe returns one probe by number, EVENT or GROUP/EVENT. If there is none, the error is
-// api.ErrProbeNotFound.
+// Probe returns one probe by number, EVENT or GROUP/EVENT. If it does not exist, the error
+// is api.ErrProbeNotFound.
 func (c *Client) Probe(ctx context.Context, name string) (p api.Probe, err error) {
 	return p, c.call(ctx, http.MethodGet, "/v1/probes/"+url.PathEscape(name), nil, nil, &p)
 }
@@ -157,7 +157,7 @@ func (c *Client) Detach(ctx context.Context, name string) (p api.Probe, err erro
 	return p, c.call(ctx, http.MethodDelete, "/v1/probes/"+url.PathEscape(name), nil, nil, &p)
 }
 
-// DetachAll detaches every probe, including those of other clients, and returns their
+// DetachAll detaches every probe, including the probes of other clients, and returns their
 // last states.
 func (c *Client) DetachAll(ctx context.Context) ([]api.Probe, error) { return c.detach(ctx, nil) }
 

@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+	} else {
+		fmt.Fprintln(os.Stderr, "SKIP: the examples need a usable /dev/kvm (GUESTPROBE_REQUIRE_KVM=1 makes this a failure)")
 	}
 	code := m.Run()
 	for _, err := range []error{end(), goleak.Find()} {

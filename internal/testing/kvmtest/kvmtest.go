@@ -39,7 +39,6 @@ func skipOrFail(tb testing.TB, what string) {
 // runs anything.
 func Examples() bool {
 	if usableError() != nil && os.Getenv(requireEnv) != "1" {
-		fmt.Fprintf(os.Stderr, "SKIP: the examples need a usable /dev/kvm (%s=1 makes this a failure)\n", requireEnv)
 		// Every test binary has the flag (package testing).
 		_ = flag.Set("test.skip", "^Example")
 		return false
