@@ -15,7 +15,7 @@ VERSION ?=
 version = $(or $(VERSION),$(shell scripts/version.sh 2>/dev/null))
 ldflags = $(if $(version),-ldflags '$(if $(VERSION),-s -w )-X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(version) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD 2>/dev/null)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
-full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort|TestInstall)$$
+full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort|TestInstall|TestGeneratedClient)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 

@@ -175,7 +175,7 @@ func (p *frameParser) cie(pos int) (*cie, error) {
 	p.cies[pos] = nil
 	start, b, id, _, wide, err := p.entry(pos)
 	if err != nil || b == nil || !p.isCIE(id, wide) {
-		return nil, fmt.Errorf("there is none (%v)", err)
+		return nil, fmt.Errorf("it does not exist (%v)", err)
 	}
 	r := reader{b: p.data[:start+len(b)], pos: start + 4 + 4*wide}
 	c := &cie{}

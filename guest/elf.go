@@ -113,7 +113,7 @@ func checkType(f *elf.File) error {
 		return &ImageError{"header", fmt.Sprintf("type %v, not an executable", t), howToBuild}
 	}
 	if len(f.Progs) == 0 {
-		return &ImageError{"program headers", "there are none", "link the guest: it needs PT_LOAD segments"}
+		return &ImageError{"program headers", "the file has no program headers", "link the guest: it needs PT_LOAD segments"}
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func TestParseELFRefuses(t *testing.T) {
 		{"object file", head(func(h *hdr) { h.Type = 1 }), "header: object file: link it first"},
 		{"core", head(func(h *hdr) { h.Type = 4 }), "header: type ET_CORE, not an executable" + build},
 		{"header size", head(func(h *hdr) { h.Ehsize = 52 }), "header: header size 52, not 64"},
-		{"no program headers", head(func(h *hdr) { h.Phnum = 0 }), "program headers: there are none"},
+		{"no program headers", head(func(h *hdr) { h.Phnum = 0 }), "program headers: the file has no program headers"},
 		{"PN_XNUM", head(func(h *hdr) { h.Phnum = 0xffff }), "program headers: 65535 of them, more than 4095"},
 		{"program header size", head(func(h *hdr) { h.Phentsize = 32 }), "program headers: entry size 32, not 56"},
 		{"program headers outside", head(func(h *hdr) { h.Phoff = 1 << 62 }), "program headers: 3 at offset 0x4000000000000000 reach beyond"},

@@ -2,9 +2,9 @@ package guest
 
 import "fmt"
 
-// Moved returns v with all addresses moved by slide bytes: the view of a program
+// MoveView returns v with all addresses moved by slide bytes: the view of a program
 // that runs elsewhere than it was linked.
-func Moved(v View, slide GVA) View {
+func MoveView(v View, slide GVA) View {
 	if slide == 0 {
 		return v
 	}

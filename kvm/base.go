@@ -119,7 +119,7 @@ func (b *Base) Restore() (pages int, err error) {
 		to = end
 	})
 	if drop(); err != nil {
-		return pages, fmt.Errorf("drop what was written to guest memory: %w", err)
+		return pages, fmt.Errorf("drop the changes of guest memory: %w", err)
 	}
 	return pages, nil
 }

@@ -89,7 +89,7 @@ func openError(path string, err error) *OpenError {
 		e.Hint = "load the module: modprobe kvm_intel or modprobe kvm_amd; in the firmware setup, virtualization (VT-x, SVM) must be on; in a virtual machine, its host must offer nested virtualization"
 	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
 		e.Reason = ErrNoKVM
-		e.Detail = "the device node exists, but there is no driver behind it"
+		e.Detail = "the device node exists, but has no driver"
 		e.Hint = "load the module: modprobe kvm_intel or modprobe kvm_amd"
 	case errors.Is(err, fs.ErrPermission):
 		e.Reason = ErrPermission

@@ -93,8 +93,8 @@ func TestOpenErrorClasses(t *testing.T) {
 	}{
 		{unix.ENOENT, ErrNoKVM, "open /dev/kvm: no kvm: no such file or directory (load the module: modprobe kvm_intel or modprobe kvm_amd; " +
 			"in the firmware setup, virtualization (VT-x, SVM) must be on; in a virtual machine, its host must offer nested virtualization)"},
-		{unix.ENXIO, ErrNoKVM, "open /dev/kvm: no kvm: the device node exists, but there is no driver behind it: no such device or address (load the module: modprobe kvm_intel or modprobe kvm_amd)"},
-		{unix.ENODEV, ErrNoKVM, "open /dev/kvm: no kvm: the device node exists, but there is no driver behind it: no such device (load the module: modprobe kvm_intel or modprobe kvm_amd)"},
+		{unix.ENXIO, ErrNoKVM, "open /dev/kvm: no kvm: the device node exists, but has no driver: no such device or address (load the module: modprobe kvm_intel or modprobe kvm_amd)"},
+		{unix.ENODEV, ErrNoKVM, "open /dev/kvm: no kvm: the device node exists, but has no driver: no such device (load the module: modprobe kvm_intel or modprobe kvm_amd)"},
 		{unix.EACCES, ErrPermission, "open /dev/kvm: permission denied (add the user to the device's group, then log in again: usermod -aG kvm USER; in a container, pass the device in)"},
 		{unix.EPERM, ErrPermission, "open /dev/kvm: permission denied: operation not permitted (add the user to the device's group, then log in again: usermod -aG kvm USER; in a container, pass the device in)"},
 		{unix.ENOTTY, ErrNotKVM, "open /dev/kvm: not a kvm device: inappropriate ioctl for device (the device is /dev/kvm, character device 10:232)"},

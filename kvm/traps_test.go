@@ -69,7 +69,7 @@ var arrivals = map[kvmtest.Host]trapArrivals{
 // runToTrap runs the guest to its next exit and says which trap that is. RIP is
 // to be at want, and behind is what the guest's own handler should find in its
 // frame.
-func (b *box) runToTrap(vec uint8, want, behind uint64) (arrival, error) {
+func (b *box) runToTrap(vec uint8, want, after uint64) (arrival, error) {
 	b.tb.Helper()
 	e := b.run()
 	rip := b.v.Regs().RIP
@@ -81,7 +81,7 @@ func (b *box) runToTrap(vec uint8, want, behind uint64) (arrival, error) {
 	case e.Reason == ReasonInternalError && e.Internal.Suberror == SuberrorEmulation && rip == want &&
 		bytes.HasPrefix(e.Internal.EmulationBytes(), b.mem[rip:rip+2]):
 		return byEmulation, nil
-	case e.Reason == ReasonIO && e.IO.Port == uint16(vec) && b.get64(int(b.v.Regs().RSP)) == behind:
+	case e.Reason == ReasonIO && e.IO.Port == uint16(vec) && b.get64(int(b.v.Regs().RSP)) == after:
 		return byVector, nil
 	case e.Reason == ReasonHLT, e.Reason == ReasonIO && e.IO.Port == uint16(x86.VectorGP):
 		return never, nil // the hlt at the end, or its fault at CPL 3

@@ -12,3 +12,8 @@ func (v *VCPU) TSCKHz() (uint64, error) {
 	}
 	return uint64(n), nil
 }
+
+// ReadTSC returns the host's time stamp counter. The counter of a guest differs
+// from it by a constant, unless the guest or a snapshot sets its own, because this
+// package never scales it (KVM_SET_TSC_KHZ). Any goroutine may call it.
+func ReadTSC() uint64

@@ -150,7 +150,7 @@ func (p *places) checkAllowed(at place) *Error {
 		// A hit there need not be a call, and its stack pointer need not be at the
 		// return address.
 		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
-			fmt.Sprintf("%s; and a branch leads to %v behind it, where the probe would be", p.fixedReason(at.reportedAddr(), at.addr), at.addr))
+			fmt.Sprintf("%s; and a branch leads to %v after it, where the probe would be", p.fixedReason(at.reportedAddr(), at.addr), at.addr))
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ const (
 	maxChainRules = 256      // that are not ByPointer
 )
 
-var errNotFixed = errors.New("the kernel's text comes and goes, and its stacks are told by other means than frame pointers")
+var errNotFixed = errors.New("the kernel's text comes and goes, and its stacks are not walked by frame pointers")
 
 // simple reports whether the rule is one that a Chain may have.
 func (f *FrameAt) simple() bool {

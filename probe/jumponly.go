@@ -36,7 +36,7 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 	case !r.is(byJump):
 		why = "only a kprobe is served by a jump"
 	case r.watched():
-		why = "post and fault handlers run behind a breakpoint"
+		why = "post and fault handlers run after a breakpoint"
 	case r.space != 0:
 		why = "a jump is the same in all address spaces"
 	case can.DetourPort != 0:

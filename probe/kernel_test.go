@@ -59,18 +59,18 @@ func newPatchingFake(t *testing.T, can func(bool) probe.Capabilities) (*probetes
 	return f, k
 }
 
-// TestEntryBehindTracer: a probe on the entry of a function is placed after the call
+// TestEntryAfterTracer: a probe on the entry of a function is placed after the call
 // of its tracer, by int3 and by jump, and is reported at the call.
-func TestEntryBehindTracer(t *testing.T) {
+func TestEntryAfterTracer(t *testing.T) {
 	f, k := newPatchingFake(t, nil)
 	e := f.Engine()
 	for _, tc := range []struct {
-		name          string
-		shown, behind guest.GVA
-		result        uint64
+		name         string
+		shown, after guest.GVA
+		result       uint64
 	}{{"traced", 4, 9, 11}, {"plain", 0, 5, 12}} {
 		start := symbol(t, f, tc.name)
-		shown, behind := start+tc.shown, start+tc.behind
+		shown, after := start+tc.shown, start+tc.after
 		var got []string
 		see := func(name string) func(*probe.Context) int {
 			return func(c *probe.Context) int {
@@ -86,7 +86,7 @@ func TestEntryBehindTracer(t *testing.T) {
 		ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "ret", Addr: shown}, Entry: see("entry"), Return: func(c *probe.Context) {
 			returned = append(returned, c.Regs.RAX, uint64(c.Addr-start))
 		}}
-		exact := &probe.Kprobe{Name: "behind", Symbol: tc.name, Offset: uint64(tc.behind), Pre: see("behind")}
+		exact := &probe.Kprobe{Name: "behind", Symbol: tc.name, Offset: uint64(tc.after), Pre: see("behind")}
 		if addr, _, entry, err := e.Resolve(bySymbol); err != nil || addr != shown || !entry {
 			t.Errorf("%s: resolved to %v, entry %v, %v, want %v", tc.name, addr, entry, err, shown)
 		}
@@ -94,13 +94,13 @@ func TestEntryBehindTracer(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := make([]byte, 16)
-		if err := f.Read(start, b); err != nil || b[tc.shown] != 0x0f || b[tc.behind] != 0xcc {
+		if err := f.Read(start, b); err != nil || b[tc.shown] != 0x0f || b[tc.after] != 0xcc {
 			t.Errorf("%s: text % x, %v", tc.name, b, err)
 		}
 		for _, p := range []*probe.Kprobe{bySymbol, byAddr, &ret.Kprobe, exact} {
 			want := shown
 			if p == exact {
-				want = behind
+				want = after
 			}
 			i, _ := e.Info(p)
 			if p.Addr != want || i.Addr != want || i.Offset != uint64(want-start) || i.Symbol != tc.name || i.Entry != (p != exact) {
@@ -108,7 +108,7 @@ func TestEntryBehindTracer(t *testing.T) {
 			}
 		}
 		want := []string{
-			fmt.Sprintf("behind %v %v %v", tc.behind, tc.behind+1, tc.behind), fmt.Sprintf("entry %v %v %v", tc.shown, tc.shown+1, tc.shown),
+			fmt.Sprintf("behind %v %v %v", tc.after, tc.after+1, tc.after), fmt.Sprintf("entry %v %v %v", tc.shown, tc.shown+1, tc.shown),
 			fmt.Sprintf("addr %v %v %v", tc.shown, tc.shown+1, tc.shown), fmt.Sprintf("symbol %v %v %v", tc.shown, tc.shown+1, tc.shown),
 		}
 		for _, jump := range []bool{false, true} {

@@ -97,7 +97,7 @@ func (p *places) leavePlaces(sym guest.Symbol) ([]where, *Error) {
 			next, ok := syms.Find(guest.GVA(to))
 			switch {
 			case !ok || next.Addr != guest.GVA(to) || next.Size <= 1:
-				return nil, refuse(of, x.Addr, "it goes on with a jump to code that is no function with a name (of another file?)")
+				return nil, refuse(of, x.Addr, "it continues with a jump to code that is not a named function (of another file?)")
 			case seen[next.Addr]:
 			case len(seen) > maxTails:
 				return nil, refuse(of, x.Addr, fmt.Sprintf("it ends with more than %d other functions", maxTails))

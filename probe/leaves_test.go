@@ -278,7 +278,7 @@ func TestLeavesUnknown(t *testing.T) {
 		"frame": "", "tail": "", "pops": "", "both": "", "aborts": "",
 		"wild":      "where this jump leads is not known",
 		"lost":      "no known path leads to this return",
-		"elsewhere": "a jump to code that is no function with a name",
+		"elsewhere": "a jump to code that is not a named function",
 	} {
 		_, err := f.e.Check(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: name}})
 		var no *probe.Error

@@ -291,10 +291,10 @@ func TestModuleReady(t *testing.T) {
 	unregister(b, other)
 }
 
-// TestModuleAnew: a module is unloaded and loaded again at its addresses before the
+// TestModuleReloaded: a module is unloaded and loaded again at its addresses before the
 // engine is notified, and a probe on it is looked at, or text next to it is written,
 // in between: once the engine is notified the probe is on the new text.
-func TestModuleAnew(t *testing.T) {
+func TestModuleReloaded(t *testing.T) {
 	for _, optimized := range []bool{false, true} {
 		f, k := newPatchingFake(t, nil)
 		e, plain := f.Engine(), symbol(t, f, "plain")

@@ -27,14 +27,14 @@ func Probes[P Probe](ps []P) []Probe {
 
 // batch is one call of Register, before it has any effect.
 type batch struct {
-	regs  []*registration
-	at    map[*registration]*site
-	seen  map[*Kprobe]bool
-	fresh map[guest.GVA]*site // sites to add
-	order []*site             // all sites of the batch, by first use
-	index map[*site]int       // the first probe of the batch on each
-	short bool                // memory is exhausted: something could be better
-	anew  bool                // no existing site can be used
+	regs    []*registration
+	at      map[*registration]*site
+	seen    map[*Kprobe]bool
+	fresh   map[guest.GVA]*site // sites to add
+	order   []*site             // all sites of the batch, by first use
+	index   map[*site]int       // the first probe of the batch on each
+	short   bool                // memory is exhausted: something could be better
+	newSite bool                // no existing site can be used
 }
 
 func newBatch(n int) *batch {
@@ -230,7 +230,7 @@ func (g *registry) admit(b *batch, r *registration) *Error {
 		return err
 	}
 	st := g.sites.Find(at.addr)
-	if st == nil || b.anew {
+	if st == nil || b.newSite {
 		if st = b.fresh[at.addr]; st == nil {
 			if st, err = g.places.prepare(at); err != nil {
 				return err

@@ -31,7 +31,7 @@ func (g *registry) reloadReset() error {
 	regs := g.listRegistrations()
 	g.forget()
 	b := newBatch(len(regs))
-	b.anew = true
+	b.newSite = true
 	lost := map[*registration]*Error{}
 	tables := map[*registration]*instances{}
 	for _, r := range regs {

@@ -59,9 +59,9 @@ func TestReloadAlone(t *testing.T) {
 	if i, _ := e.Info(p); i.Addr != textBase+16 || !i.Armed || i.Gone {
 		t.Errorf("got %+v, want it armed at %v", i, guest.GVA(textBase+16))
 	}
-	nobody := errors.New("no guest")
-	if err := e.Reload(func(func()) (bool, error) { return false, nobody }); err != nobody {
-		t.Errorf("got %v, want %v", err, nobody)
+	failed := errors.New("no guest")
+	if err := e.Reload(func(func()) (bool, error) { return false, failed }); err != failed {
+		t.Errorf("got %v, want %v", err, failed)
 	}
 }
 

@@ -136,7 +136,7 @@ func (x *returns) borrow(t *instances, why string) error {
 		}
 	}
 	t.lent = nil
-	return fmt.Errorf("%w, and not enough int3s of the guest's own that nobody executes: %s", code.ErrNoMemory, why)
+	return fmt.Errorf("%w, and the guest has too few int3s that are never executed: %s", code.ErrNoMemory, why)
 }
 
 // padding returns the places that borrow can use.

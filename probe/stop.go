@@ -6,7 +6,7 @@ import (
 )
 
 // Stop has the target stop the vCPU (Verdict.Stop). A vCPU stopped in a pre handler
-// is at the probed instruction, which it executes when it resumes, by Engine.GoOn or
+// is at the probed instruction, which it executes when it resumes, by Engine.Resume or
 // Engine.Advance; in other handlers it is after the instruction, or where the
 // function returns to.
 func (c *Context) Stop() { c.StopBy(nil) }
@@ -69,12 +69,12 @@ func (c *cpu) armedSite(s State) *site {
 	return st
 }
 
-// GoOn resumes a vCPU that was stopped: it executes the instruction whose handlers
+// Resume resumes a vCPU that was stopped: it executes the instruction whose handlers
 // have run. If the probe was removed or RIP was changed, there is no such
 // instruction, and the vCPU resumes where it is. If steps have led it into the middle
 // of what a jump displaces, it resumes in the copy: the guest would hit an int3
 // there. It is called as Hit is.
-func (e *Engine) GoOn(cpu int, s State) Verdict {
+func (e *Engine) Resume(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
 	if h, ok := c.takeHeld(s); ok {
 		return c.addStop(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
@@ -86,7 +86,7 @@ func (e *Engine) GoOn(cpu int, s State) Verdict {
 }
 
 // Advance executes the one instruction at RIP of a vCPU that rests between two, as
-// GoOn does, but never in a slot: it is emulated, or the verdict is StepInPlace. If
+// Resume does, but never in a slot: it is emulated, or the verdict is StepInPlace. If
 // there is a probe whose handlers have not run, they run first. It is called as Hit
 // is. code is the guest's bytes at RIP.
 func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {

@@ -204,10 +204,10 @@ func (i WatchInfo) String() string {
 
 // Costs of the ways to watch.
 const (
-	costRegister   = "one exit per access, none otherwise; the guest's own debug register breakpoints do not fire meanwhile"
+	costRegister   = "one exit per access, none otherwise; the guest's own debug register breakpoints do not fire while it is attached"
 	costBreakpoint = "one exit per execution, as of a probe"
-	costWrites     = "one exit per write to the whole 4 KiB page; vCPUs take turns meanwhile"
-	costAccesses   = "one exit per read and per write of the whole 4 KiB page; vCPUs take turns meanwhile"
+	costWrites     = "one exit per write to the whole 4 KiB page; vCPUs run in turn during the access"
+	costAccesses   = "one exit per read and per write of the whole 4 KiB page; vCPUs run in turn during the access"
 )
 
 func (wp *watchpoint) info() WatchInfo {

@@ -25,7 +25,7 @@ scripts/bench-fleet.sh
 		## A hit, and what else is on the machine
 
 		`gpdev bench`: the guest calls a function in a loop and times the calls with its own time stamp counter, probed and
-		unprobed in turn. *host ns* is the time outside KVM_RUN. The letters are those of the kernel's kprobes documentation; `e` is ours.
+		unprobed in turn. *host ns* is the time outside KVM_RUN. The letters are from the kernel's kprobes documentation; `e` is ours.
 
 	EOF
 	bin/gpdev bench --from build/bench.json --format markdown
@@ -41,7 +41,7 @@ scripts/bench-fleet.sh
 	printf '```\n%s\n```\n' "$engine"
 	cat <<-'EOF'
 
-		## Events on their way to who looks
+		## Delivery of events to clients
 
 		50,000 events as records of a stream, read (`read` is that alone) and written as text of a terminal (`table`), NDJSON (`json`) and in the forms
 		for other programs, by processor time. The last line is of the page in a headless browser, fed 50,000 events a second for 8 seconds.

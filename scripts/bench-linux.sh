@@ -75,7 +75,7 @@ scripts/linux/guests.sh "$tmp/linux" "${kernels[@]}"
 
 		\`guestprobe attach 'p:all/* *'\`, $on: each function that may be probed, in one batch, at the first instruction of a guest that is paused. Memory is the daemon's resident set, of which the guest's is a part.
 
-		| kernel | probes | seconds | of processor time, of the daemon | MB before | MB more behind it | MB more meanwhile |
+		| kernel | probes | seconds | of processor time, of the daemon | MB before | MB more after it | MB more during it |
 		|---|---|---|---|---|---|---|
 	EOF
 	for guest in "$tmp"/linux/*/; do attach "${guest%/}"; done
@@ -86,10 +86,10 @@ scripts/linux/guests.sh "$tmp/linux" "${kernels[@]}"
 	fi
 	cat <<-EOF
 		What a probe adds to a call of \`getppid\`, $on, by \`TestLinuxCost\`: a program in the guest calls it a thousand times, five times over, and reads its time stamp counter, which counts
-		instructions on these hosts. *ratio* is to what stands above it for the guest's own kernel: int3 to its kprobe by int3, a jump to its optimized kprobe, one at the entry to its
-		kprobe by ftrace, returns to its kretprobe. The kernel's write an event for each hit; those of ours that do so, too, are the ones whose events are read. A boot with probes
-		has in it that all of the kernel's text is looked at once, by the daemon. Under kvm_amd in QEMU int3s go to the guest's own vector, where the host takes them all: those of the
-		kernel's own kprobes, too.
+		instructions on these hosts. *ratio* compares with the row above of the guest's own kernel: int3 to its kprobe by int3, a jump to its optimized kprobe, one at the entry to its
+		kprobe by ftrace, returns to its kretprobe. The kernel's write an event for each hit; probes of guestprobe do so in the rows whose events are read. A boot with probes
+		has in it that all of the kernel's text is looked at once, by the daemon. Under kvm_amd in QEMU int3s go to the guest's own vector, where the host takes them all, including the int3s of the
+		kernel's own kprobes.
 	EOF
 	hits svm "kvm_amd of Linux 6.1 in QEMU (\`-icount shift=0\`)"
 	hits vmx "kvm_intel of Linux 6.1 in Bochs"

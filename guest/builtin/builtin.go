@@ -10,7 +10,7 @@ var image []byte
 
 // ELF returns a copy of the built-in guest: a static ELF64 with symbols and
 // DWARF and BTF that follows the boot contract. src and build.sh are its sources;
-// build.sh makes it anew.
+// build.sh builds it again.
 func ELF() []byte { return slices.Clone(image) }
 
 // MinRAM is the smallest memory, in bytes, that the built-in guest fits into with
@@ -32,10 +32,10 @@ var Options = []struct{ Name, Text string }{
 	{"bench", "like idle, and a user task per vCPU that serves user_bench_mailbox"},
 	{"int3", "execute an int3 of the guest's own in each round, at CPL0 and at CPL3; foreign_bp_count counts them"},
 	{"alias", "map the user program twice in the second address space, and call user_hot at its second address too"},
-	{"crash=HOW", "end badly at boot: triple, panic, pf, gp, ud or df at CPL0, user (a page fault at CPL3), hang or hlt with interrupts off, exit (code 3), selfcheck (report a failure and go on)"},
+	{"crash=HOW", "end badly at boot: triple, panic, pf, gp, ud or df at CPL0, user (a page fault at CPL3), hang or hlt with interrupts off, exit (code 3), selfcheck (report a failure and continue)"},
 }
 
-// MailboxFault is the offset of the u64 behind the call service's result
+// MailboxFault is the offset of the u64 after the call service's result
 // (guest.MailboxRet): 0 when the function returned, 0x100 + vector when an
 // exception ended it, 0x200 when it ended its task (the result is then the
 // task's exit code).
@@ -50,14 +50,14 @@ const (
 	// ExitPanic follows a panic, whose registers are on the console.
 	ExitPanic = 101
 	// ExitBoot means that the guest cannot start on what the boot-info block says;
-	// the console has what is wrong.
+	// the console has the reason.
 	ExitBoot = 102
 )
 
 // The guest profile: who runs on a vCPU is found from the interrupted RSP
 // alone, at CPL0 and at CPL3. Every stack of the guest is StackSize bytes,
 // aligned to that, and begins with a struct stack_info (src/include/abi.h): at
-// RSP &^ (StackSize - 1) the u64 StackMagic, and behind it the fields below.
+// RSP &^ (StackSize - 1) the u64 StackMagic, and after it the fields below.
 // Stacks that belong to no task, or to one that is gone, have no magic.
 const (
 	StackSize  = 8192

@@ -25,7 +25,7 @@ const (
 var (
 	errNoCall      = errors.New("debug information does not know the call")
 	errNotPassed   = errors.New("the caller does not say what it has passed")
-	errOtherCalled = errors.New("the caller has called another function, which has gone on here")
+	errOtherCalled = errors.New("the caller has called another function, which has continued here")
 	errTailCalls   = errors.New("the function may have come to itself by tail calls")
 )
 

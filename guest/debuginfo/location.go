@@ -58,7 +58,7 @@ var (
 	errOptimizedOut = errors.New("optimized out at this place")
 	// ErrEntryValue is Variable.Why of a value that only callers can know: with a
 	// Location from BaseEntry, Info.Call may know it.
-	ErrEntryValue = errors.New("known at this place only by what was passed at the function's entry (DW_OP_entry_value)")
+	ErrEntryValue = errors.New("known at this place only by the value passed at the function's entry (DW_OP_entry_value)")
 	errPieces     = errors.New("in pieces at this place (DW_OP_piece)")
 	errImplicit   = errors.New("a pointer to something that is optimized out at this place (DW_OP_implicit_pointer)")
 	errThread     = errors.New("of a thread (DW_OP_form_tls_address)")
@@ -201,7 +201,7 @@ func (x *expression) pop() number {
 // register pushes the contents of a register plus an offset.
 func (x *expression) register(reg uint64, off int64) {
 	if reg >= regIP {
-		x.err = fmt.Errorf("in register %d at this place, which is none of the general ones", reg)
+		x.err = fmt.Errorf("in register %d at this place, which is not a general register", reg)
 		reg = 0
 	}
 	x.push(number{BaseRegister, int(reg), []int64{off}})

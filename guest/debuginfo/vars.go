@@ -81,7 +81,7 @@ type NoVariableError struct {
 // Error lists the known names.
 func (e *NoVariableError) Error() string {
 	if len(e.Have) == 0 {
-		return fmt.Sprintf("no variable %s: there are none here", e.Name)
+		return fmt.Sprintf("no variable %s: no variables are known here", e.Name)
 	}
 	return fmt.Sprintf("no variable %s: these are %s", e.Name, strings.Join(e.Have, ", "))
 }

@@ -16,7 +16,7 @@ var ErrNotELF = errors.New("not an ELF file")
 // Error is returned for a file that breaks the format, or is of another machine.
 type Error struct {
 	Part    string // which part of the file: "header", "symbol 7"
-	Reason  string // what is wrong with it
+	Reason  string // the defect
 	Fix     string // what to do about it; "" for a damaged file
 	Foreign bool   // it is sound, but not 64-bit, little endian and x86-64
 }
@@ -100,8 +100,8 @@ func (f *File) Index(name string) int {
 // Size is that of the file in bytes.
 func (f *File) Size() int { return len(f.b) }
 
-// End returns the offset behind all that the headers speak of. What follows is
-// not of the file, as Linux appends its relocations to its image.
+// End returns the offset after the last byte that the headers refer to. Later
+// bytes are not part of the file, as Linux appends its relocations to its image.
 func (f *File) End() uint64 {
 	end := max(ehdrSize, f.Header.Phoff+uint64(len(f.Progs))*phdrSize, f.Header.Shoff+uint64(len(f.Sections))*shdrSize)
 	for i := range f.Progs {
@@ -289,7 +289,7 @@ func cString(table string, off uint32, limit int) (string, bool) {
 }
 
 // BuildID returns the GNU build ID (note type 3, name "GNU") in hexadecimal, or
-// "". It looks at program headers, and where there are none at sections.
+// "". It looks at program headers, or at sections if the file has no program headers.
 func (f *File) BuildID() string {
 	for i := range f.Progs {
 		if p := &f.Progs[i]; elf.ProgType(p.Type) == elf.PT_NOTE {

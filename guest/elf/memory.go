@@ -38,9 +38,9 @@ type Name struct {
 	Label bool
 }
 
-// ErrNoSections is returned for a file without sections in memory: it is not known
-// what is code.
-var ErrNoSections = errors.New("no section headers, so it is not known what is code")
+// ErrNoSections is returned for a file without sections in memory: its code
+// cannot be distinguished from data.
+var ErrNoSections = errors.New("no section headers, so code cannot be distinguished from data")
 
 // Memory returns what the file has in memory, without names.
 func (f *File) Memory() (*Memory, error) {

@@ -21,7 +21,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 }
 
 // MapFile is ReadFile by a mapping, for files of which little is looked at: it takes
-// memory that the system can take back. Where the file is made shorter meanwhile, an access
+// memory that the system can take back. If the file becomes shorter later, an access
 // faults (mmap(2), SIGBUS): see runtime/debug.SetPanicOnFault. Unmap ends the mapping.
 func MapFile(path string, limit int64) (b []byte, unmap func(), err error) {
 	b, err = open(path, limit, func(f *os.File, size int64) ([]byte, error) {

@@ -16,7 +16,7 @@ type Segment struct {
 	PAddr   guest.GPA
 	Flags   elf.ProgFlag // guest.PFUser among them
 	Data    []byte
-	MemSize uint64 // bytes; 0: those of Data
+	MemSize uint64 // bytes; 0: the size of Data
 }
 
 // Symbol is one name.

@@ -277,7 +277,7 @@ func TestBadKernels(t *testing.T) {
 		{"entry", "its entry 0x1 is not in it", change(change(vmlinux, 24, 1), 27, 0), false},
 		{"relocations outside", "is not in the kernel", append(bootKernel(true), 0, 0, 0, 0x82), false},
 		{"relocations of user space", "is not in the kernel", append(bootKernel(true), 0, 0, 0, 1), false},
-		{"half a relocation", "are no lists of them", append(bootKernel(true), 1), false},
+		{"half a relocation", "are not lists of relocations", append(bootKernel(true), 1), false},
 		{"a list too many", "4 lists, not 2 or 3", append(bootKernel(true), 0, 0, 0, 0, 0, 0, 0, 0x81)[:len(bootKernel(true))+4], false},
 	} {
 		_, err := Parse(tt.b)

@@ -143,7 +143,7 @@ const (
 )
 
 // errNoFile is the error for a path that does not exist.
-var errNoFile = errors.New("the guest has no such file in memory: it is not there, or nobody has used it yet")
+var errNoFile = errors.New("the guest has no such file in memory: it does not exist, or has not been used yet")
 
 // entry is a place in the tree of files: a struct dentry in a struct mount.
 type entry struct{ mount, dentry guest.GVA }

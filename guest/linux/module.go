@@ -242,7 +242,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 		return nil, err
 	}
 	r.left -= min(r.left, num*nameCost)
-	// Names share the string, so many names within one long name cost no more.
+	// Names share the string, thus a large number of names within one long name costs no more.
 	all := string(text)
 	var names []elf.Name
 	for ; len(syms) > 0; syms = syms[24:] {

@@ -34,7 +34,7 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 		return relocs{}, nil
 	}
 	if len(b)%4 != 0 || le32(b) != 0 {
-		return relocs{}, fmt.Errorf("relocations: the %d bytes behind the image are no lists of them", len(b))
+		return relocs{}, fmt.Errorf("relocations: the %d bytes after the image are not lists of relocations", len(b))
 	}
 	var lists [][]byte
 	for at := 0; at < len(b); at += 4 {
@@ -63,7 +63,7 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 			case v>>31 == 0 || !in(wordAt(v), x.size):
 				return relocs{}, fmt.Errorf("relocations: %#x is not in the kernel", uint64(int64(int32(v))))
 			case v < last:
-				return relocs{}, fmt.Errorf("relocations: %#x is behind %#x", uint64(int64(int32(v))), uint64(int64(int32(last))))
+				return relocs{}, fmt.Errorf("relocations: %#x follows %#x", uint64(int64(int32(v))), uint64(int64(int32(last))))
 			default:
 				last = v
 			}

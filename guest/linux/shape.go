@@ -34,7 +34,7 @@ var shapes = map[string]shape{
 	blacklist: {8, 8, func(k *Kernel, t *elf.Part, at int) bool {
 		i := k.mem.NamesFrom(le64(t.Data[at:]))
 		return i < len(k.mem.Names) && k.mem.Names[i].Addr == le64(t.Data[at:]) && k.mem.Names[i].Func
-	}, "register_kprobe", "notify_die", "what must not be probed"},
+	}, "register_kprobe", "notify_die", "the blacklist of kprobes"},
 }
 
 // patchableLen returns the length of the instruction at a if it is text and a call or

@@ -105,7 +105,7 @@ func (read Read) follow(addr guest.GVA, fields ...field) (guest.GVA, error) {
 var (
 	errNull = errors.New("a null pointer")
 	errLoop = errors.New("a list leads back into itself")
-	errMany = errors.New("a list is longer than what is read")
+	errMany = errors.New("a list is longer than the limit")
 )
 
 // list calls each with the address of each structure that a list (struct list_head)

@@ -83,7 +83,7 @@ func (k *Kernel) confirm(entry uint64) (checked int, err error) {
 	agree("phys_startup_64", entry)
 	if at, ok := k.mem.Lookup("linux_banner"); ok {
 		if !bytes.HasPrefix(k.mem.Bytes(at, uint64(len(bannerMark))), []byte(bannerMark)) {
-			return checked, fmt.Errorf("linux_banner would be at %#x, where there is none", at)
+			return checked, fmt.Errorf("linux_banner would be at %#x, and is not there", at)
 		}
 		checked++
 	}

@@ -328,7 +328,7 @@ func (t *Tasks) readAll(limit int, read Read) (tasks []Task, err error) {
 		})
 	})
 	if err != nil {
-		err = fmt.Errorf("read the list of tasks: behind %d: %w", len(tasks), err)
+		err = fmt.Errorf("read the list of tasks: after %d: %w", len(tasks), err)
 	}
 	return tasks, err
 }

@@ -1,4 +1,4 @@
-// Package symfile writes what is known of the code of a running kernel as an ELF file, for debuggers
+// Package symfile writes the known symbols and frames of a running kernel's code as an ELF file, for debuggers
 // that have no other file of it.
 //
 // The package can be imported, but is not supported: it serves the daemon and

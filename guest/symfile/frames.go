@@ -45,7 +45,7 @@ const (
 	opDeref  = 0x06
 	opConst  = 0x11 // of a signed number
 	opPlus   = 0x22
-	opBase   = 0x70 // with the register, and an offset behind it
+	opBase   = 0x70 // with the register, and an offset after it
 	dataUnit = -8   // of offsets in cfaOffset
 )
 
@@ -100,7 +100,7 @@ func frames(c Code, starts []guest.GVA) []byte {
 // maxGap is how far a rule is believed that no other one ends.
 const maxGap = 1 << 20
 
-// entry appends what an entry begins with, and returns where it stands.
+// entry appends what an entry begins with, and returns its place.
 func (w *writer) entry(id uint32) int {
 	at := len(w.b)
 	w.b = binary.LittleEndian.AppendUint32(w.b, 0)

@@ -113,7 +113,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		r.Version, r.Checked, r.Thunks = k.Version, k.Checked, k.Thunks()
 	}
 	for k, rule := range rules {
-		r.Rules = append(r.Rules, Share{rule.String(), sum.entries[k].result(), sum.behind[k].result(), sum.boundaries[k].result()})
+		r.Rules = append(r.Rules, Share{rule.String(), sum.entries[k].result(), sum.after[k].result(), sum.boundaries[k].result()})
 	}
 	return r, nil
 }
@@ -131,7 +131,7 @@ type work struct {
 type sums struct {
 	text                         uint64
 	insts, broken, jumps, tables int
-	entries, behind, boundaries  []tally
+	entries, after, boundaries   []tally
 }
 
 // batch is how many functions a goroutine takes at a time.
@@ -147,7 +147,7 @@ func (w *work) run(ctx context.Context, o Options) (*sums, error) {
 	var wg sync.WaitGroup
 	for n := range results {
 		s := &results[n]
-		s.entries, s.behind, s.boundaries = make([]tally, len(w.rules)), make([]tally, len(w.rules)), make([]tally, len(w.rules))
+		s.entries, s.after, s.boundaries = make([]tally, len(w.rules)), make([]tally, len(w.rules)), make([]tally, len(w.rules))
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				lo := int(w.next.Add(batch)) - batch
@@ -189,7 +189,7 @@ func (s *sums) merge(u *sums) {
 	s.insts, s.broken, s.jumps, s.tables = s.insts+u.insts, s.broken+u.broken, s.jumps+u.jumps, s.tables+u.tables
 	for k := range s.entries {
 		s.entries[k].merge(&u.entries[k])
-		s.behind[k].merge(&u.behind[k])
+		s.after[k].merge(&u.after[k])
 		s.boundaries[k].merge(&u.boundaries[k])
 	}
 }
@@ -223,7 +223,7 @@ func (w *work) analyzeOne(s *sums, fn *function) {
 		s.entries[k].add(no)
 		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == linux.Ftrace.String() {
 			_, no = f.Region(entry+x86.JmpLen, r)
-			s.behind[k].add(no)
+			s.after[k].add(no)
 		}
 	}
 	for i := range insts {

@@ -335,10 +335,10 @@ func judge(err error) command.Verdict {
 		return command.Verdict{Status: exitPermission, Code: codePermission, Hint: "--fleet-creds names the file that 'guestprobe fleet serve' keeps in its --store, or that the server's administrator gives."}
 	case errors.Is(err, fleet.ErrUntrusted):
 		return command.Verdict{Status: exitPermission, Code: codePermission, Hint: "--fleet-ca names the file of the authority that the server's certificate is of."}
-	case errors.Is(err, errNobody):
-		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet ls --fleet URL' lists those there are."}
+	case errors.Is(err, errNoMatch):
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet ls --fleet URL' lists the existing ones."}
 	case errors.Is(err, errNoLocal):
-		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe ps' lists those there are."}
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe ps' lists the existing ones."}
 	case errors.Is(err, errPartly), errors.Is(err, errExpected):
 		return command.Verdict{Status: exitPartly, Code: codePartly}
 	case errors.Is(err, errTimeout):

@@ -43,7 +43,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.StringVar(&p.filter, "filter", "", "only hits for which this `EXPRESSION` is true, such as 'count > 100 && name ~ \"/etc/*\"'")
 	fileFlag(f, &p.files)
-	f.StringVar(&p.stop, "stop", "", "stop the vCPU at each hit that passes the filter, or all of them: `WHAT` is "+api.StopVCPU+" (also without it) or "+api.StopAll)
+	f.StringVar(&p.stop, "stop", "", "stop the vCPU at each hit that passes the filter, or all vCPUs: `WHICH`, "+api.StopVCPU+" (the default) or "+api.StopAll)
 	f.Lookup("stop").NoOptDefVal = api.StopVCPU
 	f.BoolVar(&p.onHost, "on-host", false, "handle hits on the host, with a VM exit, even if the guest could handle them")
 	f.BoolVar(&p.strict, "strict", false, "reject a pattern if a matching function cannot be probed, instead of leaving the function out")

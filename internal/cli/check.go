@@ -90,7 +90,7 @@ called exit(N), 124 when its time was over, 2 when it does not compile, and else
 		Files:   append([]string{"junit", "tap", "markdown", "keep", "file"}, daemon.GuestFiles...),
 		Flags: func(f *pflag.FlagSet) {
 			f.DurationVar(&k.timeout, "timeout", time.Minute, "end a test after that time, the start of its guest included")
-			f.IntVarP(&k.jobs, "jobs", "j", 1, "run so `many` tests at a time")
+			f.IntVarP(&k.jobs, "jobs", "j", 1, "run `N` tests at a time")
 			f.StringArrayVar(&k.req.Args, "arg", nil, "an `ARGUMENT` of all scripts: the first is $1; may be repeated")
 			f.BoolVar(&k.req.Unsafe, "unsafe", false, "scripts may change what the guest does: override, return of a number, setreg, poke")
 			f.BoolVar(&k.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")

@@ -32,7 +32,7 @@ func (ff *fleetFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&ff.URL, "fleet", "", "ask the daemons that 'guestprobed --fleet' has brought to this `URL`, instead of one on this machine")
 	ff.Flags(f, "fleet-")
 	f.StringVar(&ff.where, "where", "", "of the fleet, or of --all, only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
-	f.IntVar(&ff.expect, "expect", 0, "wait until so `many` daemons are there, and fail if they do not come within a minute")
+	f.IntVar(&ff.expect, "expect", 0, "wait for `N` daemons; fail after one minute")
 	command.ShowOnlyIn("fleet", f, append([]string{"where", "expect"}, fleetFiles...)...)
 }
 
@@ -52,11 +52,11 @@ const (
 // errExpected reports that fewer daemons answered than --expect.
 var errExpected = errors.New("daemons are missing")
 
-// errNobody reports that no daemon of the fleet matches.
-var errNobody = errors.New("no daemon of the fleet is meant")
+// errNoMatch reports that no daemon of the fleet matches.
+var errNoMatch = errors.New("no daemon of the fleet matches")
 
 // errNoLocal reports that --all found no daemon that answers and matches.
-var errNoLocal = errors.New("no daemon of this machine is meant")
+var errNoLocal = errors.New("no daemon of this machine matches")
 
 // errPartly reports that some of the daemons failed.
 var errPartly = errors.New("not done by all daemons")
@@ -124,7 +124,7 @@ func (ff *fleetFlags) findOne(ctx context.Context) (*remote.Client, error) {
 	if len(ds) != 1 {
 		n.Close()
 		if len(ds) == 0 {
-			return nil, errNobody
+			return nil, errNoMatch
 		}
 		return nil, command.Usagef("%d daemons of the fleet match, such as %s and %s, but this command needs exactly one: use --where name=%[2]s", len(ds), ds[0].Name, ds[1].Name)
 	}
@@ -176,12 +176,12 @@ type members struct {
 	missing []failure // daemons that exist but do not answer
 }
 
-// members returns the matching daemons, or errNobody if no daemon matches.
+// members returns the matching daemons, or errNoMatch if no daemon matches.
 func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
 	m, err := ff.findMembers(ctx)
 	if err == nil && len(m.all) == 0 {
 		m.close()
-		return nil, errNobody
+		return nil, errNoMatch
 	}
 	return m, err
 }

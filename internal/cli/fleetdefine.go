@@ -100,7 +100,7 @@ func definitionError(err error, name string) error {
 	case errors.Is(err, fleet.ErrDefined):
 		return &api.Error{Code: api.CodeNameTaken, Errno: "EEXIST", Message: fmt.Sprintf("the fleet has %q already", name), Detail: "'guestprobe stop " + name + "' ends it"}
 	case errors.Is(err, fleet.ErrUndefined):
-		return &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("the fleet has no %q", name), Detail: "'guestprobe scripts' lists those there are"}
+		return &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("the fleet has no %q", name), Detail: "'guestprobe scripts' lists the existing ones"}
 	}
 	return err
 }

@@ -36,8 +36,8 @@ func (a *app) vms() command.Spec {
 	return command.Spec{
 		Use:   "vms",
 		Short: "List the KVM VMs of this host, whichever VMM runs them",
-		Long: `List the KVM VMs of this host: those of QEMU, libvirt, Firecracker and other VMMs, and of guestprobed. 'guestprobe
---vm PID COMMAND' or 'guestprobe --vm NAME COMMAND' looks into one: see 'guestprobe help --vm' in docs/vms.md.
+		Long: `List the KVM VMs of this host, whichever program runs them: QEMU, libvirt, Firecracker, another VMM or guestprobed.
+'guestprobe --vm PID COMMAND' or 'guestprobe --vm NAME COMMAND' inspects one (docs/vms.md).
 
 For each VM it reads the registers and looks for a Linux kernel, for which it stops the vCPUs for less than a few
 milliseconds. It changes nothing in the guest.

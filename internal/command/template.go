@@ -59,8 +59,8 @@ var templateFuncs = template.FuncMap{
 		}
 		return string(r)
 	},
-	"pad": func(s string, before, behind int) string {
-		return strings.Repeat(" ", clamp(before)) + s + strings.Repeat(" ", clamp(behind))
+	"pad": func(s string, before, after int) string {
+		return strings.Repeat(" ", clamp(before)) + s + strings.Repeat(" ", clamp(after))
 	},
 	"truncate": func(s string, n int) string {
 		r := []rune(s)

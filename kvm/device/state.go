@@ -115,7 +115,7 @@ func (p *Platform) CheckFit(s *State) error {
 		case slices.ContainsFunc(w.Queues, func(q QueueState) bool { return q.Ready && v.queueOf(&q).start() != nil }):
 			return other("its virtio device %d has a queue that cannot be", i)
 		case w.Disk != is:
-			return other("what is on %s has changed since: a disk that can be written is not in the snapshot; give a copy that was made when the guest was saved, or give disks read-only", is.Name)
+			return other("the contents of %s have changed since: a writable disk is not in the snapshot; pass a copy that was made when the guest was saved, or use read-only disks", is.Name)
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func TestStateComesBack(t *testing.T) {
 	if err := os.Chtimes(w, now, now); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.CheckFit(state); !errors.Is(err, ErrOtherBoard) || !strings.Contains(err.Error(), "has changed since") {
+	if err := p.CheckFit(state); !errors.Is(err, ErrOtherBoard) || !strings.Contains(err.Error(), "have changed since") {
 		t.Errorf("a disk that was written: %v", err)
 	}
 	p = made(Disk{Path: path, ReadOnly: true})

@@ -127,7 +127,7 @@ func (q *queue) next() (*chain, error) {
 		case flags&descWrite != 0:
 			c.in = append(c.in, b)
 		case len(c.in) > 0:
-			return nil, fmt.Errorf("%w: a descriptor to read behind one to write", errMalformed)
+			return nil, fmt.Errorf("%w: a descriptor to read after one to write", errMalformed)
 		default:
 			c.out = append(c.out, b)
 		}

@@ -8,19 +8,19 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// copied is memory of another process, copied as it is used. Each page is
-// copied at most once between two calls of drop.
+// copied is a guest's memory, copied as it is used. Each page is copied at most
+// once between two calls of drop. It is never mapped, because its owner can cut
+// off a file at any time, which would end this process (SIGBUS).
 type copied struct {
-	pid int
-
-	mu   sync.Mutex
-	bits []*copiedRegion
+	mu     sync.Mutex
+	bits   []*copiedRegion
+	closed bool
 }
 
 // copiedRegion is the copy of one region.
 type copiedRegion struct {
 	of    *copied
-	hva   uint64
+	read  func(p []byte, off uint64) (n int, err error)
 	bytes []byte
 	has   map[uint64]struct{} // numbers of the chunks that are copied
 }
@@ -33,15 +33,16 @@ const (
 	maxCopied = 256 << 20
 )
 
-// add adds a region of the guest's memory.
-func (c *copied) add(s slot, name string) (guest.Region, error) {
-	b, err := unix.Mmap(-1, 0, int(s.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+// add adds a region of the guest's memory, which read reads: from off on, at
+// least one byte or an error.
+func (c *copied) add(base guest.GPA, size uint64, name string, read func(p []byte, off uint64) (int, error)) (guest.Region, error) {
+	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return guest.Region{}, err
 	}
-	r := &copiedRegion{of: c, hva: s.hva, bytes: b, has: map[uint64]struct{}{}}
+	r := &copiedRegion{of: c, read: read, bytes: b, has: map[uint64]struct{}{}}
 	c.bits = append(c.bits, r)
-	return guest.Region{Base: guest.GPA(s.gpa), Bytes: b, Name: name, Fetch: r.fetch}, nil
+	return guest.Region{Base: base, Bytes: b, Name: name, Fetch: r.fetch}, nil
 }
 
 // fetch implements guest.Region.
@@ -51,12 +52,15 @@ func (r *copiedRegion) fetch(off, n uint64) bool {
 	}
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
+	if r.of.closed {
+		return false
+	}
 	for at := off / chunk; at <= (off+n-1)/chunk; at++ {
 		if _, ok := r.has[at]; ok {
 			continue
 		}
 		if len(r.has)*chunk >= maxCopied {
-			r.drop()
+			clear(r.has)
 		}
 		lo := at * chunk
 		hi := min(lo+chunk, uint64(len(r.bytes)))
@@ -68,13 +72,10 @@ func (r *copiedRegion) fetch(off, n uint64) bool {
 	return true
 }
 
-// copy copies the bytes from lo to hi. Pages that the process has not mapped
-// are zeros, as a guest sees pages that its VMM has not touched; a process that
-// is gone has none.
+// copy copies the bytes from lo to hi.
 func (r *copiedRegion) copy(lo, hi uint64) bool {
 	for lo < hi {
-		b := r.bytes[lo:hi]
-		n, err := unix.ProcessVMReadv(r.of.pid, []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}, []unix.RemoteIovec{{Base: uintptr(r.hva + lo), Len: len(b)}}, 0)
+		n, err := r.read(r.bytes[lo:hi], lo)
 		if err != nil || n <= 0 {
 			return false
 		}
@@ -83,12 +84,11 @@ func (r *copiedRegion) copy(lo, hi uint64) bool {
 	return true
 }
 
-// drop forgets the copies of a region. Precondition: copied.mu held.
-func (r *copiedRegion) drop() {
-	if len(r.has) == 0 {
-		return
+// processReader reads memory of a process from address hva on.
+func processReader(pid int, hva uint64) func(p []byte, off uint64) (int, error) {
+	return func(p []byte, off uint64) (int, error) {
+		return unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &p[0], Len: uint64(len(p))}}, []unix.RemoteIovec{{Base: uintptr(hva + off), Len: len(p)}}, 0)
 	}
-	clear(r.has)
 }
 
 // drop forgets all copies, so that memory is read as it is from now on.
@@ -99,17 +99,20 @@ func (c *copied) drop() {
 		if len(r.has)*chunk > maxCopied/8 {
 			_ = unix.Madvise(r.bytes, unix.MADV_DONTNEED) // only memory that is not needed
 		}
-		r.drop()
+		clear(r.has)
 	}
 }
 
 // close frees the copies.
 func (c *copied) close() (first error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, r := range c.bits {
 		if err := unix.Munmap(r.bytes); err != nil && first == nil {
 			first = err
 		}
 	}
 	c.bits = nil
+	c.closed = true
 	return first
 }

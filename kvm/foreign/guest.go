@@ -54,8 +54,8 @@ type backend interface {
 	vcpus() int
 
 	// stop stops all vCPUs, runs f with their registers and lets them run again.
-	// The registers are valid only in f. A vCPU whose registers are not known is
-	// given up to wait for that.
+	// The registers are valid only in f. It waits that long for a vCPU whose
+	// registers are not known.
 	stop(ctx context.Context, wait time.Duration, f func([]CPU) error) error
 
 	close() error
@@ -109,7 +109,7 @@ func (g *Guest) Size() (n uint64) {
 }
 
 // Stop stops all vCPUs, runs f and lets them run again. cpus has a row for each
-// vCPU, by number. f must return soon: the guest's time goes on. If no register
+// vCPU, by number. f must return soon, because the guest's clocks do not stop. If no register
 // is known after a fifth of a second, because the VMM has paused the guest,
 // CPU.Known is false. Errors are *Error, ctx's and f's.
 func (g *Guest) Stop(ctx context.Context, f func(cpus []CPU) error) error {

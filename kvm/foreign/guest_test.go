@@ -50,7 +50,7 @@ func openQEMU(t *testing.T, q *kvmtest.QEMU) *Guest {
 			var g *Guest
 			if g, err = Open(p); err == nil {
 				t.Cleanup(func() {
-					if err := g.Close(); err != nil {
+					if err := g.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 						t.Errorf("Close: %v", err)
 					}
 				})
@@ -68,8 +68,8 @@ func openQEMU(t *testing.T, q *kvmtest.QEMU) *Guest {
 	}
 }
 
-// counted returns the guest's count of calls, in a stop, with the registers of its first vCPU.
-func counted(t *testing.T, g *Guest, at uint64) (n uint64, c CPU) {
+// countCalls returns the guest's count of calls, in a stop, with the registers of its first vCPU.
+func countCalls(t *testing.T, g *Guest, at uint64) (n uint64, c CPU) {
 	t.Helper()
 	err := g.Stop(t.Context(), func(cpus []CPU) error {
 		if c = cpus[0]; !c.Known {
@@ -104,7 +104,7 @@ func TestGuests(t *testing.T) {
 				seen := map[uint64]bool{}
 				last := uint64(0)
 				for len(seen) < 3 { // three different counts: the guest runs on after each stop
-					n, c := counted(t, g, at["calls"])
+					n, c := countCalls(t, g, at["calls"])
 					if n < last {
 						t.Fatalf("%d calls after %d", n, last)
 					}
@@ -130,8 +130,11 @@ func TestGuests(t *testing.T) {
 				// While vCPUs are stopped nothing is counted.
 				err := g.Stop(t.Context(), func([]CPU) error {
 					read := func() uint64 {
-						if o, ok := g.back.(*outside); ok {
-							o.mem.drop() // read it again
+						switch b := g.back.(type) { // read it again
+						case *outside:
+							b.mem.drop()
+						case *qmp:
+							b.mem.drop()
 						}
 						b, err := g.Memory().Slice(guest.GPA(at["calls"]), 8)
 						if err != nil {
@@ -190,22 +193,23 @@ func TestPaused(t *testing.T) {
 	q := kvmtest.StartQEMU(t, repo, "paused", true)
 	g := openQEMU(t, q)
 	for n := uint64(0); n == 0; {
-		n, _ = counted(t, g, at["calls"])
+		n, _ = countCalls(t, g, at["calls"])
 	}
-	if err := g.back.close(); err != nil { // one client at a time
+	if err := g.Close(); err != nil { // one client at a time
 		t.Fatal(err)
 	}
 	monitor(t, q.QMP, "stop")
-	p, err := Find("paused")
+	p, err := Find(strconv.Itoa(q.PID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.back, err = openQMP(p.QMP)
+	g, err = Open(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _ := counted(t, g, at["calls"])
-	b, _ := counted(t, g, at["calls"])
+	defer g.Close()
+	a, _ := countCalls(t, g, at["calls"])
+	b, _ := countCalls(t, g, at["calls"])
 	if a != b || a == 0 {
 		t.Errorf("%d calls, and then %d: the guest was resumed", a, b)
 	}
@@ -236,7 +240,7 @@ func TestGone(t *testing.T) {
 			t.Fatalf("after the end: %v; want %s", err, CodeGone)
 		}
 	}
-	if _, err := Find("gone"); CodeOf(err) != CodeNoVM {
+	if _, err := Find(strconv.Itoa(q.PID)); CodeOf(err) != CodeNoVM {
 		t.Errorf("Find: %v; want %s", err, CodeNoVM)
 	}
 }
@@ -266,7 +270,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range kvmtest.ChooseSize(20, 300) {
-		before, _ := counted(t, g, at["calls"])
+		before, _ := countCalls(t, g, at["calls"])
 		cmd := exec.Command(exe, "-test.run=^TestKilled$")
 		cmd.Env = append(os.Environ(), "FOREIGN_LOOK="+strconv.Itoa(q.PID))
 		out, err := cmd.StdoutPipe()
@@ -288,7 +292,7 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("it ended by itself: %v", err)
 		}
 		for n := before; n == before; { // it counts on
-			n, _ = counted(t, g, at["calls"])
+			n, _ = countCalls(t, g, at["calls"])
 		}
 	}
 	if err := syscall.Kill(q.PID, 0); err != nil {

@@ -45,7 +45,7 @@ const (
 
 // FindLinux looks for a Linux kernel in the guest's memory: the tables of a
 // stopped vCPU map it where Linux puts it, the handler of vector 3 is in it, and
-// it has a banner. It returns an *Error if there is none.
+// it has a banner. If there is no kernel, it returns an *Error.
 func (g *Guest) FindLinux(cpus []CPU) (Linux, error) {
 	why := "no vCPU is in 64-bit mode"
 	for _, c := range cpus {

@@ -43,7 +43,7 @@ func openOutside(p Process) (_ *outside, err error) {
 	if len(p.VMs) == 0 || len(p.VCPUs) == 0 {
 		return nil, fail(CodeNoVM, nil, "process %d has no VM with a vCPU", p.PID)
 	}
-	o := &outside{pid: p.PID, mem: copied{pid: p.PID}}
+	o := &outside{pid: p.PID}
 	defer func() {
 		if err != nil {
 			o.close()
@@ -70,7 +70,7 @@ func openOutside(p Process) (_ *outside, err error) {
 		if s.flags&slotReadOnly != 0 {
 			name = "rom"
 		}
-		r, err := o.mem.add(s, name)
+		r, err := o.mem.add(guest.GPA(s.gpa), s.size, name, processReader(p.PID, s.hva))
 		if err != nil {
 			return nil, fail(CodeHostLayout, err, "%v: address space for a copy of %d bytes", s, s.size)
 		}
@@ -182,7 +182,7 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 	var stopped []int
 	defer func() {
 		for _, tid := range stopped {
-			// The thread may have been killed meanwhile.
+			// The thread may have been killed.
 			if e := detach(tid); e != nil && err == nil && !errors.Is(e, unix.ESRCH) {
 				err = fail(CodeHostLayout, e, "release thread %d", tid)
 			}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
@@ -29,18 +30,19 @@ const (
 )
 
 // qmp reaches the guest of a QEMU by its QMP socket. The guest's RAM is in
-// files that this process maps.
+// files.
 type qmp struct {
 	mu   sync.Mutex // held for a command and its answer, and while vCPUs are stopped
 	conn net.Conn
 	in   *bufio.Scanner
 
-	maps [][]byte
-	ram  []guest.Region
-	cpus int
+	files map[string]*os.File // by memory backend
+	mem   copied
+	ram   []guest.Region
+	cpus  int
 }
 
-// openQMP connects to a QEMU. Errors say what is missing.
+// openQMP connects to a QEMU. Errors name the missing part.
 func openQMP(path string) (_ *qmp, err error) {
 	conn, err := net.DialTimeout("unix", path, qmpTime)
 	switch {
@@ -49,7 +51,7 @@ func openQMP(path string) (_ *qmp, err error) {
 	case err != nil:
 		return nil, fail(CodeBusy, err, "QMP socket %s", path)
 	}
-	q := &qmp{conn: conn, in: bufio.NewScanner(conn)}
+	q := &qmp{conn: conn, in: bufio.NewScanner(conn), files: map[string]*os.File{}}
 	q.in.Buffer(nil, maxAnswer)
 	defer func() {
 		if err != nil {
@@ -69,7 +71,7 @@ func openQMP(path string) (_ *qmp, err error) {
 		return nil, err
 	}
 	q.cpus = len(cpus)
-	return q, q.mapRAM()
+	return q, q.findRAM()
 }
 
 func (q *qmp) regions() []guest.Region { return q.ram }
@@ -77,10 +79,11 @@ func (q *qmp) vcpus() int              { return q.cpus }
 
 func (q *qmp) close() error {
 	errs := []error{q.conn.Close()}
-	for _, m := range q.maps {
-		errs = append(errs, unix.Munmap(m))
+	for _, f := range q.files {
+		errs = append(errs, f.Close())
 	}
-	q.maps = nil
+	clear(q.files)
+	errs = append(errs, q.mem.close())
 	return errors.Join(errs...)
 }
 
@@ -130,9 +133,9 @@ func (q *qmp) monitor(line string) (out string, err error) {
 	return out, err
 }
 
-// mapRAM maps the files that the guest's RAM is in, and finds where the guest
+// findRAM opens the files that the guest's RAM is in, and finds where the guest
 // has them.
-func (q *qmp) mapRAM() error {
+func (q *qmp) findRAM() error {
 	var devices []struct {
 		ID    string `json:"id"`
 		Size  uint64 `json:"size"`
@@ -141,7 +144,7 @@ func (q *qmp) mapRAM() error {
 	if err := q.execute("query-memdev", nil, &devices); err != nil {
 		return err
 	}
-	files := map[string][]byte{}
+	sizes := map[string]uint64{}
 	why := "it has no memory backend of its own"
 	for _, d := range devices {
 		var path string
@@ -153,14 +156,13 @@ func (q *qmp) mapRAM() error {
 			why = fmt.Sprintf("its memory backend %s is not shared (share=on)", d.ID)
 			continue
 		}
-		b, err := mapFile(path, d.Size)
+		f, err := openRAM(path, d.Size)
 		if err != nil {
 			return fail(CodeNoPermission, err, "RAM of the guest")
 		}
-		q.maps = append(q.maps, b)
-		files[d.ID] = b
+		q.files[d.ID], sizes[d.ID] = f, d.Size
 	}
-	if len(files) == 0 {
+	if len(sizes) == 0 {
 		return fail(CodeHostLayout, nil, "%s: start QEMU with '-object memory-backend-file,id=ram,mem-path=FILE,size=SIZE,share=on -machine memory-backend=ram'", why)
 	}
 	tree, err := q.monitor("info mtree -f")
@@ -168,15 +170,21 @@ func (q *qmp) mapRAM() error {
 		return err
 	}
 	for _, r := range flatRanges(tree) {
-		b := files[r.name]
-		if r.end < r.start || r.offset > uint64(len(b)) || r.end-r.start >= uint64(len(b))-r.offset {
+		f, has := q.files[r.name], sizes[r.name]
+		if f == nil || r.end < r.start || r.offset > has || r.end-r.start >= has-r.offset {
 			continue // a device's, or one that is not in a file
 		}
 		size := (r.end - r.start + 1) &^ (guest.PageSize - 1)
-		if size == 0 || r.start%guest.PageSize != 0 || r.offset%guest.PageSize != 0 {
+		if size == 0 || r.start%guest.PageSize != 0 {
 			continue
 		}
-		q.ram = append(q.ram, guest.Region{Base: guest.GPA(r.start), Bytes: b[r.offset : r.offset+size : r.offset+size], Name: r.name})
+		region, err := q.mem.add(guest.GPA(r.start), size, r.name, func(p []byte, off uint64) (int, error) {
+			return f.ReadAt(p, int64(r.offset+off))
+		})
+		if err != nil {
+			return fail(CodeHostLayout, err, "address space for a copy of %d bytes", size)
+		}
+		q.ram = append(q.ram, region)
 	}
 	if len(q.ram) == 0 {
 		return fail(CodeHostLayout, nil, "QEMU's memory map ('info mtree -f') has none of its memory backends")
@@ -184,25 +192,24 @@ func (q *qmp) mapRAM() error {
 	return nil
 }
 
-// mapFile maps size bytes of a file, to be read only.
-func mapFile(path string, size uint64) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+// openRAM opens a file that has size bytes of RAM.
+func openRAM(path string, size uint64) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	switch st, err := f.Stat(); {
+	case err != nil:
+		f.Close()
+		return nil, err
+	case !st.Mode().IsRegular():
+		f.Close()
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case uint64(st.Size()) < size || size == 0 || size > 1<<46:
+		f.Close()
+		return nil, fmt.Errorf("%s has %d bytes, the memory backend %d", path, st.Size(), size)
 	}
-	if st.Size < int64(size) || size == 0 || size > 1<<46 {
-		return nil, fmt.Errorf("%s has %d bytes, the memory backend %d", path, st.Size, size)
-	}
-	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, &os.PathError{Op: "mmap", Path: path, Err: err}
-	}
-	return b, nil
+	return f, nil
 }
 
 // flatRange is a range of guest memory in QEMU's memory map.
@@ -277,6 +284,7 @@ func (q *qmp) stop(_ context.Context, _ time.Duration, f func([]CPU) error) (err
 	if err != nil {
 		return fail(CodeHostLayout, err, "QEMU's registers ('info registers -a')")
 	}
+	q.mem.drop()
 	if len(cpus) != q.cpus {
 		return fail(CodeHostLayout, nil, "QEMU has %d vCPUs, and shows the registers of %d", q.cpus, len(cpus))
 	}
@@ -322,21 +330,24 @@ func parseRegisters(text string) (all []CPU, err error) {
 			return s
 		}
 		c := CPU{Known: true, HasDebug: true, Halted: values["HLT"] == "1"}
-		r, s := &c.Regs, &c.Sregs
-		for name, to := range map[string]*uint64{
-			"RAX": &r.RAX, "RBX": &r.RBX, "RCX": &r.RCX, "RDX": &r.RDX, "RSI": &r.RSI, "RDI": &r.RDI, "RBP": &r.RBP, "RSP": &r.RSP,
-			"R8 ": &r.R8, "R9 ": &r.R9, "R10": &r.R10, "R11": &r.R11, "R12": &r.R12, "R13": &r.R13, "R14": &r.R14, "R15": &r.R15,
-			"RIP": &r.RIP, "RFL": &r.RFLAGS, "CR0": &s.CR0, "CR2": &s.CR2, "CR3": &s.CR3, "CR4": &s.CR4, "EFER": &s.EFER,
-			"DR0": &c.Debug.DB[0], "DR1": &c.Debug.DB[1], "DR2": &c.Debug.DB[2], "DR3": &c.Debug.DB[3], "DR6": &c.Debug.DR6, "DR7": &c.Debug.DR7,
-		} {
-			name = strings.TrimSpace(name)
-			if _, short := values["EIP"]; short && strings.HasPrefix(name, "R") {
-				// Code of 32 and 16 bits: QEMU shows no others.
-				if _, err := strconv.Atoi(name[1:]); err == nil {
-					continue
-				}
+		r, s := (*x86.Regs)(&c.Regs), &c.Sregs
+		_, short := values["EIP"] // code of 32 and 16 bits: QEMU shows eight registers
+		for i, to := range r.Fields() {
+			name := strings.ToUpper(x86.RegNames[i])
+			if name == "RFLAGS" {
+				name = "RFL"
+			}
+			if _, err := strconv.Atoi(name[1:]); short && err == nil {
+				continue
+			} else if short {
 				name = "E" + name[1:]
 			}
+			*to = word(name, 0)
+		}
+		for name, to := range map[string]*uint64{
+			"CR0": &s.CR0, "CR2": &s.CR2, "CR3": &s.CR3, "CR4": &s.CR4, "EFER": &s.EFER,
+			"DR0": &c.Debug.DB[0], "DR1": &c.Debug.DB[1], "DR2": &c.Debug.DB[2], "DR3": &c.Debug.DB[3], "DR6": &c.Debug.DR6, "DR7": &c.Debug.DR7,
+		} {
 			*to = word(name, 0)
 		}
 		for name, to := range map[string]*kvm.Segment{"CS": &s.CS, "DS": &s.DS, "ES": &s.ES, "FS": &s.FS, "GS": &s.GS, "SS": &s.SS, "TR": &s.TR, "LDT": &s.LDT} {

@@ -2,7 +2,7 @@ package foreign
 
 import "context"
 
-// Surveyed is what can be said of a process's VM from outside.
+// Surveyed describes a process's VM, as it is seen from outside.
 type Surveyed struct {
 	Process
 	Way    Way    // "" if the guest cannot be reached

@@ -61,7 +61,7 @@ func Find(what string) (Process, error) {
 		p, err := inspect("/proc", pid)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
-			return p, fail(CodeNoVM, nil, "process %d: there is none ('guestprobe vms' lists VMs)", pid)
+			return p, fail(CodeNoVM, nil, "there is no process %d ('guestprobe vms' lists VMs)", pid)
 		case refused(err):
 			return p, fail(CodeNoPermission, err, "process %d: its descriptors may be read by its owner and by root", pid)
 		case err != nil:

@@ -310,7 +310,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 	if saw == sawVector3 {
 		switch r.frameRIP() {
 		case calTests:
-			inject = InjectBehind
+			inject = InjectAfter
 		case calTests + 1:
 			inject = InjectAt
 		}

@@ -50,9 +50,9 @@ type InjectRIP string
 
 // The places.
 const (
-	InjectAt     InjectRIP = "at"     // at the int3: the host adds its length
-	InjectBehind InjectRIP = "behind" // after it: the host pushes RIP as it is
-	InjectNone   InjectRIP = "none"   // injection does not work, or was not tried
+	InjectAt    InjectRIP = "at"     // at the int3: the host adds its length
+	InjectAfter InjectRIP = "behind" // after it: the host pushes RIP as it is
+	InjectNone  InjectRIP = "none"   // injection does not work, or was not tried
 )
 
 // Delivery is the way in which a trap reaches the host.
@@ -148,7 +148,7 @@ func (h Report) NoWatchReason(a probe.Access, user, emulate bool) string {
 			if r.Int3 != DeliveryDebugExit {
 				// KVM's emulator looks at the breakpoints and not at RFLAGS.RF: the
 				// same instruction would be reported for ever.
-				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest goes on; a breakpoint does the same, with emulate", cpl)
+				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest resumes; a breakpoint does the same, with emulate", cpl)
 			}
 		} else if r.Watch != DeliveryWorks {
 			return fmt.Sprintf("it does not deliver watchpoints of the debug registers at CPL%d (calibration: %s); protecting the page serves, with emulate", cpl, r.Watch)

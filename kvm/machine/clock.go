@@ -19,6 +19,10 @@ type Clock struct {
 	TSC uint64 // its value
 	At  int64  // on the host's clock, at that moment
 	KHz uint64 // its frequency
+
+	// Counter returns the counter's present value, until the guest sets it or boots
+	// again. Any goroutine may call it, and no vCPU has to stop.
+	Counter func() uint64
 }
 
 // clockReadings is how many times the clocks are read. The fastest reading is
@@ -35,14 +39,20 @@ func (m *Machine) Clock(now func() int64) (c Clock, err error) {
 	}
 	err = m.target().Stop(func(probe.World) error {
 		msrs := []kvm.MSR{{Index: msrTSC}}
-		best := int64(math.MaxInt64)
+		best, closest := int64(math.MaxInt64), uint64(math.MaxUint64)
 		for range clockReadings {
-			before := now()
+			before, tsc := now(), kvm.ReadTSC()
 			if err := m.vcpus[0].kvm.GetMSRs(msrs); err != nil {
 				return fmt.Errorf("time stamp counter: %w", err)
 			}
+			counts := kvm.ReadTSC() - tsc
 			if took := now() - before; took < best {
 				best, c.TSC, c.At = took, msrs[0].Data, before+took/2
+			}
+			if counts < closest {
+				closest = counts
+				offset := msrs[0].Data - (tsc + counts/2)
+				c.Counter = func() uint64 { return kvm.ReadTSC() + offset }
 			}
 		}
 		return nil

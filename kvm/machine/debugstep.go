@@ -25,16 +25,16 @@ type steps struct {
 // it should rest again.
 func (v *vcpu) serveDebugger() bool {
 	v.m.mu.Lock()
-	r, goOn := v.steps, v.goOn
-	v.goOn = goOn && r != nil
+	r, resumes := v.steps, v.resumes
+	v.resumes = resumes && r != nil
 	v.m.mu.Unlock()
 	if r != nil {
 		r.serve(v)
 		return true
 	}
-	if goOn {
+	if resumes {
 		v.trap = arrival{via: viaExit, state: v.state()}
-		v.obey(v.m.engine.GoOn(v.id, v.trap.state))
+		v.obey(v.m.engine.Resume(v.id, v.trap.state))
 	}
 	return v.due == dueStop
 }
@@ -125,7 +125,7 @@ func (s *debugStep) execute() error {
 	switch {
 	case m.ended():
 		return ErrNotRunnable
-	case errors.Is(s.err, ErrResetMeanwhile), errors.Is(s.err, ErrRanAway):
+	case errors.Is(s.err, ErrGuestReset), errors.Is(s.err, ErrRanAway):
 		return s.err
 	case s.err != nil:
 		return fmt.Errorf("%w at %v: %w", ErrCannotStep, guest.GVA(v.regs.RIP), s.err)

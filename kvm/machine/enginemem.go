@@ -184,7 +184,7 @@ func (e *engineMemory) find(as guest.AddressSpace) (guest.GPA, error) {
 }
 
 // errNotMapped: a booting guest cannot have executable memory of ours yet.
-var errNotMapped = errors.New("the guest has not booted far enough for memory of the engine's: its kernel clears what is mapped behind its image")
+var errNotMapped = errors.New("the guest has not booted far enough for the engine's memory: its kernel still clears the mappings after its image")
 
 // Map implements guest.Mapper, for single pages, in what the kernel's image leaves of its
 // mapping and in the hole below that, for which level3_kernel_pgt gets tables of ours: all

@@ -17,8 +17,8 @@ var (
 	// again.
 	ErrNotRunnable = errors.New("the guest has ended; reset it first")
 
-	// ErrResetMeanwhile: a reset has cut off an operation in the guest.
-	ErrResetMeanwhile = errors.New("the guest was reset meanwhile")
+	// ErrGuestReset: a reset has cut off an operation in the guest.
+	ErrGuestReset = errors.New("the guest was reset during the request")
 
 	// ErrNotRunning: the request needs a running guest.
 	ErrNotRunning = errors.New("the guest is not running; resume it first")

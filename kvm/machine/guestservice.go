@@ -54,7 +54,7 @@ func (v *vcpu) reconcileText() {
 func (v *trapFrame) warnInterrupt() {
 	if v.m.told.CompareAndSwap(false, true) {
 		v.m.log.Warn("the guest forwards an interrupt through port 0xf6, which is for exceptions, vectors 0 to 31: it is left to the guest as it is. "+
-			"A handler that wants to know where interrupted code stands asks port 0xf8",
+			"A handler that needs the address of interrupted code asks port 0xf8",
 			"vcpu", v.id, "vector", v.trap.trap.Vector, "rip", v.trap.state.Regs.RIP)
 	}
 }

@@ -59,16 +59,16 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, s.execute)
 	}
 	switch {
-	case v.step != nil && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
+	case v.step != nil && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrGuestReset)):
 		v.m.engine.CancelStep(v.id)
 		v.step.err = err
 		v.resume()
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrResetMeanwhile):
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrGuestReset):
 	case errors.Is(err, errElsewhere):
 		if v.step != nil {
 			v.step.err = ErrRanAway
 		}
-		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", s.site)
+		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest continues", "vcpu", v.id, "addr", s.site)
 	case err != nil:
 		v.crash(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", s.site, err))
 	case s.end.handler:

@@ -75,13 +75,13 @@ func TestLinuxBoots(t *testing.T) {
 	}
 }
 
-// await waits for a line of the console, awaitBehind for one behind the first skip lines.
+// await waits for a line of the console, awaitAfter for one behind the first skip lines.
 func await(t *testing.T, m *Machine, line string) {
 	t.Helper()
-	awaitBehind(t, m, 0, line)
+	awaitAfter(t, m, 0, line)
 }
 
-func awaitBehind(t *testing.T, m *Machine, skip int, line string) {
+func awaitAfter(t *testing.T, m *Machine, skip int, line string) {
 	t.Helper()
 	sub, history := m.Console().Subscribe(4096)
 	defer sub.Close()
@@ -206,14 +206,14 @@ func TestLinuxReset(t *testing.T) {
 		if err := m.Resume(); err != nil {
 			t.Fatal(err)
 		}
-		awaitBehind(t, m, before, "ready")
+		awaitAfter(t, m, before, "ready")
 		if n.Load() == 0 {
 			t.Errorf("boot %d: the first process was never seen", boot)
 		}
 		if _, err := m.Input(context.Background(), []byte("\n")); err != nil {
 			t.Fatal(err)
 		}
-		awaitBehind(t, m, before, "end")
+		awaitAfter(t, m, before, "end")
 	}
 }
 

@@ -153,7 +153,7 @@ func testLinuxAgain(t *testing.T, dir string) {
 const linuxAgainRuns = 12
 
 // resetTo has the guest come back to s, with probes taken off before or behind it, and notes what that takes.
-func resetTo(t *testing.T, m *Machine, s *snapshot.Snapshot, before, behind *[]*probe.Kprobe, took *[]time.Duration) {
+func resetTo(t *testing.T, m *Machine, s *snapshot.Snapshot, before, after *[]*probe.Kprobe, took *[]time.Duration) {
 	t.Helper()
 	off := func(ps *[]*probe.Kprobe) {
 		if ps != nil && len(*ps) > 0 {
@@ -168,7 +168,7 @@ func resetTo(t *testing.T, m *Machine, s *snapshot.Snapshot, before, behind *[]*
 		t.Fatal(err)
 	}
 	*took = append(*took, processorTime(t)-start)
-	off(behind)
+	off(after)
 }
 
 // putProbes puts probes on some functions that the guest calls the same number of times in each run: others each time, of two kinds.

@@ -73,7 +73,7 @@ func (g *linuxGuest) abandonMemory(m *Machine, why string) {
 	g.left.Store(true)
 	if m.watch.text.Size != 0 {
 		if err := m.protectText(guest.MemoryRange{}); err != nil {
-			m.log.Error("what was the kernel's text stays read-only", "err", err)
+			m.log.Error("the former kernel's text stays read-only", "err", err)
 		}
 	}
 	m.log.Warn(why)

@@ -95,13 +95,13 @@ func TestLinuxModule(t *testing.T) {
 				if err := m.Resume(); err != nil {
 					t.Fatal(err)
 				}
-				awaitBehind(t, m, before, "ready")
+				awaitAfter(t, m, before, "ready")
 				next()
-				awaitBehind(t, m, before, "loaded")
+				awaitAfter(t, m, before, "loaded")
 				awaitState(t, func() bool { i, _ := e.Info(start); return i.Gone })
 				check("loaded", (boot+1)*loads, false)
 				next()
-				awaitBehind(t, m, before, "end")
+				awaitAfter(t, m, before, "end")
 				pending(true)
 				check("gone", (boot+1)*loads, true)
 				s, err := m.Image().Lookup("dummy:dummy_setup")

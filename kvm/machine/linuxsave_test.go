@@ -28,7 +28,7 @@ func ask(t *testing.T, m *Machine, name, line string, answers ...string) {
 		t.Fatal(err)
 	}
 	for _, want := range answers {
-		awaitBehind(t, m, skip, want)
+		awaitAfter(t, m, skip, want)
 	}
 }
 
@@ -143,7 +143,7 @@ func testLinuxSave(t *testing.T, dir string) {
 		t.Error(err)
 	}
 
-	goOn := func(m *Machine, other string) {
+	resume := func(m *Machine, other string) {
 		t.Helper()
 		had, returned := hits.Load(), returns.Load()
 		if diff := cmp.Diff(offline, describeGuest(t, m)); diff != "" {
@@ -169,7 +169,7 @@ func testLinuxSave(t *testing.T, dir string) {
 	}
 	t.Log("reset")
 	probes(n)
-	goOn(n, "other")
+	resume(n, "other")
 	ask(t, n, "end", "exit")
 	if st, err := n.Wait(patience.Context(t)); err != nil || st.Phase != PhaseExited || st.ExitCode != 0 {
 		t.Errorf("the other guest has ended in %+v, %v", st, err)
@@ -178,7 +178,7 @@ func testLinuxSave(t *testing.T, dir string) {
 		if err := m.ResetTo(patience.Context(t), s); err != nil {
 			t.Fatal(err)
 		}
-		goOn(m, fmt.Sprint("again", i))
+		resume(m, fmt.Sprint("again", i))
 	}
 	if st := m.State(); st.Phase != PhaseRunning {
 		t.Errorf("%+v", st)

@@ -114,7 +114,7 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 		return r, err
 	}
 	if o, ok := v.others.(outsideCPU); ok {
-		r.Unknown = o.unknown()
+		r.Unknown = o.unknownRegisters()
 	}
 	var x kvm.XCRs
 	if v.others.GetXCRs(&x) == nil && x.NrXRCS > 0 && x.Registers[0].XRC == 0 {

@@ -36,9 +36,9 @@ var ErrOutside = errors.New("the guest belongs to another VMM: it can be looked 
 func errNotReachable(what string) error { return fmt.Errorf("%s: %w", what, ErrOutside) }
 
 // Observe returns the guest of another VMM for inspection (Machine.Look). It
-// runs on, but for the time of a look. It cannot be paused, changed or saved
+// stops only for the time of a look. It cannot be paused, changed or saved
 // (ErrSaved). Close it; the foreign.Guest stays open. Errors are *foreign.Error,
-// also CodeImageDiffers if the kernel is another one, and those of the kernel's
+// also CodeImageDiffers if the kernel is another one, and errors of the kernel's
 // tables.
 func Observe(o Outside) (_ *Machine, err error) {
 	if o.Log == nil {
@@ -100,8 +100,8 @@ func (g *outsideGuest) stop(m *Machine, f func() error) error {
 	})
 }
 
-// spaceOf returns the page tables of the first vCPU in 64-bit mode, which stand in
-// for those of a kernel that is not known.
+// spaceOf returns the page tables of the first vCPU in 64-bit mode, in place of the
+// tables of a kernel that is not known.
 func (g *outsideGuest) spaceOf(m *Machine, cpus []foreign.CPU) *booted {
 	b := *m.booted.Load()
 	for i := range cpus {
@@ -174,8 +174,8 @@ func (g *outsideGuest) kernelState() (KernelState, bool) {
 // outsideCPU has the registers that are not in kvm_run.
 type outsideCPU struct{ *foreign.CPU }
 
-// unknown implements Registers.Unknown.
-func (c outsideCPU) unknown() []string {
+// unknownRegisters implements Registers.Unknown.
+func (c outsideCPU) unknownRegisters() []string {
 	out := []string{"kernel_gs_base", "xcr0"}
 	if c.HasDebug {
 		return append(out, "cr8", "apic_base") // QEMU's text has no such ones

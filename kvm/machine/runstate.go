@@ -53,7 +53,7 @@ import "fmt"
 //   - midIO, traceEnd, asleep, owesText: work left by the last exit, for KVM and for the thread. They outlast rests.
 //   - haltAll: how a handler wants its stop to work, set before the stop.
 //   - blocked: KVM has been asked to hold interrupts back, so that it is asked once.
-//   - stop, goOn, steps: why the vCPU is stopped, and what other threads want it to do. They come and go while it rests,
+//   - stop, resumes, steps: why the vCPU is stopped, and what other threads want it to do. They come and go while it rests,
 //     in any state, under Machine.mu.
 //
 // runSteps lists the legal transitions. An illegal one is a bug; it is logged, and ends this package's tests.

@@ -235,7 +235,7 @@ func TestCutOff(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if err := <-got; !errors.Is(err, ErrResetMeanwhile) {
+	if err := <-got; !errors.Is(err, ErrGuestReset) {
 		t.Errorf("cut off: %v", err)
 	}
 	if at := runStateOf(v); at != stateOff {

@@ -53,11 +53,11 @@ func (m *Machine) RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64)
 			err = e
 		}
 	}()
-	goOn := m.Resume
+	resume := m.Resume
 	if !paused {
-		goOn = func() error { return m.Continue(cpu) }
+		resume = func() error { return m.Continue(cpu) }
 	}
-	if err := goOn(); err != nil {
+	if err := resume(); err != nil {
 		return false, err
 	}
 	for {

@@ -25,7 +25,7 @@ var (
 	ErrOtherGuest = errors.New("the snapshot is of another guest")
 
 	// ErrSavedEnd: the guest had exited or crashed when it was saved.
-	ErrSavedEnd = errors.New("the guest of the snapshot does not go on")
+	ErrSavedEnd = errors.New("the guest of the snapshot had ended, and cannot resume")
 )
 
 // How long to wait until a probe's code is left, and how often to check. Such
@@ -149,7 +149,7 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 
 // errOver: the guest ended before the world was stopped. If it were saved as a
 // running guest, it would never end when restored.
-var errOver = errors.New("the guest has ended meanwhile")
+var errOver = errors.New("the guest has ended during the save")
 
 // take is Machine.Save with the world stopped, and without the engine's bytes in
 // the guest's text.

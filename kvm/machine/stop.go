@@ -80,7 +80,7 @@ func (s *vcpuSet) releaseStopped(which func(*vcpu) bool) {
 	for _, v := range s.vcpus {
 		if v.stop != nil && which(v) {
 			v.stop = nil
-			v.goOn = v.goOn || v.where.between() // else it was stopped in a hlt, which continues
+			v.resumes = v.resumes || v.where.between() // else it was stopped in a hlt, which continues
 		}
 		if v.stop != nil {
 			v.stop.All = false // others run again
@@ -171,7 +171,7 @@ func (v *vcpu) unsteppableError() error {
 	case m.phase == PhaseExited || m.phase == PhaseCrashed:
 		return ErrNotRunnable
 	case m.resetting:
-		return ErrResetMeanwhile
+		return ErrGuestReset
 	case v.steps != nil:
 		return ErrBusyStepping
 	case !v.where.rests() || m.phase == PhaseRunning && v.stop == nil:
@@ -239,7 +239,7 @@ var ErrBusyStepping = errors.New("it is being stepped already")
 // forgetStop clears the reason for which the vCPU was stopped. Precondition:
 // m.mu held, the vCPU's thread has ended.
 func (v *vcpu) forgetStop() {
-	v.stop, v.goOn = nil, false
+	v.stop, v.resumes = nil, false
 	if v.steps != nil {
 		v.steps.err = v.m.cutOffError()
 		close(v.steps.done)
@@ -256,7 +256,7 @@ func (s *vcpuSet) cutOffError() error {
 	case PhaseClosed:
 		return ErrClosed
 	}
-	return ErrResetMeanwhile
+	return ErrGuestReset
 }
 
 // readOwnCode reads the guest's own code at addr, as far as memory is mapped,

@@ -7,14 +7,14 @@ import "sync"
 // again cannot starve an outside caller. A ticket can be returned unused.
 // Machine.mu guards it.
 type stopQueue struct {
-	next    uint64          // the next ticket
-	serving uint64          // the ticket whose turn it is
-	givenUp map[uint64]bool // tickets that must not be served
-	changed *sync.Cond      // serving, or the result of cut
+	next      uint64          // the next ticket
+	serving   uint64          // the ticket whose turn it is
+	abandoned map[uint64]bool // tickets that must not be served
+	changed   *sync.Cond      // serving, or the result of cut
 }
 
 func newStopQueue(mu *sync.Mutex) stopQueue {
-	return stopQueue{givenUp: map[uint64]bool{}, changed: sync.NewCond(mu)}
+	return stopQueue{abandoned: map[uint64]bool{}, changed: sync.NewCond(mu)}
 }
 
 // join returns a ticket.
@@ -29,7 +29,7 @@ func (q *stopQueue) join() (ticket uint64) {
 func (q *stopQueue) wait(ticket uint64, cut func() bool) bool {
 	for q.serving != ticket {
 		if cut() {
-			q.givenUp[ticket] = true
+			q.abandoned[ticket] = true
 			return false
 		}
 		q.changed.Wait()
@@ -40,8 +40,8 @@ func (q *stopQueue) wait(ticket uint64, cut func() bool) bool {
 // leave ends the turn of the ticket that is being served.
 func (q *stopQueue) leave() {
 	q.serving++
-	for ; q.givenUp[q.serving]; q.serving++ {
-		delete(q.givenUp, q.serving)
+	for ; q.abandoned[q.serving]; q.serving++ {
+		delete(q.abandoned, q.serving)
 	}
 	q.changed.Broadcast()
 }

@@ -55,8 +55,8 @@ func TestStopQueue(t *testing.T) {
 	if len(order) != n-4 || !slices.IsSorted(order) {
 		t.Errorf("turns %v", order)
 	}
-	if q.serving != q.next || len(q.givenUp) != 0 {
-		t.Errorf("serves %d of %d, given up %v", q.serving, q.next, q.givenUp)
+	if q.serving != q.next || len(q.abandoned) != 0 {
+		t.Errorf("serves %d of %d, given up %v", q.serving, q.next, q.abandoned)
 	}
 	// The queue goes on.
 	if mu.Lock(); !q.wait(q.join(), func() bool { return true }) {

@@ -43,13 +43,13 @@ type vcpu struct {
 	samples atomic.Pointer[sample]
 
 	// Guarded by Machine.mu.
-	where runState
-	saved VCPUActivity // the activity of a saved vCPU (Open)
-	stop  *Stop        // it is stopped; see there
-	goOn  bool         // it was stopped, and is to run again
-	steps *steps
-	wake  *sync.Cond
-	done  chan struct{} // closed when its thread has ended
+	where   runState
+	saved   VCPUActivity // the activity of a saved vCPU (Open)
+	stop    *Stop        // it is stopped; see there
+	resumes bool         // it was stopped, and is to run again
+	steps   *steps
+	wake    *sync.Cond
+	done    chan struct{} // closed when its thread has ended
 }
 
 // trapFrame is the registers of a vCPU, both as KVM has them, and as they were

@@ -85,7 +85,7 @@ func ReadELF(f *os.File, limit uint64) (*Snapshot, error) {
 		at += r.Size
 	}
 	if at != size {
-		return nil, fmt.Errorf("%w: there is something behind the guest's memory", ErrDamaged)
+		return nil, fmt.Errorf("%w: the file has data after the guest's memory", ErrDamaged)
 	}
 	return s, nil
 }

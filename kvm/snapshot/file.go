@@ -48,7 +48,7 @@ var (
 
 	// ErrCore: the file is an ELF file, from which no guest can resume; ReadELF
 	// reads it. It wraps ErrNone.
-	ErrCore = fmt.Errorf("%w to go on from: an ELF file can only be looked at (--core), if it is a core of 'guestprobe guest save --elf'", ErrNone)
+	ErrCore = fmt.Errorf("%w to resume from: an ELF file can only be inspected (--core), if it is a core of 'guestprobe guest save --elf'", ErrNone)
 
 	// ErrVersion: the file is one of another version of guestprobe.
 	ErrVersion = fmt.Errorf("it has another format than this guestprobe, which reads version %d", version)
@@ -165,7 +165,7 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 		case err != nil:
 			return nil, err
 		case kind < last || kind == last && kind != kindCPU && kind != kindRun:
-			return nil, fmt.Errorf("%w: section %d behind section %d", ErrDamaged, kind, last)
+			return nil, fmt.Errorf("%w: section %d after section %d", ErrDamaged, kind, last)
 		}
 		last = kind
 		switch kind {
@@ -311,7 +311,7 @@ func readError(err error) error {
 func (r *reader) checkEnd() error {
 	switch _, err := r.bytes(1, 1); {
 	case err == nil:
-		return fmt.Errorf("%w: it goes on behind its end", ErrDamaged)
+		return fmt.Errorf("%w: it has data after its end", ErrDamaged)
 	case err != ErrTruncated:
 		return err
 	}

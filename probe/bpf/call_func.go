@@ -133,5 +133,5 @@ func (v *VM) tailCall(r *[16]uint64) FaultCode {
 	}
 	v.tails++
 	v.Use(next)
-	return goOn
+	return tailCalled
 }

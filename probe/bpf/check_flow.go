@@ -98,7 +98,7 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	case h.needsCtx && !c.kind.hasRegs():
 		return fmt.Sprintf("helper %s needs the registers of a probe", h.Name)
 	case h.ID == HelperSetReg && c.kind == Watch:
-		return "helper set_reg works at a probed instruction or a return, not behind the access of a watch"
+		return "helper set_reg works at a probed instruction or a return, not after the access of a watch"
 	case h.ID == HelperOverrideReturn && c.kind.AtReturn():
 		return "helper override_return works at a function's entry, not at its return"
 	}

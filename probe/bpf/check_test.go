@@ -165,7 +165,7 @@ func TestCheckInsns(t *testing.T) {
 		{"long jump", asm.Instructions{asm.LongJump("out"), exit.WithSymbol("out")}, 0, ""},
 		{"call", asm.Instructions{asm.Call.Label("f"), exit, asm.Mov.Imm(asm.R0, 0).WithSymbol("f"), exit}, 0, ""},
 		{"no label", asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Ja.Label("out"), exit}, 1, `no label "out"`},
-		{"label of a move", asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithReference("x"), exit.WithSymbol("x")}, 0, "no jump or call"},
+		{"label of a move", asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithReference("x"), exit.WithSymbol("x")}, 0, "not a jump or a call"},
 		{"too far", append(append(asm.Instructions{asm.JEq.Imm(asm.R1, 0, "out")}, long[:1<<14]...), exit.WithSymbol("out")), 0, `too far is label "out"`},
 	} {
 		before := fmt.Sprint(tt.prog)

@@ -66,7 +66,7 @@ func resolve(prog asm.Instructions) (asm.Instructions, error) {
 		off := int64(to) - int64(it.Offset) - 1
 		switch {
 		case !refersToFunction(i) && !isJump(i):
-			return nil, fail("what is no jump or call refers to")
+			return nil, fail("an instruction that is not a jump or a call refers to")
 		case !ok:
 			return nil, fail("there is no label")
 		case refersToFunction(i) || isLongJump(i):

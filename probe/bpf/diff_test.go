@@ -45,8 +45,8 @@ func TestBackendsAgree(t *testing.T) {
 	}
 }
 
-// TestBackendsAgreeGivenUp is the same of programs that the verifier gives up on.
-func TestBackendsAgreeGivenUp(t *testing.T) {
+// TestBackendsAgreeAborted is the same of programs that the verifier gives up on.
+func TestBackendsAgreeAborted(t *testing.T) {
 	bpf.GiveUp(t)
 	w := bpftest.Twin{Runner: bpf.NewNative(t)}
 	for seed := range uint64(500) {

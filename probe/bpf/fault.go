@@ -23,7 +23,7 @@ const (
 
 	numFaults
 
-	goOn FaultCode = 1 << 16 // no fault: the run continues as another program
+	tailCalled FaultCode = 1 << 16 // no fault: the run continues as another program
 )
 
 var faultText = [numFaults]string{

@@ -166,7 +166,7 @@ var helpers = []HelperInfo{
 	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
 	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 	{ID: HelperGetSpace, Name: "get_space", Place: OnHost, Why: "takes CR3 of the host, since a guest may not be able to read it without an exit"},
-	{ID: HelperSetReg, Name: "set_reg", args: []argKind{anyArg, anyArg, anyArg}, Place: OnHost, Why: "changes the registers that the guest goes on with, which only the engine may", needsCtx: true},
+	{ID: HelperSetReg, Name: "set_reg", args: []argKind{anyArg, anyArg, anyArg}, Place: OnHost, Why: "changes the registers that the guest resumes with, which only the engine may", needsCtx: true},
 	{ID: HelperPoke, Name: "poke", cost: costRead, args: []argKind{anyArg, inArg, anyArg}, Place: OnHost, Why: "writes memory of the guest, of which the engine keeps its probes apart"},
 	{ID: HelperFileCode, Name: "file_code", cost: costTask, args: []argKind{anyArg}, Place: OnHost, Why: "finds by the guest's page tables which file code is of"},
 	{ID: HelperStop, Name: "stop", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "has the vCPU leave the guest", needsCtx: true},

@@ -207,8 +207,8 @@ func TestTypedRefused(t *testing.T) {
 	file, section := readObject(t, "typed.o"), "fentry/vfs_read"
 	for want, sel := range map[string]Selection{
 		"the types (BTF) of the guest's kernel, which are not known: use kprobe/": {Section: section},
-		`have no function "nope"`:                       {Section: section, Kernel: testKernel(t), At: map[string]string{"": "nope"}},
-		`arguments behind the first 6 are on the stack`: {Section: section, Kernel: testKernel(t), At: map[string]string{"vfs_read": "wide"}},
+		`have no function "nope"`:                      {Section: section, Kernel: testKernel(t), At: map[string]string{"": "nope"}},
+		`arguments after the first 6 are on the stack`: {Section: section, Kernel: testKernel(t), At: map[string]string{"vfs_read": "wide"}},
 	} {
 		if _, err := LoadObject(file, sel); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %q", err, want)

@@ -142,7 +142,7 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
 	if n := len(spec.Programs) - len(o.LeftOut); n != 1 && sel.At[""] != "" {
-		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, sel.At[""])
+		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or give each its place, as NAME=PLACE", n, sel.At[""])
 	}
 	if err := o.addMaps(spec, x, sel.Section != "" || len(o.LeftOut) > 0); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)

@@ -82,7 +82,7 @@ func findAddresses(f *elf.File) (map[string]string, error) {
 		if len(b) < 8 {
 			continue
 		}
-		at, name := f.ByteOrder.Uint64(b), "what is in it"
+		at, name := f.ByteOrder.Uint64(b), "its target"
 		for _, s := range symbols {
 			if elf.ST_TYPE(s.Info) == elf.STT_OBJECT && s.Section == elf.SectionIndex(rel.Info) && at-s.Value < s.Size {
 				name = fmt.Sprintf("%q", s.Name)

@@ -57,7 +57,7 @@ func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, e
 	// Read on its own: the parser of files requires a section for each data section.
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
 	if err != nil {
-		return nil, fmt.Errorf("types of what is extern: %w", err)
+		return nil, fmt.Errorf("types of extern variables: %w", err)
 	}
 	for name, take := range map[string]func(*btf.Datasec) error{ksymsHidden: x.readSymbols, kconfigHidden: x.readOptions} {
 		var section *btf.Datasec

@@ -156,7 +156,7 @@ func typedArgs(p *btf.FuncProto) (words int, returns bool, err error) {
 		words += (size + 7) / 8
 	}
 	if words > len(x86.CallArgs) {
-		return 0, false, fmt.Errorf("its arguments behind the first %d are on the stack: use kprobe/", len(x86.CallArgs))
+		return 0, false, fmt.Errorf("its arguments after the first %d are on the stack: use kprobe/", len(x86.CallArgs))
 	}
 	_, void := btf.UnderlyingType(p.Return).(*btf.Void)
 	return words, !void, nil

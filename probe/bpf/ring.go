@@ -165,7 +165,7 @@ type Record struct {
 }
 
 // Drain passes all published records to f in the order of their reservation, until
-// there are no more or f returns false, and returns their number. It stops at a
+// the ring is empty or f returns false, and returns their number. It stops at a
 // record that is still being written. The contents of the ring are not trusted: a
 // head or a header that makes no sense empties the ring and counts as a corruption.
 // Only one Drain may run at a time, and it reads at most a whole ring; f must not

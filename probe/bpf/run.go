@@ -410,7 +410,7 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 			v.depth, v.fault.PC = depth, -1
 			switch code := v.call(Helper(o.imm), r); code {
 			case NoFault:
-			case goOn:
+			case tailCalled:
 				clear(r[:R10])
 				r[R1] = segPointer(segContext, 0, 0)
 				ops, budget, pc = v.prog.ops, v.left, -1

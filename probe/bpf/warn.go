@@ -178,11 +178,11 @@ func (a *verifier) warnAccess(pc int, v *value, off int64, n int, write bool) {
 	}
 	switch {
 	case v.kind == noBase && v.num.uhi < 1<<segShift-nearest:
-		a.warn(pc, "what is %s is at no address: it is a number less than 1 << %d", verb, segShift)
+		a.warn(pc, "the %s value is not an address: it is a number less than 1 << %d", verb, segShift)
 	case v.kind == aMap:
-		a.warn(pc, "what is %s is at no address: it is map %q itself", verb, a.p.maps[v.m].spec.Name)
+		a.warn(pc, "the %s value is not an address: it is map %q itself", verb, a.p.maps[v.m].spec.Name)
 	case v.kind == noBase && !v.mixed && !a.p.follows:
-		a.warn(pc, "what is %s is at no address of the program's: the guest's memory is read by bpf_probe_read_kernel and _user", verb)
+		a.warn(pc, "the %s address is not the program's: read the guest's memory by bpf_probe_read_kernel and _user", verb)
 	case v.kind == noBase:
 	case !ok:
 		a.warn(pc, "the %s cannot be %s", a.name(v.base), verb)

@@ -52,8 +52,8 @@ func (b *Builder) Link() {
 	}
 }
 
-// CountOnce returns what is taken from the budget at most when all runs once that was emitted
-// from index start on.
+// CountOnce returns the largest cost, in steps of the budget, of running the instructions from
+// index start on once.
 func (b *Builder) CountOnce(start int) int64 {
 	n := int64(b.Insns[start:].Size() / asm.InstructionSize)
 	for _, i := range b.Insns[start:] {
@@ -64,7 +64,7 @@ func (b *Builder) CountOnce(start int) int64 {
 	return n
 }
 
-// NoteRepeats notes that what was emitted since start can run n times.
+// NoteRepeats notes that the instructions from index start on can run n times.
 func (b *Builder) NoteRepeats(start, n int) { b.Cost += int64(n) * b.CountOnce(start) }
 
 // Used reports whether something jumps to l.
@@ -92,8 +92,8 @@ func (b *Builder) If(op asm.JumpOp, r asm.Register, v uint64, to Label) {
 	b.JumpTo(op.Reg(r, asm.R2, ""), to)
 }
 
-// Require goes on when the comparison of a register with a constant holds, and to
-// otherwise, however far that is, when it does not.
+// Require continues if the comparison of a register with a constant holds, and jumps to
+// otherwise, at any distance, if it does not.
 func (b *Builder) Require(op asm.JumpOp, r asm.Register, v uint64, otherwise Label) {
 	on := b.NewLabel()
 	b.If(op, r, v, on)
@@ -140,7 +140,7 @@ func (b *Builder) Addr(r, base asm.Register, off int) {
 // Call calls a helper.
 func Call(h bpf.Helper) asm.Instruction { return asm.BuiltinFunc(h).Call() }
 
-// sizes has the size of an access of so many bytes.
+// sizes has the size of an access, by its bytes.
 var sizes = map[int]asm.Size{1: asm.Byte, 2: asm.Half, 4: asm.Word, 8: asm.DWord}
 
 // Load loads n bytes, without sign.

@@ -167,7 +167,7 @@ var reasons = map[Code]reason{
 	CodeDerefNeedBrace: {text: "Dereference needs a brace"},
 	CodeBadDerefOffs:   {text: "Invalid dereference offset"},
 	CodeDerefOpenBrace: {text: "Dereference brace is not closed"},
-	CodeDerefSuffix:    {text: "Dereference has text behind its closing brace"},
+	CodeDerefSuffix:    {text: "Dereference has text after its closing brace"},
 	CodeCommCantDeref:  {text: "$comm can not be dereferenced"},
 	CodeBadFetchArg:    {text: "Invalid fetch argument"},
 	CodeArrayNoClose:   {text: "Array is not closed"},

@@ -36,7 +36,7 @@ func (c *Command) Deletion() (*Deletion, error) {
 	if head := src.tokens[0]; !ok && head[0] == '!' {
 		// The kernel ignores the text before the colon.
 		if _, name, ok = strings.Cut(head, ":"); !ok {
-			return refuse("behind ! a definition names its event, as in !p:EVENT PLACE")
+			return refuse("after ! a definition names its event, as in !p:EVENT PLACE")
 		}
 	}
 	if !ok {

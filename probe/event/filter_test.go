@@ -24,9 +24,9 @@ func TestFilterErrors(t *testing.T) {
 	}{
 		{"", CodeNoFilter, 0, "it has the form FIELD OP VALUE"},
 		{"   ", CodeNoFilter, 0, "it has the form FIELD OP VALUE"},
-		{"u", CodeInvalidOp, 1, "want one of == != < <= > >= & ~ behind a field"},
-		{"u = 1", CodeInvalidOp, 2, "want one of == != < <= > >= & ~ behind a field"},
-		{"u && s == 1", CodeInvalidOp, 2, "want one of == != < <= > >= & ~ behind a field"},
+		{"u", CodeInvalidOp, 1, "want one of == != < <= > >= & ~ after a field"},
+		{"u = 1", CodeInvalidOp, 2, "want one of == != < <= > >= & ~ after a field"},
+		{"u && s == 1", CodeInvalidOp, 2, "want one of == != < <= > >= & ~ after a field"},
 		{"u ==", CodeInvalidValue, 4, "nothing to compare with"},
 		{"u == x", CodeInvalidValue, 5, ""},
 		{"u == -", CodeInvalidValue, 5, ""},

@@ -158,7 +158,7 @@ func (p *filterParser) term() (*FilterNode, error) {
 	opAt := p.at
 	t := &FilterTerm{Field: n.id, Value: n.value, Signed: n.signed, IsText: n.text}
 	if !p.operator(&t.Is) {
-		return nil, p.fail(opAt, CodeInvalidOp, "want one of == != < <= > >= & ~ behind a field")
+		return nil, p.fail(opAt, CodeInvalidOp, "want one of == != < <= > >= & ~ after a field")
 	}
 	text := t.Is == Equal || t.Is == NotEqual || t.Is == Match
 	if n.text && !text || !n.text && t.Is == Match {

@@ -51,8 +51,8 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	// treats the place after an endbr64 as the entry, and probes that (x86
 	// arch_adjust_kprobe_addr).
 	s, found := symbols.Find(addr)
-	behind := s.Addr + guest.GVA(len(x86.Endbr64))
-	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && x86.HasEndbr64(symbols.Code(s.Addr, len(x86.Endbr64)))
+	after := s.Addr + guest.GVA(len(x86.Endbr64))
+	marked := found && (addr == s.Addr || addr == after) && d.Kind != KindWatch && x86.HasEndbr64(symbols.Code(s.Addr, len(x86.Endbr64)))
 	entry := marked || found && addr == s.Addr
 	if entry {
 		fn = s.Name
@@ -68,7 +68,7 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	case d.Kind == KindReturn:
 		addr = s.Addr
 	case marked:
-		addr = behind
+		addr = after
 	}
 	return addr, fn, nil
 }

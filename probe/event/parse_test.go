@@ -292,7 +292,7 @@ func TestErrorText(t *testing.T) {
 	if !errors.As(err, &e) {
 		t.Fatal(err)
 	}
-	if got, want := e.Error(), "Invalid register name (registers are those of struct pt_regs, as %di or %rdi) at column 11: EINVAL [BAD_REG_NAME]"; got != want {
+	if got, want := e.Error(), "Invalid register name (registers have the names of struct pt_regs, as %di or %rdi) at column 11: EINVAL [BAD_REG_NAME]"; got != want {
 		t.Errorf("Error: %q, want %q", got, want)
 	}
 	if got, want := e.Caret("  "), "  p vfs_read %none\n             ^"; got != want {

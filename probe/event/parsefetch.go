@@ -22,7 +22,7 @@ func (p *parser) fetch(s string) (Fetch, error) {
 		r, ok := regByName(s[1:])
 		if !ok {
 			e := p.failHere(0, CodeBadRegName)
-			if e.Detail = "registers are those of struct pt_regs, as %di or %rdi"; s != "%" {
+			if e.Detail = "registers have the names of struct pt_regs, as %di or %rdi"; s != "%" {
 				if near := guest.Nearest(s[1:], slices.Values(x86.PtNames[:])); near != "" {
 					e.Detail = "did you mean %" + near + "?"
 				}

@@ -9,11 +9,11 @@ const (
 	// 10 .long 8, 14; 18 mov $11,%eax; 1d ret; 1e mov $22,%eax; 23 ret
 	openTable = "48 8d 15 09 00 00 00 48 63 0c ba 48 01 d1 ff e1 08 00 00 00 0e 00 00 00 b8 0b 00 00 00 c3 b8 16 00 00 00 c3"
 	// 0 mov 7(%rip),%eax; 6 ret; 7 five bytes
-	behindRet = "8b 05 01 00 00 00 c3 88 77 66 55 44"
+	afterRet = "8b 05 01 00 00 00 c3 88 77 66 55 44"
 	// the same with bytes that padding has
 	likePadding = "8b 05 01 00 00 00 c3 cc cc cc cc cc"
 	// 0 jmp a; 2 eight bytes; a mov 2(%rip),%rax; 11 ret
-	behindJmp = "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"
+	afterJmp = "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"
 	// 0 lea f(%rip),%rax; 7 add %rdi,%rax; a jmp *%rax; c nop; nop; nop
 	// f mov $0xc7ffff01,%eax (or, from 10 on, add %edi,%edi; inc %edi; jmp 17); 14 jmp 17; 16 nop; 17 mov %edi,%eax; 19 ret
 	intoCode = "48 8d 05 08 00 00 00 48 01 f8 ff e0 90 90 90 b8 01 ff ff c7 eb 01 90 89 f8 c3"
@@ -38,14 +38,14 @@ func TestData(t *testing.T) {
 		{"that jump, its table behind it", openTable, 0xe, "not_padding", ""},
 		{"in the table", openTable, 0x10, "data", "memory of an instruction"},
 		{"behind the table", openTable, 0x1e, "data", "memory of an instruction"},
-		{"reads a constant", behindRet, 0, "ok 6", ""},
-		{"ret, constant", behindRet, 6, "not_padding", ""},
-		{"in the constant", behindRet, 7, "data", "memory of an instruction"},
+		{"reads a constant", afterRet, 0, "ok 6", ""},
+		{"ret, constant", afterRet, 6, "not_padding", ""},
+		{"in the constant", afterRet, 7, "data", "memory of an instruction"},
 		{"ret, constant that looks like padding", likePadding, 6, "data", ""},
 		{"in that", likePadding, 7, "data", "memory of an instruction"},
-		{"jmp over a constant", behindJmp, 0, "not_padding", ""},
-		{"in the constant", behindJmp, 2, "data", "memory of an instruction"},
-		{"behind it", behindJmp, 0xa, "ok 7", ""},
+		{"jmp over a constant", afterJmp, 0, "not_padding", ""},
+		{"in the constant", afterJmp, 2, "data", "memory of an instruction"},
+		{"behind it", afterJmp, 0xa, "ok 7", ""},
 		{"a computed jump may go into it", intoCode, 0xf, "unreached", ""},
 		{"the computed jump", intoCode, 0xa, "not_padding", ""},
 		{"jumped into", crossed, 2, "jump_into_region", ""},

@@ -40,7 +40,7 @@ var meanings = map[Reason]string{
 	ReasonFunctionTooLong:  "more than 256 KiB, which are not analyzed",
 	ReasonExceptionEntry:   "a fault of the instruction is looked up by its address; by Linux's rules of any in the function",
 	ReasonIndirectJump:     "one is in the function; by our rules one of which the targets are not known",
-	ReasonJumpIntoRegion:   "a known jump goes behind the site's first byte",
+	ReasonJumpIntoRegion:   "a known jump goes to a place after the site's first byte",
 	ReasonCallInRegion:     "the call would push another return address, or return into the region",
 	ReasonBranchInRegion:   "Linux only: a jump, conditional or not, or a loop",
 	ReasonInt3InRegion:     "an int3 that is no padding",
@@ -53,7 +53,7 @@ var meanings = map[Reason]string{
 	ReasonNotProbeable:     "Linux only: no kprobe at all on the instruction",
 	ReasonUnreached:        "no known path leads there: it may be data",
 	ReasonData:             "the image, or an instruction, uses the bytes as data",
-	ReasonNotPadding:       "what follows an instruction that does not go on is neither padding nor known to be code",
+	ReasonNotPadding:       "the bytes after an instruction that never continues are neither padding nor known to be code",
 	ReasonOverlap:          "its bytes are part of another instruction as well",
 	ReasonPatchedSite:      "the guest rewrites these bytes itself",
 }

@@ -107,7 +107,7 @@ func (f *Func) memoryIn(lo, hi uint64) string {
 	look := func(r ref) bool {
 		switch {
 		case r.Size == 0 || r.Addr >= hi:
-		case r.Addr+uint64(r.Size) > lo, r.Open && !f.goesOnBetween(r.Addr, lo):
+		case r.Addr+uint64(r.Size) > lo, r.Open && !f.continuesBetween(r.Addr, lo):
 			what = "memory of an instruction"
 		}
 		return what == ""
@@ -141,9 +141,9 @@ func walkOverlapping(refs []ref, lo, hi uint64, look func(ref) bool) {
 	}
 }
 
-// goesOnBetween reports whether a known path leads to a place after lo, up to and
+// continuesBetween reports whether a known path leads to a place after lo, up to and
 // including hi.
-func (f *Func) goesOnBetween(lo, hi uint64) bool {
+func (f *Func) continuesBetween(lo, hi uint64) bool {
 	k := 0
 	if lo >= f.in.Addr {
 		k = sort.Search(len(f.insts), func(k int) bool { return f.in.Addr+uint64(f.insts[k].Off) > lo })

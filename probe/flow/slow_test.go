@@ -319,7 +319,7 @@ func (s *slow) mentioned(off, n int) bool {
 				if t < off+n && off < t+size {
 					return true
 				}
-				if open && t <= off && !s.pathBehind(t, off) {
+				if open && t <= off && !s.pathAfter(t, off) {
 					return true
 				}
 			}
@@ -387,8 +387,8 @@ func (s *slow) leaBefore(o int, r x86.Reg64) (uint64, bool) {
 	return 0, false
 }
 
-// pathBehind reports whether a known path continues after lo, up to hi.
-func (s *slow) pathBehind(lo, hi int) bool {
+// pathAfter reports whether a known path continues after lo, up to hi.
+func (s *slow) pathAfter(lo, hi int) bool {
 	for off := range s.known {
 		if off > lo && off <= hi {
 			return true

@@ -50,8 +50,8 @@ const (
 	scanSize = 256 << 10
 	scanMore = 16
 	scanEdge = 8
-	// nearBefore and nearBehind are the maximum distances of a short branch's opcode before and after its target.
-	nearBefore, nearBehind = 129, 126
+	// nearBefore and nearAfter are the maximum distances of a short branch's opcode before and after its target.
+	nearBefore, nearAfter = 129, 126
 )
 
 // AddText adds the branches of a text. If it cannot read a part of the text it returns false and adds nothing. Queries read the text again. A
@@ -271,7 +271,7 @@ func (s *straight) room(addr uint64) uint64 {
 func (s *straight) forEachShort(lo, hi uint64, f func(at uint64)) {
 	buf := make([]byte, 0, 512)
 	for _, r := range s.Ranges {
-		from, to := max(r.Lo, lo-min(lo, nearBefore)), min(r.Hi, hi+nearBehind+2)
+		from, to := max(r.Lo, lo-min(lo, nearBefore)), min(r.Hi, hi+nearAfter+2)
 		if to < hi { // overflow
 			to = r.Hi
 		}

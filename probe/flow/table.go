@@ -59,7 +59,7 @@ func (f *Func) jumpTable(k int) (jumpTable, bool) {
 // through from the one at index a, as far as branches are known.
 func (f *Func) leadsTo(a, b int) bool {
 	i, next := &f.insts[a], &f.insts[b]
-	if i.end() != next.Off || !i.Reached || !goesOn(&i.Inst) {
+	if i.end() != next.Off || !i.Reached || !continues(&i.Inst) {
 		return false
 	}
 	switch i.Class() {

@@ -75,17 +75,17 @@ func (w *walk) path(off int) {
 			w.push(int(t - f.in.Addr))
 			local = in.Class() == x86.ClassCall && t != f.in.Addr
 		}
-		if local || !goesOn(&in) {
+		if local || !continues(&in) {
 			return
 		}
 		off = i.end()
 	}
 }
 
-// goesOn reports whether the next instruction is certainly code, because this one can
+// continues reports whether the next instruction is certainly code, because this one can
 // fall through to it. Instructions that switch to other code (sysret, vmrun, rsm) may
 // never come back.
-func goesOn(i *x86.Inst) bool {
+func continues(i *x86.Inst) bool {
 	switch i.Class() {
 	case x86.ClassTransfer, x86.ClassVMEntry:
 		return false

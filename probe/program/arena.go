@@ -60,7 +60,7 @@ func (a *arena) checkPlace() error {
 		return nil
 	}
 	if now := a.shared.SharedBase(a.user); now != a.at {
-		return fmt.Errorf("shared memory behind a reset is at %v, and was at %v", now, a.at)
+		return fmt.Errorf("shared memory after a reset is at %v, and was at %v", now, a.at)
 	}
 	return nil
 }

@@ -285,9 +285,9 @@ func TestHost(t *testing.T) {
 func TestLateRecord(t *testing.T) {
 	f := newFake(t)
 	cfg := f.config()
-	behind := func() {}
+	after := func() {}
 	cfg.Stop = func(do func() error) error {
-		defer func() { behind() }()
+		defer func() { after() }()
 		return f.stop(do)
 	}
 	rt := newRuntime(t, cfg)
@@ -300,9 +300,9 @@ func TestLateRecord(t *testing.T) {
 	runInGuest(t, d.guest.blocks, &probe.Regs{})
 	words := d.guest.blocks.areaOf(0).Bytes // docs/engine.md has the offsets
 	words[0], words[40] = 1, words[40]+1
-	behind = func() {
+	after = func() {
 		if _, _, missed := stage.Counts(0); missed == 1 {
-			behind = func() {}
+			after = func() {}
 			runInGuest(t, d.guest.blocks, &probe.Regs{})
 			rt.Poll()
 		}

@@ -66,7 +66,7 @@ func (e *env) begin(r *runner, c *probe.Context, entry bool) {
 }
 
 // Now implements bpf.Env.
-func (e *env) Now() uint64 { return uint64(e.rt.cfg.Now()) }
+func (e *env) Now() uint64 { return e.rt.clock.time() }
 
 // current looks up the interrupted task, once per hit.
 func (e *env) current() bool {

@@ -194,7 +194,7 @@ func (f *fake) task(pid, tgid byte, comm string) {
 func (f *fake) config() Config {
 	return Config{
 		CPUs: 2, Shared: f, Engine: f.engine, Stop: f.stop, Now: func() int64 { return 1000 },
-		Clock: func() (bpf.Clock, error) { return bpf.Clock{TSC: 5, Mult: 1 << 32, Time: 7}, nil },
+		Clock: func() (Clock, error) { return Clock{Clock: bpf.Clock{TSC: 5, Mult: 1 << 32, Time: 7}}, nil },
 	}
 }
 

@@ -45,7 +45,7 @@ func (d *Definition) CompileGuest(addr guest.GVA, user bool) (stage, entry *prob
 		return nil, nil, errors.New("its records are too long for the ring")
 	}
 	if !d.code.InTime() {
-		return nil, nil, errors.New("it reads so much of the guest's memory that it would take too long where that fails")
+		return nil, nil, errors.New("its reads of the guest's memory would take too long if they fail")
 	}
 	g := &guestForm{d: d, ring: &rt.defs[guest.Level(user)], cpus: make([]formCounts, rt.cfg.CPUs)}
 	maps, err := g.ring.maps(rt, user)
@@ -60,7 +60,7 @@ func (d *Definition) CompileGuest(addr guest.GVA, user bool) (stage, entry *prob
 	}
 	p, err := d.main.prog.WithMaps(maps...)
 	if err == nil {
-		g.blocks, err = rt.stage(p, rt.compile(p, user, uint64(g.mark())), addr, user, nil)
+		g.blocks, err = rt.stage(p, rt.compile(p, user, uint64(g.mark())), addr, user, false, nil)
 	}
 	if err != nil {
 		g.close()

@@ -17,7 +17,7 @@ type idleEnv struct {
 }
 
 // Now implements bpf.Env.
-func (e idleEnv) Now() uint64 { return uint64(e.rt.cfg.Now()) }
+func (e idleEnv) Now() uint64 { return e.rt.clock.time() }
 
 // ReadKernel implements bpf.Env.
 func (e idleEnv) ReadKernel(addr uint64, p []byte) error {

@@ -88,8 +88,8 @@ type LoadOptions struct {
 	script bool // the compiler makes no mistakes: do not look for them
 }
 
-// Load loads an object file, which may be hostile. Errors say what is wrong with it,
-// or which thing that it needs does not exist.
+// Load loads an object file, which may be hostile. Errors name the defect,
+// or the thing that it needs and that does not exist.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	sel, err := rt.selection(opt)
 	if err != nil {
@@ -276,7 +276,7 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 	k.Return = func(c *probe.Context) { p.run(c, false) }
 	k.DataSize = bpf.EntrySize
 	k.Entry = func(c *probe.Context) int {
-		bpf.PutEntry(c.Data, uint64(p.obj.rt.cfg.Now()), c.Regs)
+		bpf.PutEntry(c.Data, p.obj.rt.clock.time(), c.Regs)
 		return 0
 	}
 	if k.ReturnStage = p.stage(addr, user, refuse); k.ReturnStage != nil {
@@ -306,7 +306,7 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	case user != p.user:
 		err = errors.New("its maps are for code of the other privilege")
 	default:
-		p.blocks, err = p.obj.rt.stage(p.prog, p.made, addr, user, p.obj.resetGlobals)
+		p.blocks, err = p.obj.rt.stage(p.prog, p.made, addr, user, true, p.obj.resetGlobals)
 	}
 	if err != nil {
 		p.Place, p.Why = bpf.OnHost, err.Error()

@@ -222,7 +222,7 @@ func TestLoadRefusals(t *testing.T) {
 		"this guest has no memory that host and guest share":         func(c *Config) { c.Shared = nil },
 		"the guest has no profile that says which vCPU code runs on": func(c *Config) { c.Engine = nil },
 		"the time in the guest is not known":                         func(c *Config) { c.Clock = nil },
-		"the time in the guest is not known: broken":                 func(c *Config) { c.Clock = func() (bpf.Clock, error) { return bpf.Clock{}, errors.New("broken") } },
+		"the time in the guest is not known: broken":                 func(c *Config) { c.Clock = func() (Clock, error) { return Clock{}, errors.New("broken") } },
 		"no memory is left: cannot allocate memory":                  func(c *Config) { f.left = 1000 },
 	} {
 		cfg := f.config()
@@ -351,7 +351,7 @@ func TestEndDuringReset(t *testing.T) {
 	cfg := f.config()
 	during := func() {}
 	clock := cfg.Clock
-	cfg.Clock = func() (bpf.Clock, error) { during(); return clock() }
+	cfg.Clock = func() (Clock, error) { during(); return clock() }
 	rt := newRuntime(t, cfg)
 	o, err := rt.Load(example(t, "count.o"), LoadOptions{})
 	if err != nil {

@@ -22,7 +22,7 @@ type Config struct {
 	Engine  *probe.Engine                          // of the guest: it finds tasks, and detects when code there is unused
 	Kernel  func() *bpf.Kernel                     // the guest kernel's data for programs; nil: not a kernel that programs support
 	Tasks   func() *linux.Tasks                    // reads users and cgroups of a Linux guest's tasks
-	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
+	Clock   func() (Clock, error)                  // time in the guest, on the clock of Now
 	Stop    func(func() error) error               // runs a function while no vCPU runs
 	StopAll func(*probe.Context)                   // stops all vCPUs together with the vCPU of a hit that stops; on its thread
 	Read    func(guest.GVA, []byte) error          // reads memory of the guest's kernel, for programs that do not run at a hit
@@ -113,14 +113,21 @@ func (rt *Runtime) Reset() error {
 	}
 	rt.clock.reset()
 	// Reading the clock stops the world. The end of an object takes mu while it has stopped the world, so mu is not held here.
-	clock, err := rt.clock.get()
-	if err != nil && !errors.Is(err, errNoClock) {
-		return err
+	var clocks [2]bpf.Clock // 1 = of objects
+	for i := range clocks {
+		var err error
+		if clocks[i], err = rt.clock.of(i == 1); err != nil && !errors.Is(err, errNoClock) {
+			return err
+		}
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for b := range rt.staged {
-		b.init(clock)
+		if b.object {
+			b.init(clocks[1])
+		} else {
+			b.init(clocks[0])
+		}
 	}
 	rt.feed.renew()
 	for i := range rt.defs {
@@ -174,7 +181,7 @@ func (rt *Runtime) checkGuest(p *bpf.Program, user bool) error {
 			}
 		}
 		if h.IsClock() {
-			if _, err := rt.clock.get(); err != nil {
+			if _, err := rt.clock.getFixed(); err != nil {
 				return err
 			}
 		}

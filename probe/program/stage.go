@@ -30,6 +30,7 @@ type blocks struct {
 	cpus   int
 	code   []byte
 	info   *bpf.Info
+	object bool           // the program is an object's
 	again  func()         // restores the initial contents of maps, after a reset
 	form   *guestForm     // the program's form; nil: it belongs to an object
 	stages []*probe.Stage // the engine's forms of it
@@ -105,20 +106,21 @@ func (o *Object) compile() {
 	all.Wait()
 }
 
-// stage makes the blocks of p, for code of that privilege.
-func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
+// stage makes the blocks of p, for code of that privilege. object tells a program of an
+// object from that of a definition: see guestClock.
+func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, user, object bool, again func()) (*blocks, error) {
 	code, info, err := made.code, made.info, made.err
 	if err != nil {
 		return nil, err
 	}
-	clock, err := rt.clock.get()
+	clock, err := rt.clock.of(object)
 	if err != nil {
 		if info.ContextReads>>(bpf.RegsSize/8)&1 != 0 {
 			return nil, err // the time of the entry
 		}
 		clock = bpf.Clock{} // checkGuest has checked whether it matters otherwise
 	}
-	b := &blocks{rt: rt, prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, chain: made.chain, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
+	b := &blocks{rt: rt, prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, chain: made.chain, cpus: rt.cfg.CPUs, code: code, info: info, again: again, object: object}
 	b.base, b.out = make([]blockCounts, b.cpus), make([]bool, b.cpus)
 	if b.frame, err = rt.frame(p, b.chain, funcIP); err != nil {
 		return nil, err

@@ -18,22 +18,26 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// ErrUnreachable is returned when no daemon answers on the socket. The error
-// also wraps the cause: syscall.ENOENT, ECONNREFUSED, EACCES, ENAMETOOLONG.
+// ErrUnreachable is returned when no daemon answers on the socket, or the daemon went
+// away before its answer was complete. The error also wraps the cause: syscall.ENOENT,
+// ECONNREFUSED, EACCES or ENAMETOOLONG before a connection, io.ErrUnexpectedEOF and
+// others afterwards.
 var ErrUnreachable = errors.New("no daemon answers")
 
-// ErrProtocol is returned for an answer that does not follow the protocol: another
-// program listens there, or a daemon of another version.
+// ErrProtocol is returned for an answer that does not follow the protocol, because
+// another program listens on the socket or the daemon has another version, and for an
+// answer that is larger than the client's Bounds.
 var ErrProtocol = errors.New("unexpected answer")
 
-// ErrOldDaemon is returned for an answer of a daemon that is too old for this client.
+// ErrOldDaemon is returned for an answer of a daemon that is too old for this client:
+// its API level is below api.OldestDaemon, or it reports none.
 var ErrOldDaemon = errors.New("the daemon is too old")
 
 // maxAnswer bounds an answer that is not a stream; a list of a million symbols fits.
 const maxAnswer = 512 << 20
 
-// Client talks to one daemon. Its methods may be called from several
-// goroutines.
+// Client talks to one daemon. Its methods may be called from several goroutines at the
+// same time, except SetBounds and Close.
 type Client struct {
 	path string
 	http *http.Client
@@ -44,18 +48,21 @@ type Client struct {
 }
 
 // Bounds are limits for a daemon that is not trusted. The zero value has the limits
-// for a daemon on this machine.
+// for a daemon on this machine: 512 MiB for an answer, 256 MiB for a record, and no time
+// limit. An answer that exceeds a limit in bytes is ErrProtocol.
 type Bounds struct {
-	Answer int64         // bytes of an answer that is not a stream; 0: maxAnswer
-	Line   int           // bytes of a record; 0: maxLine
+	Answer int64         // bytes of an answer that is not a stream; 0: 512 MiB
+	Line   int           // bytes of a record of a stream; 0: 256 MiB
 	Time   time.Duration // time limit for an answer that is not a stream; 0: only the context's
 	All    *Room         // for the answers and long records of several clients together; nil: no limit
 }
 
-// Room is memory that several clients share.
+// Room is a budget of memory that several clients share, each by its Bounds. Its
+// clients may be used at the same time.
 type Room struct{ left atomic.Int64 }
 
-// NewRoom returns room for n bytes.
+// NewRoom returns a budget of n bytes. Answers that are not streams use it up for good,
+// so make one for each group of requests; streams return their part.
 func NewRoom(n int64) *Room {
 	r := &Room{}
 	r.left.Store(n)
@@ -75,7 +82,8 @@ func (r *Room) give(n int64) {
 // errNoRoom is the error for a daemon that sends more than there is room for.
 var errNoRoom = errors.New("the answers of all daemons are larger than there is room for")
 
-// SetBounds sets the client's bounds, before its first request.
+// SetBounds sets the client's bounds and returns the client. It must not be called after
+// the first request.
 func (c *Client) SetBounds(b Bounds) *Client {
 	c.bounds = b
 	return c
@@ -84,8 +92,9 @@ func (c *Client) SetBounds(b Bounds) *Client {
 // errSlowAnswer ends the wait for an answer.
 var errSlowAnswer = errors.New("the daemon has not answered in time")
 
-// New returns a client of the socket at path, a file path without unix://. It
-// does not connect yet.
+// New returns a client of the daemon whose unix socket is at path, a file path without
+// unix://. It does not connect: errors, as for a path longer than 107 bytes, come from
+// the first request.
 func New(path string) *Client {
 	return NewWithDial(path, func(ctx context.Context) (net.Conn, error) {
 		if _, err := api.ParseSocket(path); err != nil {
@@ -96,8 +105,10 @@ func New(path string) *Client {
 	}, func() {})
 }
 
-// NewWithDial returns a client of the daemon at the other end of dial's connections;
-// name is used in messages. Close calls closed.
+// NewWithDial returns a client of the daemon at the other end of dial's connections.
+// name takes the place of the socket's path in messages and in Path. The client calls
+// dial for each connection that it needs, from several goroutines. Close calls closed,
+// which must not be nil.
 func NewWithDial(name string, dial func(context.Context) (net.Conn, error), closed func()) *Client {
 	base := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -106,10 +117,11 @@ func NewWithDial(name string, dial func(context.Context) (net.Conn, error), clos
 	return &Client{path: name, base: base, http: &http.Client{Transport: base}, closed: closed}
 }
 
-// Path returns the socket's path.
+// Path returns the socket's path, or the name that was given to NewWithDial.
 func (c *Client) Path() string { return c.path }
 
-// Close drops idle connections. Streams have to be closed separately.
+// Close drops idle connections. It does not end requests and streams: cancel their
+// contexts, or close the streams. Call it once, after the last request.
 func (c *Client) Close() {
 	c.base.CloseIdleConnections()
 	c.closed()

@@ -15,13 +15,9 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve answers every request on a socket with h and returns a client of it.
 func serve(t *testing.T, h http.HandlerFunc) (*Client, context.Context) {

@@ -24,7 +24,8 @@ func (w Where) query() url.Values {
 	return q
 }
 
-// Registers returns the registers of a vCPU, or of all vCPUs if vcpu is "".
+// Registers returns the registers of a vCPU, by its number from 0, or of all vCPUs if
+// vcpu is "", of one instant. With vectors they include floating point and vector registers.
 func (c *Client) Registers(ctx context.Context, vcpu string, vectors bool) (l api.RegisterList, err error) {
 	q := Where{VCPU: vcpu}.query()
 	if vectors {
@@ -41,7 +42,8 @@ type MemoryQuery struct {
 	Symbols bool   // the symbols that words in it point to
 }
 
-// Memory reads guest memory.
+// Memory reads guest memory at a place, as m says. Without m.Live it has the guest's own
+// bytes in place of the probes'.
 func (c *Client) Memory(ctx context.Context, at Where, m MemoryQuery) (out api.Memory, err error) {
 	q := at.query()
 	if m.Length != 0 {
@@ -64,7 +66,7 @@ func (c *Client) WriteRegisters(ctx context.Context, w api.WriteRegisters) (out 
 	return out, c.call(ctx, http.MethodPut, "/v1/registers", nil, w, &out)
 }
 
-// WriteMemory writes guest memory.
+// WriteMemory writes guest memory, and returns the memory afterwards.
 func (c *Client) WriteMemory(ctx context.Context, w api.WriteMemory) (out api.Memory, err error) {
 	return out, c.call(ctx, http.MethodPut, "/v1/memory", nil, w, &out)
 }

@@ -9,25 +9,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
-// AttachProgram attaches the programs of an object file, all or none.
+// AttachProgram attaches the eBPF programs of an object file, all or none, and returns
+// their probes. They stay when the client goes.
 func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) ([]api.Probe, error) {
 	var l api.ProbeList
 	err := c.call(ctx, http.MethodPost, "/v1/programs", nil, p, &l)
 	return l.Probes, err
 }
 
-// GiveFile gives the daemon a copy of a file of the guest's.
+// GiveFile uploads a copy of a file of the guest, for later definitions and scripts that
+// refer to it.
 func (c *Client) GiveFile(ctx context.Context, f api.GiveFile) (g api.GivenFile, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/files", nil, f, &g)
 }
 
-// RunScript runs a script until the stream ends. Its first record is api.RecordStart;
-// EndStream ends it.
+// RunScript runs a script in bpftrace's language until the stream ends: by exit() in the
+// script, EndStream, Close, or the end of ctx. The first record is api.RecordStart; the
+// script's output is api.RecordOutput, and its maps come last. A script that does not
+// compile is an *api.Error with Column and Width in the line Command.
 func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/scripts", nil, r)
 }
 
-// DetachScript runs a script that outlives its client, by the name in r.Detach.
+// DetachScript runs a script that outlives its client, with r.Detach as its name, until
+// StopScript.
 func (c *Client) DetachScript(ctx context.Context, r api.RunScript) (i api.ScriptInfo, err error) {
 	return i, c.call(ctx, http.MethodPost, "/v1/scripts", nil, r, &i)
 }
@@ -89,14 +94,17 @@ func (c *Client) Places(ctx context.Context, match string, types bool) ([]api.Pl
 	return l.Places, err
 }
 
-// Maps lists the maps of the attached programs.
+// Maps lists the maps of the programs that AttachProgram has attached. The maps of scripts
+// are in Script's answer.
 func (c *Client) Maps(ctx context.Context) ([]api.MapInfo, error) {
 	var l api.MapList
 	err := c.call(ctx, http.MethodGet, "/v1/maps", nil, nil, &l)
 	return l.Maps, err
 }
 
-// Map returns the contents of a map, by number or name.
+// Map returns the contents of a map of an attached program, by number or name: of a map
+// for each CPU one value for each vCPU, of a ring its counts. It has at most
+// api.MaxMapEntries keys.
 func (c *Client) Map(ctx context.Context, name string) (d api.MapDump, err error) {
 	return d, c.call(ctx, http.MethodGet, "/v1/maps/"+url.PathEscape(name), nil, nil, &d)
 }

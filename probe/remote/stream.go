@@ -15,14 +15,16 @@ import (
 )
 
 // ErrCutOff is returned by Stream.Next if the stream ended without an end record: the
-// daemon died.
+// daemon has died.
 var ErrCutOff = errors.New("stream was cut off")
 
 // maxLine bounds one record. The largest is a start record that lists every probe;
 // memory is allocated only when it arrives.
 const maxLine = 256 << 20
 
-// Stream is a sequence of records. It belongs to one goroutine.
+// Stream is a sequence of records. It belongs to one goroutine, Close included: others end
+// it with its context, or with EndStream. Read records as they come: the daemon drops events, and counts them as
+// lost, rather than stop the guest for a slow reader.
 type Stream struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -34,19 +36,21 @@ type Stream struct {
 	ended bool
 }
 
-// Events opens an event stream, and attaches the probes in r. Its first record is
-// api.RecordStart; hits that happen after Events has returned are in the stream or
-// counted as lost.
+// Events opens an event stream, and attaches the probes in r, all or none. Its first
+// record is api.RecordStart; hits that happen after Events has returned are in the stream or
+// counted as lost. The probes are detached when the stream ends, except those with Stay.
+// The stream's context is ctx.
 func (c *Client) Events(ctx context.Context, r api.StreamEvents) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/events", nil, r)
 }
 
-// Profile opens the stream of a profile: stacks come at its end.
+// Profile opens the stream of a profile. EndStream ends the profile; its stacks come after
+// that, as api.RecordStack, or as api.RecordGraph with r.Graph.
 func (c *Client) Profile(ctx context.Context, r api.StreamProfile) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/profile", nil, r)
 }
 
-// Counts opens a stream of counts: one record at once and then one every interval.
+// Counts opens a stream of counts: an api.RecordCounts at once and then one every interval.
 func (c *Client) Counts(ctx context.Context, r api.StreamCounts) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/counts", nil, r)
 }
@@ -149,7 +153,8 @@ func (s *Stream) line() ([]byte, error) {
 	}
 }
 
-// Close ends the stream; probes attached with it are detached.
+// Close ends the stream at once: the daemon detaches the stream's probes, and records that
+// were not read are lost. Call it also after the end record.
 func (s *Stream) Close() error {
 	s.all.give(s.taken)
 	s.taken = 0

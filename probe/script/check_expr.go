@@ -14,7 +14,7 @@ import (
 // maxTuple is the largest tuple, in bytes.
 const maxTuple = 4096
 
-// expr determines the type of an expression. It is None if the type is not known yet.
+// expr determines the type of an expression. It returns None if the type is not known yet.
 func (c *checker) expr(e *expr) (Type, error) {
 	t, err := c.typeOf(e)
 	if e.raw && t.Kind == String && e.c != nil {
@@ -250,7 +250,7 @@ func (c *checker) division(e *expr) error {
 		return nil
 	}
 	if _, both := c.constant(e.args[0]); known && both {
-		return c.errorAt(e.Span, "Divide or modulo by 0").hint("the result of constants is calculated when the script is compiled, and there is none")
+		return c.errorAt(e.Span, "Divide or modulo by 0").hint("the compiler calculates the result of constants, and a division by 0 has no result")
 	}
 	c.addSite(e.Span, siteDivide)
 	return nil

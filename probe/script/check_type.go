@@ -203,7 +203,7 @@ func (c *checker) addressOf(e *expr) (Type, error) {
 	}
 	switch {
 	case !root.isPlace():
-		return t, c.errorAt(e.Span, "only what is in the guest's memory has an address").hint("as &args.file->f_path")
+		return t, c.errorAt(e.Span, "only values in the guest's memory have an address").hint("as &args.file->f_path")
 	case of.width > 0:
 		return t, c.errorAt(e.Span, "a bit field has no address")
 	}

@@ -83,7 +83,7 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		out = append(out, l)
 	}
 	if len(out) == 0 {
-		return nil, s.errorAt(at, "no places of %s can be listed", word).hint("there are those of %s", strings.Join(listed, ", "))
+		return nil, s.errorAt(at, "no places of %s can be listed", word).hint("these can: %s", strings.Join(listed, ", "))
 	}
 	return out, nil
 }

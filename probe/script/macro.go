@@ -278,7 +278,7 @@ func (c *checker) block(e *expr, statement bool) (t Type, err error) {
 	case statement:
 		return t, nil
 	case len(e.args) == 0:
-		return t, c.errorAt(e.Span, "this block has no value").hint("its last expression is one where no semicolon is behind it")
+		return t, c.errorAt(e.Span, "this block has no value").hint("the last expression is its value if no semicolon follows it")
 	}
 	return c.expr(e.args[0])
 }

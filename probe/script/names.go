@@ -75,7 +75,7 @@ var absent = map[string]string{
 	"gtsc": "write nsecs", "socket_cookie": "write the address of the socket", "stack_len": "write len",
 	"sarg0": "write arg6", "percpu_kaddr": "write kaddr, and add the vCPU's offset",
 	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeinfo": "write the type",
-	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel", "config": "what is set stands in the script",
+	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel", "config": "the settings are in the script",
 	"default_str_length": "write max_strlen's number", "assert_str": "the compiler checks types by itself",
 }
 

@@ -40,7 +40,7 @@ func (p *parser) directive(at int) error {
 	}
 	err := p.errorAt(sp, "#%s is not supported", word)
 	if word == "include" {
-		return err.hint("the guest's types are not known: define what is needed in the script, as struct NAME { int a; }")
+		return err.hint("the guest's types are not known: define the needed types in the script, as struct NAME { int a; }")
 	}
 	return err.hint("lines of C's preprocessor are for the headers of C")
 }
@@ -108,7 +108,7 @@ func (p *parser) skipBranch(sp Span) error {
 			}
 		case "elif":
 			if depth == 0 && !p.isElse(sp) {
-				return p.errorAt(Span{at, at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if behind it")
+				return p.errorAt(Span{at, at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if after it")
 			}
 		}
 	}

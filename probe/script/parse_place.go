@@ -44,7 +44,7 @@ func (s *script) target(a *attachPoint, word string) error {
 	switch a.provider {
 	case "begin", "end":
 		if a.target != "" {
-			return refuse("%s takes nothing behind it", word)
+			return refuse("%s takes nothing after it", word)
 		}
 		return nil
 	case "interval":
@@ -114,7 +114,7 @@ func (s *script) target(a *attachPoint, word string) error {
 	}
 	if strings.HasPrefix(a.target, "/") && a.class() == atPlace && strings.HasPrefix(a.provider, "u") {
 		if _, fn, ok := strings.Cut(a.target, ":"); !ok || fn == "" {
-			return refuse("%s: want a function behind the file", a.text)
+			return refuse("%s: want a function after the file", a.text)
 		}
 		return nil
 	}

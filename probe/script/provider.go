@@ -19,8 +19,8 @@ var providers = map[string]string{
 
 // elsewhere has suggestions for providers of bpftrace that are not supported.
 var elsewhere = map[string]string{
-	"asyncwatchpoint": "write watchpoint, which is in place before its probe goes on",
-	"aw":              "write watchpoint, which is in place before its probe goes on",
+	"asyncwatchpoint": "write watchpoint, which is armed before its probe's thread continues",
+	"aw":              "write watchpoint, which is armed before its probe's thread continues",
 	"hardware":        bpf.NoCounters + ": write profile:hz:99",
 	"h":               bpf.NoCounters + ": write profile:hz:99",
 	"iter":            "'guestprobe tasks' lists tasks",

@@ -84,7 +84,7 @@ func TestProviders(t *testing.T) {
 		{`kretprobe:fs/read_write.c:450 { }`, "a place in the source has no return"},
 		{`kprobe:fs/read_write.c:450 { print(args.count); }`, "args"},
 		{`uprobe:libssl:SSL_read { }`, "libssl is no file of the guest\nuprobe:libssl:SSL_read { }\n~~~~~~~~~~~~~~~~~~~~~~\nHINT: write where it is there, as uprobe:/usr/lib/x86_64-linux-gnu/libssl.so:SSL_read"},
-		{`uprobe:/bin/sh { }`, "want a function behind the file"},
+		{`uprobe:/bin/sh { }`, "want a function after the file"},
 		{`uprobe:/bin/sh:main { }`, "No matches for uprobe /bin/sh:main"},
 		{`kprobe:mod: { }`, "want a function, with +OFFSET or without, or an address"},
 		{`uretprobe:main+4 { }`, "a uretprobe has no offset"},

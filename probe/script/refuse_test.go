@@ -179,7 +179,7 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { $r = (a=1, a=2); }`, "a record has two fields 'a'"},
 		{`BEGIN { $r = (a=1); $r = (b=1); }`, "trying to assign value of type 'record { .b = int64 }' when variable already has a type 'record { .a = int64 }'"},
 		{`BEGIN { $r = (a=1); $r = (1, 2); }`, "trying to assign value of type '(int64,int64)'"},
-		{`BEGIN { $x = 1; print(&$x); }`, "only what is in the guest's memory has an address"},
+		{`BEGIN { $x = 1; print(&$x); }`, "only values in the guest's memory have an address"},
 		{`BEGIN { $x = *(struct pair *)5; print(&$x.a); }`, "HINT: as &args.file->f_path"},
 		{`kprobe:vfs_read { print(&args.file->three); }`, "a bit field has no address"},
 		{`kprobe:vfs_read { print(container_of(arg0, 5, x)); }`, "container_of() takes a structure's type"},
@@ -224,7 +224,7 @@ func TestUnsafeRefused(t *testing.T) {
 		{`BEGIN { setreg("ax", 1); }`, "setreg() can not be used with 'begin' probes"},
 		{`profile:hz:9 { setreg("ax", 1); }`, "setreg() can not be used with 'profile' probes"},
 		{`watchpoint:jiffies:8:w { setreg("ax", 1); }`, "setreg() can not be used with 'watchpoint' probes"},
-		{`kprobe:vfs_read { setreg("sp", 1); }`, "setreg() cannot set 'sp'\nkprobe:vfs_read { setreg(\"sp\", 1); }\n                         ~~~~\nHINT: the general registers but for sp, and flags; override(N) leaves a function"},
+		{`kprobe:vfs_read { setreg("sp", 1); }`, "setreg() cannot set 'sp'\nkprobe:vfs_read { setreg(\"sp\", 1); }\n                         ~~~~\nHINT: the general registers except sp, and flags; override(N) leaves a function"},
 		{`kprobe:vfs_read { setreg("ip", 1); }`, "setreg() cannot set 'ip'"},
 		{`kprobe:vfs_read { setreg("cs", 1); }`, "setreg() cannot set 'cs'"},
 		{`kprobe:vfs_read { setreg("orig_ax", 1); }`, "setreg() cannot set 'orig_ax'"},
@@ -260,7 +260,7 @@ func TestInclude(t *testing.T) {
 	if _, err := Compile(text, target, Options{CPUs: 1}); err != nil {
 		t.Error(err)
 	}
-	want := "stdin:1:1-22: ERROR: #include is not supported\n#include <linux/fs.h>\n~~~~~~~~~~~~~~~~~~~~~\nHINT: the guest's types are not known: define what is needed in the script, as struct NAME { int a; }"
+	want := "stdin:1:1-22: ERROR: #include is not supported\n#include <linux/fs.h>\n~~~~~~~~~~~~~~~~~~~~~\nHINT: the guest's types are not known: define the needed types in the script, as struct NAME { int a; }"
 	if _, err := Compile(text, typeless{target}, Options{CPUs: 1}); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}

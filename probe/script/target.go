@@ -16,7 +16,7 @@ import (
 type Target interface {
 	Names
 
-	// Match returns the functions (with user only those of user code) that a pattern
+	// Match returns the functions (with user only functions of user code) that a pattern
 	// with * ? and [] matches, in any order, and at most MaxPoints+1. With returns
 	// they are those whose returns can be probed. left counts those that cannot be
 	// probed, by reason.
@@ -326,8 +326,8 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 		return err.hint("the compiler has made %s of it: write %s:%s", strings.Join(parts[:min(len(parts), 5)], ", "), a.provider, parts[0])
 	}
 	before, _ := t.Match(fn[:2]+"*", a.inUser(), a.atReturn())
-	behind, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn())
-	if m := nearestName(fn, append(before, behind...)); m != "" {
+	after, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn())
+	if m := nearestName(fn, append(before, after...)); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err

@@ -69,7 +69,7 @@ func (c callChecker) setReg(e *expr) error {
 		}
 		return err
 	case !bpf.SettableReg(uint64(i)):
-		return c.errorAt(a.Span, "setreg() cannot set '%s'", a.text).hint("the general registers but for sp, and flags; override(N) leaves a function")
+		return c.errorAt(a.Span, "setreg() cannot set '%s'", a.text).hint("the general registers except sp, and flags; override(N) leaves a function")
 	}
 	e.num = uint64(i)
 	_, err := c.number(e, e.args[1])

@@ -126,8 +126,8 @@ func (c *cPrinter) number(t Type, data []byte, bit, width uint64) string {
 	return v.String()
 }
 
-// members prints the members of a structure that begins at a bit, and those of the
-// anonymous ones in it.
+// members prints the members of a structure that begins at a bit, and the members of
+// anonymous structures in it.
 func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string) {
 	ms, _ := types.Members(t)
 	for _, m := range ms {

@@ -19,7 +19,7 @@ func (c *change) makeAtRets(i int, spec Spec, def *event.Def, check bool) error 
 	case def.Kind != event.KindReturn:
 		return kindFits(def, Spec{Def: spec.Def, AtRets: true})
 	case def.MaxActive != 0:
-		return unavailableError(spec, "probes at the returns keep nothing from the entry", "leave out the number behind r: there is no limit")
+		return unavailableError(spec, "probes at the returns keep nothing from the entry", "leave out the number after r: there is no limit")
 	case def.UsesEntry():
 		return unavailableError(spec, "probes at the returns keep nothing from the entry", "leave out $argN, or --at-rets")
 	}

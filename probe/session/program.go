@@ -37,12 +37,12 @@ func (at *attacher) newPrograms() *program.Runtime {
 	}
 	cfg.Shared, _ = g.(program.Shared)
 	if o.Clock != nil && cfg.Shared != nil {
-		cfg.Clock = func() (bpf.Clock, error) {
+		cfg.Clock = func() (program.Clock, error) {
 			c, err := o.Clock(hub.Now)
 			if err != nil {
-				return bpf.Clock{}, err
+				return program.Clock{}, err
 			}
-			return bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, nil
+			return program.Clock{Clock: bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, Counter: c.Counter}, nil
 		}
 	}
 	return program.New(cfg)

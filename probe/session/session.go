@@ -87,6 +87,11 @@ type Clock struct {
 	TSC uint64 // the counter
 	At  int64  // the host's time at the same moment, in nanoseconds
 	KHz uint64 // the counter's frequency
+
+	// Counter returns the counter's present value, and may be called by any
+	// goroutine. With it programs on the host have the same time as in the guest.
+	// nil: they have the host's.
+	Counter func() uint64
 }
 
 // Session is a set of probes on one engine. New makes one, and Close ends it.

@@ -16,7 +16,7 @@ func (at *attacher) setStops(a *Probe) (stop func(*probe.Context), err error) {
 	case a.spec.Stop != StopVCPU && a.spec.Stop != StopAll:
 		return nil, badValue("stop %q: not %s or %s", a.spec.Stop, StopVCPU, StopAll)
 	case a.spec.Mirror != "":
-		return nil, badValue("stop: the vCPU of a jprobe with a mirror goes on in that; attach a probe at the same place that stops")
+		return nil, badValue("stop: the vCPU of a jprobe with a mirror continues in the mirror; attach a probe at the same place that stops")
 	}
 	all := a.spec.Stop == StopAll
 	return func(c *probe.Context) {

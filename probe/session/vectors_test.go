@@ -32,7 +32,7 @@ var exceptions = map[string]struct {
 }{
 	"p:ev43 nomod:foo":      {answer{"EINVAL", "Invalid probed address or symbol", "7"}, "a bare guest has no modules that could be loaded later"},
 	"p:ev51 0x1000":         {answer{"ENOENT", "Invalid probed address or symbol", "7"}, "no code can come to an address outside every symbol later"},
-	"p vfs_read +0(%ax)+10": {answer{"EINVAL", "Dereference has text behind its closing brace", "18"}, "the kernel drops +10 silently; its own test lists this as bad"},
+	"p vfs_read +0(%ax)+10": {answer{"EINVAL", "Dereference has text after its closing brace", "18"}, "the kernel drops +10 silently; its own test lists this as bad"},
 }
 
 // referenceKernel is an image with the names of the kernel that was observed, and code

@@ -10,13 +10,13 @@ import (
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
-// Symbols returns the name and the start of what is at an address, or "".
+// Symbols returns the name and the start of the symbol at an address, or "".
 type Symbols func(addr uint64) (name string, start uint64)
 
-// stand is where x86asm puts an operand in memory: a displacement that it prints and nothing else has.
-var stand = x86asm.Mem{Base: x86asm.RAX, Disp: 0x5a5a5a5a5a5a5a}
+// placeholder takes the place of an operand in memory in x86asm: a displacement that it prints and nothing else has.
+var placeholder = x86asm.Mem{Base: x86asm.RAX, Disp: 0x5a5a5a5a5a5a5a}
 
-const standText = "0x5a5a5a5a5a5a5a(%rax)"
+const placeholderText = "0x5a5a5a5a5a5a5a(%rax)"
 
 // Format returns the text of the instruction i at address at, or "" when it is not known. x86asm knows the names; lengths,
 // operands in memory and targets are our decoder's, for x86asm's are wrong in places. What objdump prints as the number of
@@ -47,7 +47,7 @@ func Format(i *x86.Inst, at uint64, syms Symbols) string {
 				return ""
 			}
 			segments = takeSegments(&x, true)
-			o := stand
+			o := placeholder
 			o.Segment = map[x86.Segment]x86asm.Reg{x86.SegFS: x86asm.FS, x86.SegGS: x86asm.GS}[m.Segment]
 			x.Args[k] = o
 		case x86asm.Rel:
@@ -63,7 +63,7 @@ func Format(i *x86.Inst, at uint64, syms Symbols) string {
 	}
 	text := names(i, &x, segments, x86asm.GNUSyntax(x, 1, func(a uint64) (string, uint64) { return target, a }))
 	if mem {
-		text = strings.Replace(text, standText, memory(i, &m), 1)
+		text = strings.Replace(text, placeholderText, memory(i, &m), 1)
 	}
 	if m.RIP && text != "" {
 		text += " # " + place(i.RIPTarget(at), syms)
@@ -101,7 +101,7 @@ func memory(i *x86.Inst, m *x86.Mem) string {
 	case m.Index != x86.NoReg:
 		index = addressReg(short, m.Index)
 	case scale != 1, i.HasSIB && m.Base != x86.NoReg && m.Base&7 != x86.RSP:
-		index = register(short, "iz") // what assemblers call an index that is none
+		index = register(short, "iz") // the assemblers' name for no index
 	}
 	if base == "" && index == "" {
 		if short {

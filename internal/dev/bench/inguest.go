@@ -144,9 +144,9 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	now := func() int64 { return time.Since(start).Nanoseconds() }
 	cfg := program.Config{CPUs: g.m.Target().NumCPU(), Shared: g.m, Engine: g.m.Engine(), Now: now,
 		Stop: func(f func() error) error { return g.m.Target().Stop(func(probe.World) error { return f() }) },
-		Clock: func() (bpf.Clock, error) {
+		Clock: func() (program.Clock, error) {
 			c, err := g.m.Clock(now)
-			return bpf.Clock{TSC: c.TSC, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(c.At)}, err
+			return program.Clock{Clock: bpf.Clock{TSC: c.TSC, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(c.At)}, Counter: c.Counter}, err
 		},
 	}
 	s.rt = program.New(cfg)

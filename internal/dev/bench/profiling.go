@@ -159,7 +159,7 @@ func (p *Profiling) String() string {
 			b.WriteByte(';')
 		}
 		if r.Hz == 0 {
-			fmt.Fprintf(&b, " with nobody looking %.2f %% slower (%.2f to %.2f), %.2f %% of a processor more for other threads (%.2f to %.2f)",
+			fmt.Fprintf(&b, " with no client %.2f %% slower (%.2f to %.2f), %.2f %% of a processor more for other threads (%.2f to %.2f)",
 				r.Slower.Median, r.Slower.Min, r.Slower.Max, r.Others.Median, r.Others.Min, r.Others.Max)
 			continue
 		}

@@ -108,6 +108,6 @@ func (s *Snapshots) String() string {
 		return fmt.Sprintf("What snapshots cost was not measured: %s.", s.Unavailable)
 	}
 	ms := func(s *Spread) string { return (&Spread{s.Min / 1e6, s.Median / 1e6, s.Max / 1e6}).String() + " ms" }
-	return fmt.Sprintf("Snapshots of a busy guest with %d MiB of memory, files of %d KiB: saved in %s, of which it stands still for at most %s; restored in a new machine in %s; reset to where it was in %s.",
+	return fmt.Sprintf("Snapshots of a busy guest with %d MiB of memory, files of %d KiB: saved in %s, of which it is stopped for at most %s; restored in a new machine in %s; reset to where it was in %s.",
 		s.Memory>>20, s.FileBytes>>10, ms(s.SaveNs), ms(s.StopNs), ms(s.RestoreNs), ms(s.ResetNs))
 }

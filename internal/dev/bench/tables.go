@@ -24,7 +24,7 @@ func (r *Result) Tables() []Table {
 	tables := []Table{r.probes(), r.guestTable(), r.peers()}
 	if strings.Contains(fmt.Sprint(tables), doubt) {
 		last := &tables[len(tables)-1]
-		last.Notes = append(last.Notes, "`"+doubt+"`: no cost can be that: the machine's noise was larger than what was measured. Measure again when it is quiet.")
+		last.Notes = append(last.Notes, "`"+doubt+"`: no cost can be that: the machine's noise was larger than the measured cost. Measure again when it is quiet.")
 	}
 	return tables
 }
@@ -74,7 +74,7 @@ func (s *Spread) String() string {
 func (r *Result) probes() Table {
 	t := Table{
 		Heading: []string{"", "CPL", "probe", "exits per hit", "ns per hit", "host ns per hit", "guest instructions added", "ratio to k", "unprobed call, ns"},
-		Notes:   []string{"`-`: not to be had on this host, or the same as another row."},
+		Notes:   []string{"`-`: not available on this host, or the same as another row."},
 	}
 	for _, row := range r.Rows {
 		if row.NsPerHit == nil {

@@ -37,7 +37,7 @@ func TestTables(t *testing.T) {
 		"| record | unavailable: no jump | - |",
 		"A script of 20 lines at 100 functions, 90 of them in the guest, from its text to its jumps: 50 ms (40 to 60).\n",
 		"one site 2000 us (1000 to 3000); 1000 sites in 8 stops 5000 us (4000 to 6000) in all; the longest single stop of the run 700 us.\n",
-		"64 MiB of memory, files of 300 KiB: saved in 2.0 (1.0 to 3.0) ms, of which it stands still for at most 0.6 (0.5 to 0.7) ms; restored in a new machine in 5.0 (4.0 to 6.0) ms; reset to where it was in 1.5 (1.0 to 2.0) ms.\n",
+		"64 MiB of memory, files of 300 KiB: saved in 2.0 (1.0 to 3.0) ms, of which it is stopped for at most 0.6 (0.5 to 0.7) ms; restored in a new machine in 5.0 (4.0 to 6.0) ms; reset to where it was in 1.5 (1.0 to 2.0) ms.\n",
 		"by the calls of a function that vCPU 0 makes in a second, on a processor that nothing else uses: at 99 Hz 0.25 % slower (-1.00 to 2.00), 2.50 % of a processor more (1.00 to 3.00), 100 samples, 1 lost; " +
 			"at 990 Hz 2.00 % slower (1.00 to 3.00), 5.00 % of a processor more (4.00 to 6.00), 1000 samples, 0 lost. By the last, a sample takes 20.0 us of its vCPU's time (10.0 to 30.0).\n",
 		"Top on a busy guest on 2 vCPUs with 2 probes, by the rounds of work that it does in a second of processor time: every 1000 ms 0.25 % slower (-1.00 to 2.00), 100 calls timed; every 100 ms 2.00 % slower (1.00 to 3.00), 1000 calls timed.\n",

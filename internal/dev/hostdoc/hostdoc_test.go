@@ -118,7 +118,7 @@ func TestRenderFeatures(t *testing.T) {
 		"| write watch, kernel | yes |",
 		"| write watch, user | only with `emulate` |",
 		"| execute watch, kernel | yes |",
-		"| stepping in place in user code where it cannot be told where the instruction leads | no |",
+		"| stepping in place in user code if the instruction's target is not known | no |",
 		"| ioctls for each exit | 1 |",
 	} {
 		if !strings.Contains(text, row) {

@@ -114,8 +114,8 @@ func (d *document) traps() {
 			switch r.Doctor.Traps.CPL(l.cpl).Inject {
 			case host.InjectAt:
 				return "injected with RIP at the int3"
-			case host.InjectBehind:
-				return "injected with RIP behind the int3"
+			case host.InjectAfter:
+				return "injected with RIP after the int3"
 			}
 			return "it has it already"
 		})
@@ -172,7 +172,7 @@ func (d *document) features() {
 		}
 	}
 	for _, user := range []bool{false, true} {
-		d.writeRow("stepping in place in "+code(user)+" code where it cannot be told where the instruction leads", func(r Record) string {
+		d.writeRow("stepping in place in "+code(user)+" code if the instruction's target is not known", func(r Record) string {
 			cpl := uint8(0)
 			if user {
 				cpl = 3
@@ -188,7 +188,7 @@ func (d *document) features() {
 		return "3 to 5"
 	})
 	d.line("")
-	d.line("The stub is `out %%al,$0xf3; iretq` at vector 3 of the guest's IDT; the built-in guest has it. What is refused says why, for example:\n")
+	d.line("The stub is `out %%al,$0xf3; iretq` at vector 3 of the guest's IDT; the built-in guest has it. A rejection has its reason, for example:\n")
 	said := map[string]bool{}
 	for _, r := range d.hosts {
 		for _, why := range []string{r.Doctor.NoBreakReason(false, false), r.Doctor.NoBreakReason(true, false),

@@ -6,7 +6,7 @@ package hostdoc
 const intro = `# What a KVM host delivers
 
 Written by internal/dev/hostdoc from docs/hosts/*.json, which are runs of ` + "`guestprobe doctor --format json`" + ` on the hosts named here. Do
-not edit; see the end for how to record and write it anew.
+not edit; see the end for how to record and write it again.
 
 KVM hosts differ in how, and whether, a trap of the guest reaches the host. So nothing is assumed: at every start a small guest is run that tries each
 trap at both privilege levels, and what the host cannot serve is refused with the reason.
@@ -37,12 +37,12 @@ const emulators = `## What the two emulators do that no processor does
   thread, which has no such race.
 * **QEMU 7.2 TCG** can deliver an interrupt that vmrun injects twice: its vector stays noted (` + "`exception_index`" + `), and where another thread of QEMU's makes the processor leave its loop before the next exception or
   exit, it is delivered again, at the first instruction of its handler, with interrupts off. A Linux guest whose user code was interrupted dies of that: the second handler takes itself for one that
-  interrupted the kernel, and has the gs base of user code. Seen with ` + "`TestFiles`" + ` and ` + "`TestFilesCopied`" + `, where interrupts that an instruction stepped in its place has held off come behind it, in user code.
+  interrupted the kernel, and has the gs base of user code. Seen with ` + "`TestFiles`" + ` and ` + "`TestFilesCopied`" + `, where interrupts that an instruction stepped in its place has held off come after it, in user code.
 `
 
-const again = `## Recording it anew
+const again = `## Record it again
 
-    make test-vmx test-svm     # leave build/nested/*/host.json behind
+    make test-vmx test-svm     # write build/nested/*/host.json
     scripts/hosts.sh           # doctor here, both records from there, and this page
 
 A test fails when this page is not what the records and the code give.`

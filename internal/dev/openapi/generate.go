@@ -88,7 +88,7 @@ func (g *generator) document() *yaml.Node {
 	for _, s := range daemon.CommonRefusals() {
 		common = append(common, fmt.Sprintf("%d (%s)", s.Status, s.Why))
 	}
-	g.response("Error", block(pair{"description", "refused; nothing was changed"}, pair{"content", jsonContent(ref("schemas", "ErrorBody"), nil)}))
+	g.response(answerName("Error"), block(pair{"description", "refused; nothing was changed"}, pair{"content", jsonContent(ref("schemas", "ErrorBody"), nil)}))
 	return block(
 		pair{"openapi", "3.1.0"},
 		pair{"info", block(pair{"title", "guestprobed"}, pair{"version", api.V1}, pair{"description", fmt.Sprintf(about, api.LevelHeader, strings.Join(common, ", "))})},
@@ -145,9 +145,9 @@ func (g *generator) operation(o *daemon.Operation) *yaml.Node {
 		responses = append(responses, pair{strconv.Itoa(a.Status), g.answer(a)})
 	}
 	for _, status := range o.Refusals {
-		responses = append(responses, pair{strconv.Itoa(status), flow(ref("responses", "Error")...)})
+		responses = append(responses, pair{strconv.Itoa(status), flow(ref("responses", answerName("Error"))...)})
 	}
-	return block(pair{"summary", o.Summary}, pair{"description", o.Description}, pair{"parameters", list(false, parameters)}, pair{"requestBody", body}, pair{"responses", block(responses...)})
+	return block(pair{"operationId", o.ID}, pair{"summary", o.Summary}, pair{"description", o.Description}, pair{"parameters", list(false, parameters)}, pair{"requestBody", body}, pair{"responses", block(responses...)})
 }
 
 // value is the schema of a parameter.
@@ -201,6 +201,7 @@ func (g *generator) answer(a daemon.Answer) *yaml.Node {
 	if name == "" {
 		name = t.Name()
 	}
+	name = answerName(name)
 	if description == "" {
 		description, _, _ = strings.Cut(g.describeType(t), ". ")
 		description = strings.TrimSuffix(description, ".")
@@ -223,6 +224,10 @@ func (g *generator) answer(a daemon.Answer) *yaml.Node {
 	g.response(name, n)
 	return flow(ref("responses", name)...)
 }
+
+// answerName is the name of an answer in the components. Generators of Go clients make
+// one type of each schema and of each answer, so the two need different names.
+func answerName(name string) string { return name + "Answer" }
 
 // response adds an answer to the components.
 func (g *generator) response(name string, n *yaml.Node) {

@@ -2,11 +2,14 @@ package openapi
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 )
 
 const root = "../../.."
@@ -64,6 +67,19 @@ func TestReferences(t *testing.T) {
 	}
 	for name := range used {
 		t.Errorf("there is no %s", name)
+	}
+}
+
+// TestOperationsHaveNames: each operation has a name of its own, which generated clients
+// call their functions by.
+func TestOperationsHaveNames(t *testing.T) {
+	routes := map[string]string{}
+	for _, o := range daemon.Operations() {
+		route := o.Method + " " + o.Path
+		if other, twice := routes[o.ID]; twice || !regexp.MustCompile(`^[a-z]+([A-Z][a-z]+)*$`).MatchString(o.ID) {
+			t.Errorf("%s has the name %q; %q has it too", route, o.ID, other)
+		}
+		routes[o.ID] = route
 	}
 }
 

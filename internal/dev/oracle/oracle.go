@@ -78,7 +78,7 @@ type Result struct {
 
 // Errors of Run.
 var (
-	ErrSteps     = errors.New("the program has not come to its end")
+	ErrSteps     = errors.New("the program has not ended")
 	errException = errors.New("exception")
 )
 

@@ -115,11 +115,11 @@ func (w *worker) stopAndStep(r *rand.Rand) {
 		}), api.CodeGuestState, api.CodeUnavailable)
 	}
 	w.detach(ps[0].Name)
-	w.goOn()
+	w.resumeAll()
 }
 
-// goOn resumes all stopped vCPUs.
-func (w *worker) goOn() {
+// resumeAll resumes all stopped vCPUs.
+func (w *worker) resumeAll() {
 	for cpu := range w.cpus {
 		w.ok(w.try(func(ctx context.Context) error {
 			_, err := w.c.ResumeVCPU(ctx, cpu)

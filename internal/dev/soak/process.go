@@ -64,7 +64,7 @@ func (p *process) terminate() string {
 		return fmt.Sprintf("ended with %v: %s", err, p.lastOutput())
 	}
 	if _, err := os.Lstat(p.socket); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Sprintf("has left its socket behind (%v)", err)
+		return fmt.Sprintf("has not removed its socket (%v)", err)
 	}
 	return ""
 }

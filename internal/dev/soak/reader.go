@@ -191,7 +191,7 @@ func (a *arena) finished(rd *reader, report func(string, ...any)) bool {
 		}
 		return false
 	case !errors.Is(rd.err, io.EOF):
-		report("behind its end record a stream has %v", rd.err)
+		report("after its end record a stream has %v", rd.err)
 	case rd.end.Delivered != rd.hits || rd.end.Lost != rd.lost:
 		report("the stream says %d delivered and %d lost; %d came and %d were reported as lost", rd.end.Delivered, rd.end.Lost, rd.hits, rd.lost)
 	}

@@ -266,7 +266,7 @@ func (s *soak) runKilled(ctx context.Context, name string, d *process, vcpus int
 	if st, err := os.Lstat(d.socket); err != nil || st.Mode().Type() != fs.ModeSocket {
 		wrong = fmt.Sprintf("there is no stale socket to replace: %v", err)
 	}
-	ph.check("socket", wrong, "left behind")
+	ph.check("socket", wrong, "not removed")
 	lines, err := d.complaints()
 	if err != nil {
 		lines = []string{err.Error()}

@@ -36,12 +36,12 @@ func newDefinitions(m *machine.Machine, cpus int) *definitions {
 	hub := event.NewHub(cpus, event.HubOptions{})
 	cfg := program.Config{CPUs: cpus, Now: hub.Now, Wake: hub.Wake, Shared: m, Engine: m.Engine(),
 		Stop: func(f func() error) error { return m.Target().Stop(func(probe.World) error { return f() }) },
-		Clock: func() (bpf.Clock, error) {
+		Clock: func() (program.Clock, error) {
 			c, err := m.Clock(hub.Now)
 			if err != nil {
-				return bpf.Clock{}, err
+				return program.Clock{}, err
 			}
-			return bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, nil
+			return program.Clock{Clock: bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, Counter: c.Counter}, nil
 		},
 	}
 	s := &definitions{m: m, hub: hub, rt: program.New(cfg), done: make(chan struct{})}

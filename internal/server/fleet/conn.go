@@ -57,16 +57,16 @@ type Conn struct {
 	finAck bool   // the other end knows that
 
 	// The receiving side.
-	in      []byte
-	come    uint64 // how many bytes have arrived without a gap
-	told    uint64 // the limit that was sent to the other end
-	inEnd   bool   // nothing follows in
-	answer  bool   // the other end waits for an acknowledgement
-	heard   time.Time
-	nobody  time.Time // since when the other end has no listener; zero: it has one
-	sent    time.Time // when next last advanced, or a packet was sent to ask
-	retry   time.Duration
-	closing time.Time // when Close was called
+	in         []byte
+	come       uint64 // how many bytes have arrived without a gap
+	told       uint64 // the limit that was sent to the other end
+	inEnd      bool   // nothing follows in
+	answer     bool   // the other end waits for an acknowledgement
+	heard      time.Time
+	noListener time.Time // since when the other end has no listener; zero: it has one
+	sent       time.Time // when next last advanced, or a packet was sent to ask
+	retry      time.Duration
+	closing    time.Time // when Close was called
 
 	readBy, writeBy deadline
 }
@@ -151,7 +151,7 @@ func (c *Conn) duePackets(now time.Time) (ps [][]byte, wait time.Duration, over 
 		switch {
 		case now.Sub(c.heard) >= deadTime:
 			c.fail(syscall.ETIMEDOUT)
-		case !c.nobody.IsZero() && (c.closed && c.inEnd || now.Sub(c.nobody) >= alone):
+		case !c.noListener.IsZero() && (c.closed && c.inEnd || now.Sub(c.noListener) >= alone):
 			c.fail(syscall.ECONNRESET)
 		case c.closed && now.Sub(c.closing) >= lingerTime:
 			c.fail(net.ErrClosed)
@@ -187,7 +187,7 @@ func (c *Conn) duePackets(now time.Time) (ps [][]byte, wait time.Duration, over 
 		ps, c.sent = append(ps, p.encode()), now
 	}
 	blocked := c.next < end && c.next >= c.limit
-	ask := (blocked || !c.nobody.IsZero()) && now.Sub(c.sent) >= c.retry || now.Sub(c.heard) >= quietTime && now.Sub(c.sent) >= quietTime/3
+	ask := (blocked || !c.noListener.IsZero()) && now.Sub(c.sent) >= c.retry || now.Sub(c.heard) >= quietTime && now.Sub(c.sent) >= quietTime/3
 	if ask {
 		p := c.packet(nil)
 		p.flags |= flagAsk
@@ -197,7 +197,7 @@ func (c *Conn) duePackets(now time.Time) (ps [][]byte, wait time.Duration, over 
 		ps = append(ps, c.packet(nil).encode())
 	}
 	wait = quietTime / 3
-	if c.unacked() || blocked || !c.nobody.IsZero() {
+	if c.unacked() || blocked || !c.noListener.IsZero() {
 		wait = max(time.Millisecond, c.retry-now.Sub(c.sent))
 	}
 	return ps, wait, false
@@ -237,7 +237,7 @@ func (c *Conn) receive(b []byte) {
 		return
 	}
 	defer c.wake()
-	c.heard, c.nobody = time.Now(), time.Time{}
+	c.heard, c.noListener = time.Now(), time.Time{}
 	if p.flags&flagReset != 0 {
 		c.fail(syscall.ECONNRESET)
 		return
@@ -285,8 +285,8 @@ func (c *Conn) receive(b []byte) {
 func (c *Conn) noteMissing() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.nobody.IsZero() {
-		c.nobody = time.Now()
+	if c.noListener.IsZero() {
+		c.noListener = time.Now()
 		c.wake()
 	}
 }

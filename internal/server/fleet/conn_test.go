@@ -195,8 +195,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: an end whose other end is gone without a word learns it when it says something.
-func TestNobodyThere(t *testing.T) {
+// TestNoListener: an end whose other end is gone without a word learns it when it says something.
+func TestNoListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(nil)
 		p.up.fate = func([]byte) (int, time.Duration) {

@@ -45,10 +45,10 @@ func DefaultBounds() Bounds {
 
 // Flags declares the flags, except the one for replicas.
 func (b *Bounds) Flags(f *pflag.FlagSet) {
-	f.DurationVar(&b.EventsAge, "events-age", b.EventsAge, "keep what the fleet's scripts print for so long")
-	f.Int64Var(&b.EventsBytes, "events-bytes", b.EventsBytes, "and of all scripts together so many `bytes`, the last ones")
-	f.DurationVar(&b.MapsAge, "maps-age", b.MapsAge, "keep the last maps of a script in each daemon for so long")
-	f.Int64Var(&b.MapsBytes, "maps-bytes", b.MapsBytes, "and of all scripts together so many `bytes`, the last ones")
+	f.DurationVar(&b.EventsAge, "events-age", b.EventsAge, "keep the output of the fleet's scripts for this `duration`")
+	f.Int64Var(&b.EventsBytes, "events-bytes", b.EventsBytes, "keep at most the last `N` bytes of that output, of all scripts together")
+	f.DurationVar(&b.MapsAge, "maps-age", b.MapsAge, "keep the last maps of a script in each daemon for this `duration`")
+	f.Int64Var(&b.MapsBytes, "maps-bytes", b.MapsBytes, "keep at most the last `N` bytes of these maps, of all scripts together")
 }
 
 // Limits of bounds.

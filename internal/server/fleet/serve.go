@@ -26,7 +26,7 @@ type Serve struct {
 // Flags declares the flags.
 func (s *Serve) Flags(f *pflag.FlagSet) {
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:4222", "serve on this `ADDRESS:PORT`; port 0 is any")
-	f.StringVar(&s.Store, "store", "", "keep what is kept in this `folder` (default: $XDG_STATE_HOME/guestprobe/fleet, ~/.local/state/guestprobe/fleet, of root /var/lib/guestprobe/fleet)")
+	f.StringVar(&s.Store, "store", "", "keep the fleet's data in this `folder` (default: $XDG_STATE_HOME/guestprobe/fleet, ~/.local/state/guestprobe/fleet, of root /var/lib/guestprobe/fleet)")
 	f.StringVar(&s.Password, "password-file", "", "the `file` of the password that clients must have; it is made if it is not there (default: creds in the store)")
 	f.StringVar(&s.Cert, "tls-cert", "", "`file` of the server's certificate; clients must speak TLS then")
 	f.StringVar(&s.Key, "tls-key", "", "`file` of its key")

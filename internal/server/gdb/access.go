@@ -12,7 +12,7 @@ import (
 // packets reads them once.
 func (s *session) registers() (*Registers, error) {
 	if s.known != s.cpu {
-		s.known = nobody
+		s.known = noVCPU
 		if err := s.t.Registers(s.cpu, &s.cache, true); err != nil {
 			return nil, err
 		}
@@ -21,8 +21,8 @@ func (s *session) registers() (*Registers, error) {
 	return &s.cache, nil
 }
 
-// nobody is the vCPU number that means no vCPU.
-const nobody = -1
+// noVCPU is the vCPU number that means no vCPU.
+const noVCPU = -1
 
 // readAll is g. It returns only the registers that are available at once: a
 // debugger asks for the others with p when it needs them (GDB manual, E.2), and
@@ -60,7 +60,7 @@ func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
 	if len(data) > 0 {
 		return "", errBad
 	}
-	s.known = nobody
+	s.known = noVCPU
 	return "OK", s.t.SetRegisters(s.cpu, r)
 }
 
@@ -107,7 +107,7 @@ func (s *session) writeOne(_ context.Context, data []byte) (string, error) {
 	if !unhex(b, value) || !g.set(b, r) {
 		return "", errBad
 	}
-	s.known = nobody
+	s.known = noVCPU
 	return "OK", s.t.SetRegisters(s.cpu, r)
 }
 

@@ -74,7 +74,7 @@ func legacyAction(letter string) func(*session, context.Context, []byte) (string
 	return func(s *session, ctx context.Context, b []byte) (string, error) {
 		a, _, _, err := action([]byte(letter + string(b)))
 		if err != nil {
-			return "", fmt.Errorf("%w: to go on elsewhere set RIP", err)
+			return "", fmt.Errorf("%w: to resume elsewhere set RIP", err)
 		}
 		return s.resumeLegacy(ctx, a)
 	}
@@ -98,7 +98,7 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 	if err != nil {
 		// A debugger that waits for a stop takes an error for a stop without a reason, and
 		// GDB then steps on forever. The text is shown where the debugger's user sees it.
-		s.log.Debug("a debugger's guest cannot go on", "err", err)
+		s.log.Debug("a debugger's guest cannot resume", "err", err)
 		if _, err := fmt.Fprintln(console{s}, err); err != nil {
 			return "", err
 		}

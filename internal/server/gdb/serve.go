@@ -71,7 +71,7 @@ func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error
 	if err := t.Attach(); err != nil {
 		return fmt.Errorf("stop the guest for a debugger: %w", err)
 	}
-	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}, also: map[int]Stop{}, alarm: alarm{rings: make(chan struct{}, 1)}}
+	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: noVCPU, files: map[int][]byte{}, also: map[int]Stop{}, alarm: alarm{rings: make(chan struct{}, 1)}}
 	var first Registers
 	err = t.Registers(0, &first, true)
 	if err == nil {
@@ -160,7 +160,7 @@ func (s *session) packet(ctx context.Context, data []byte) error {
 			continue
 		}
 		if !h.keeps {
-			s.known = nobody // other clients may have changed registers since, or this packet does
+			s.known = noVCPU // other clients may have changed registers since, or this packet does
 		}
 		answer, err := h.do(s, ctx, data[len(h.prefix):])
 		if errors.Is(err, errDone) {

@@ -333,9 +333,9 @@ func TestMonitorEnds(t *testing.T) {
 	<-d.done
 }
 
-// TestCannotGoOn: a debugger that waits for a stop gets one where the guest cannot go on, and is told why. GDB takes an
+// TestCannotResume: a debugger that waits for a stop gets one where the guest cannot go on, and is told why. GDB takes an
 // error there for a stop without a reason, and steps on for ever.
-func TestCannotGoOn(t *testing.T) {
+func TestCannotResume(t *testing.T) {
 	f := newFake()
 	f.refuses = errors.New("no step of that")
 	d := connect(t, f)
@@ -361,7 +361,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s: %q, want %q and its number", packet, got, want)
 		}
 	}
-	d.expect("c10000", "E.the packet is malformed: to go on elsewhere set RIP")
+	d.expect("c10000", "E.the packet is malformed: to resume elsewhere set RIP")
 	d.expect("qSymbol::", "qSymbol:5f74657874")
 	d.expect("qSymbol:401000:5f74657874", "OK")
 	d.send("qRcmd," + hex.EncodeToString([]byte("x")))

@@ -47,7 +47,7 @@ func (sh *scriptHost) getCharts(w http.ResponseWriter, r *http.Request, q values
 		add(api.ChartSource{ID: fmt.Sprintf("program %d", obj.Maps[0]), Kind: "program", Label: label}, func() []api.Chart { return sh.mapCharts(obj.Maps) })
 	}
 	if !found {
-		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", of), Detail: "the answer without of lists what has"}
+		return &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("%q: no script that runs, and no program, of this name has maps", of), Detail: "the answer without the parameter of lists the names that have maps"}
 	}
 	if n := len(out.Charts); n > api.MaxCharts {
 		out.Charts, out.Left = out.Charts[:api.MaxCharts], n-api.MaxCharts

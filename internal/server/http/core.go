@@ -168,7 +168,7 @@ func (s *server) checkLooksOnly(rt route) error {
 	case s.saved != nil && !looks[name]:
 		return &api.Error{
 			Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it can be looked at, and nothing else",
-			Detail: "'guestprobed --restore FILE' has it go on",
+			Detail: "'guestprobed --restore FILE' resumes it",
 		}
 	case s.vm == nil:
 		return nil

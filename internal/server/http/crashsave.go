@@ -13,7 +13,7 @@ import (
 )
 
 // errNoCrash: the guest has changed since it crashed.
-var errNoCrash = errors.New("the guest was reset meanwhile")
+var errNoCrash = errors.New("the guest was reset during the request")
 
 // saveCrash saves a guest that has ended to the file of --save-on-crash, and
 // returns log attributes about that. Without the flag it returns nil. still

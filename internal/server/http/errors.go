@@ -123,7 +123,7 @@ func toAPI(err error) *api.Error {
 		{machine.ErrOtherGuest, api.CodeBadFile, "EINVAL"},
 		{machine.ErrSavedEnd, api.CodeBadFile, "EINVAL"},
 		{device.ErrDisk, api.CodeGuestState, "ENXIO"}, // a reset opens it again
-		{machine.ErrResetMeanwhile, api.CodeGuestState, "ECANCELED"},
+		{machine.ErrGuestReset, api.CodeGuestState, "ECANCELED"},
 		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},
 		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},
 		{machine.ErrCallBusy, api.CodeCallBusy, "EBUSY"},
@@ -167,7 +167,7 @@ func sessionToAPI(e *session.Error) *api.Error {
 	case e.Code == session.CodeClosing:
 		return errClosing
 	case e.Code == session.CodeMapNotFound:
-		out.Detail = "'guestprobe map list' lists those there are"
+		out.Detail = "'guestprobe map list' lists the existing ones"
 	case errors.Is(e.Err, program.ErrMapMemory):
 		out.Detail = "detach programs, or start guestprobed with a larger --map-memory"
 	}

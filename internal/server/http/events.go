@@ -369,7 +369,7 @@ func (e *eventStream) deliver(h api.Hit) {
 	}
 	e.delivered++
 	if h.Late {
-		e.behind++
+		e.lateOnes++
 	}
 	e.put(api.RecordHit, h)
 }

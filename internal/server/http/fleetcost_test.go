@@ -170,8 +170,8 @@ func (f *fleetCost) discover() {
 	}
 	x := f.s.traffic("test").sub(before)
 	f.put("`fleet ls`: the last daemon has answered, ms", linear, 1, quantile(took, 2).Seconds()*1e3)
-	f.put("`fleet ls`: messages to who asks", linear, 0, float64(x.got/times))
-	f.put("`fleet ls`: bytes to who asks", linear, 0, float64(x.gotBytes/times))
+	f.put("`fleet ls`: messages to the client", linear, 0, float64(x.got/times))
+	f.put("`fleet ls`: bytes to the client", linear, 0, float64(x.gotBytes/times))
 }
 
 // list asks all daemons for their probes, as many at a time as the command of that name.
@@ -189,7 +189,7 @@ func (f *fleetCost) list() {
 		took = append(took, time.Since(began))
 	}
 	x := f.s.traffic("test").sub(before)
-	f.put("`list` of all of them, behind that, ms", linear, 1, quantile(took, 2).Seconds()*1e3)
+	f.put("`list` of all of them, after that, ms", linear, 1, quantile(took, 2).Seconds()*1e3)
 	f.put("`list`: messages of the client and to it, for a daemon", constant, 1, f.perDaemon(x.messages())/times)
 	f.put("`list`: bytes of these", constant, 0, f.perDaemon(x.bytes())/times)
 }

@@ -69,7 +69,7 @@ func (d *debugged) Detach(pause bool) error {
 		return err
 	}
 	// Only the client that has stopped a vCPU may resume it.
-	return errors.Join(err, d.goOn(d.g.ResumeUnheld))
+	return errors.Join(err, d.resumeBy(d.g.ResumeUnheld))
 }
 
 // CPUs implements gdb.Target.

@@ -45,7 +45,7 @@ func (d *debugged) stopSteppable() error {
 			return err
 		}
 		// vCPUs that were stopped for a client stay stopped.
-		if err := d.goOn(func() error { return d.g.ResumeOnly(func(cpu int) bool { return !stopped[cpu] }) }); err != nil {
+		if err := d.resumeBy(func() error { return d.g.ResumeOnly(func(cpu int) bool { return !stopped[cpu] }) }); err != nil {
 			return err
 		}
 	}
@@ -53,9 +53,9 @@ func (d *debugged) stopSteppable() error {
 }
 
 // resumeGuest resumes the whole guest.
-func (d *debugged) resumeGuest() error { return d.goOn(d.g.Resume) }
+func (d *debugged) resumeGuest() error { return d.resumeBy(d.g.Resume) }
 
-func (d *debugged) goOn(resume func() error) error {
+func (d *debugged) resumeBy(resume func() error) error {
 	d.rc.resetMu.Lock()
 	defer d.rc.resetMu.Unlock()
 	d.holds = false
@@ -125,7 +125,7 @@ func (d *debugged) Resume(actions []gdb.Action) error {
 			d.held[cpu] = true
 		}
 	}
-	return d.goOn(func() error { return d.g.ResumeOnly(goes) })
+	return d.resumeBy(func() error { return d.g.ResumeOnly(goes) })
 }
 
 // step executes one instruction. It reports a stop on the way: a watchpoint, or
@@ -247,13 +247,13 @@ func (d *debugged) wasReset() bool {
 
 // RecheckStop implements gdb.Target.
 func (d *debugged) RecheckStop(was gdb.Stop) gdb.Stop {
-	st, anew := d.g.State(), d.wasReset()
+	st, rebooted := d.g.State(), d.wasReset()
 	switch {
 	case st.Phase == machine.PhaseCrashed:
 		return crashStop(st)
 	case st.Phase == machine.PhaseClosed:
 		return gdb.Stop{Why: gdb.Terminated}
-	case !anew && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
+	case !rebooted && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
 		return was
 	}
 	return gdb.Stop{Why: gdb.Stopped, CPU: was.CPU}

@@ -183,8 +183,8 @@ func TestStepsTell(t *testing.T) {
 	h.checkResumed()
 }
 
-// TestOneThreadGoesOn: with scheduler-locking GDB has one thread go on alone, and the others stay where they are.
-func TestOneThreadGoesOn(t *testing.T) {
+// TestOneThreadResumes: with scheduler-locking GDB has one thread go on alone, and the others stay where they are.
+func TestOneThreadResumes(t *testing.T) {
 	h := serveMachine(t, 3)
 	d := h.debug()
 	at := d.breakAt("Z0", "vfs_read")

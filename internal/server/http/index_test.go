@@ -61,9 +61,9 @@ func TestStreamOfManyNames(t *testing.T) {
 	}
 }
 
-// TestChangesThatWaitAreGivenUp stops a daemon while many clients wait for a change
+// TestWaitingChangesAreAbandoned stops a daemon while many clients wait for a change
 // that takes long.
-func TestChangesThatWaitAreGivenUp(t *testing.T) {
+func TestWaitingChangesAreAbandoned(t *testing.T) {
 	h := serveFake(t, nil)
 	st := h.s.probes
 	release := h.holdChanges()

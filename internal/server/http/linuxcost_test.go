@@ -206,7 +206,7 @@ var costKinds = []costKind{
 	{what: "the kernel's kretprobe, with an event", own: "r:own FUNC", optimize: true, beside: -1},
 	{what: "int3, handler on the host", def: "p:cost PLACE", onHost: true, beside: 0},
 	{what: "jump, handler on the host", def: "p:cost PLACE", onHost: true, optimize: true, beside: 1},
-	{what: "jump, definition in the guest, nobody listens: a count", def: "p:cost PLACE", optimize: true, beside: 1},
+	{what: "jump, definition in the guest, no client: a count", def: "p:cost PLACE", optimize: true, beside: 1},
 	{what: "jump, definition in the guest, its events read", def: "p:cost PLACE", optimize: true, listen: true, beside: 1},
 	{what: "jump, program in the guest: counts in an array and in a hash", program: "count.o", at: "PLACE", optimize: true, beside: 1},
 	{what: "jump at the entry, definition in the guest: a count", def: "p:cost FUNC", optimize: true, beside: 2},

@@ -40,7 +40,7 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	}
 	if _, err := l.w.Write(p); err != nil {
 		if l.total == 0 && l.fallback != nil {
-			fmt.Fprintf(l.fallback, "guestprobed: log %s: %v; the daemon goes on, lines are lost until it can be written\n", l.name, err)
+			fmt.Fprintf(l.fallback, "guestprobed: log %s: %v; the daemon continues, and log lines are lost until the file can be written\n", l.name, err)
 		}
 		l.lost++
 		l.total++

@@ -142,7 +142,7 @@ func TestMetricsDurationsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const behind, damaged = 9000, 3 // the first are more than a queue takes
+	const after, damaged = 9000, 3 // the first are more than a queue takes
 	put := func(n int) {
 		for range n {
 			a.Source().Put(0, 0, []byte("no record"))
@@ -150,13 +150,13 @@ func TestMetricsDurationsLost(t *testing.T) {
 		h.s.probes.Sync()
 	}
 	h.s.calls.taking.Lock()
-	put(behind)
+	put(after)
 	h.s.calls.taking.Unlock()
 	put(damaged)
 	_, text := h.rawRequest(http.MethodGet, "/metrics", "")
 	for _, want := range []string{
-		fmt.Sprintf(`guestprobe_probe_durations_lost_total{probe="kprobes/b"} %d`, behind+damaged), `guestprobe_probe_duration_seconds_count{probe="kprobes/b"} 0`,
-		fmt.Sprintf(`guestprobe_probe_events_total{probe="kprobes/b"} %d`, behind+damaged),
+		fmt.Sprintf(`guestprobe_probe_durations_lost_total{probe="kprobes/b"} %d`, after+damaged), `guestprobe_probe_duration_seconds_count{probe="kprobes/b"} 0`,
+		fmt.Sprintf(`guestprobe_probe_events_total{probe="kprobes/b"} %d`, after+damaged),
 	} {
 		if !strings.Contains(text, "\n"+want+"\n") {
 			t.Errorf("without %s:\n%s", want, text)

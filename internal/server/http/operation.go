@@ -10,6 +10,7 @@ import (
 // Operation describes the input and the answer of a route. docs/openapi.yaml is
 // generated from the operations, and queries are checked against them.
 type Operation struct {
+	ID           string // names the operation in generated clients
 	Method, Path string
 	Summary      string
 	Description  string

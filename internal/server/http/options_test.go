@@ -102,9 +102,9 @@ func TestCommandLine(t *testing.T) {
 		{"no kvm", []string{"--socket", sock, "--kvm", "/missing"}, 1, "open /missing: no kvm"},
 		{"kvm forbidden", []string{"--socket", sock, "--kvm", "/forbidden"}, 5, "open /forbidden: permission denied"},
 		{"bad probe", []string{"--socket", sock, "--probe", "p:a schedule", "--probe", "p:b schedule %zz"}, 2,
-			"--probe \"p:b schedule %zz\": Invalid register name (registers are those of struct pt_regs, as %di or %rdi): EINVAL [bad_definition, BAD_REG_NAME]\n  Command: p:b schedule %zz\n                        ^\n"},
+			"--probe \"p:b schedule %zz\": Invalid register name (registers have the names of struct pt_regs, as %di or %rdi): EINVAL [bad_definition, BAD_REG_NAME]\n  Command: p:b schedule %zz\n                        ^\n"},
 		{"probe in instruction", []string{"--socket", sock, "--probe", "p:a schedule+2"}, 2, "[not_boundary, BAD_INSN_BNDRY]\n  Command: p:a schedule+2\n               ^\n"},
-		{"log disk full", []string{"--socket", sock, full}, 0, "guestprobed: log file /dev/full: write /dev/full: no space left on device; the daemon goes on"},
+		{"log disk full", []string{"--socket", sock, full}, 0, "guestprobed: log file /dev/full: write /dev/full: no space left on device; the daemon continues"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, said := runFake(tc.args...)

@@ -78,7 +78,7 @@ func (e *entered) call(i, left int) (c debuginfo.Call, err error) {
 	case i+1 >= len(frames):
 		return c, errors.New("the caller is not known")
 	case frames[i+1].Exact || frames[i+1].User != frames[i].User:
-		return c, errors.New("it was not called, but has interrupted what is around it")
+		return c, errors.New("it was not called, but has interrupted the code around it")
 	case len(e.calls) >= maxCalls:
 		return c, fmt.Errorf("more than %d calls are not looked at", maxCalls)
 	}
@@ -89,7 +89,7 @@ func (e *entered) call(i, left int) (c debuginfo.Call, err error) {
 	if t, err := e.evaluate(i+1, *c.Target, left); err != nil {
 		return c, fmt.Errorf("where the caller has called: %w", err)
 	} else if t != c.Function+by {
-		return c, errors.New("the caller has called another function, which has gone on here")
+		return c, errors.New("the caller has called another function, which has continued here")
 	}
 	return c, nil
 }

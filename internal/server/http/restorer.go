@@ -164,7 +164,7 @@ func (re *restorer) fillMaps(of string, o *session.Object, maps []saved.Map) {
 		}
 		sm.Entries = slices.DeleteFunc(sm.Entries, func(e [][]byte) bool { return len(e) < 2 })
 		if err := m.Restore(sm.Entries); err != nil {
-			re.log.Warn("what was in a map cannot be put back", "of", of, "map", sm.Name, "err", err)
+			re.log.Warn("a map's contents cannot be restored", "of", of, "map", sm.Name, "err", err)
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (re *restorer) fillMaps(of string, o *session.Object, maps []saved.Map) {
 func (re *restorer) attachAll(on *saved.Attachments) *saved.Attachments {
 	left := &saved.Attachments{}
 	cannot := func(what string, err error) {
-		re.log.Warn("what was attached before cannot be again", "what", what, "err", err)
+		re.log.Warn("an attachment cannot be restored", "what", what, "err", err)
 	}
 	if on.Disarmed {
 		if err := re.probes.SetArmed(false); err != nil {

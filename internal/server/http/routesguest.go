@@ -12,7 +12,7 @@ func guestRoutes() []route {
 	return []route{
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/version",
+				ID: "getVersion", Method: http.MethodGet, Path: "/version",
 				Summary: "Report the daemon's version; this path belongs to no protocol version",
 				Answers: jsonOf(api.Version{}),
 			},
@@ -20,7 +20,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/metrics",
+				ID: "getMetrics", Method: http.MethodGet, Path: "/metrics",
 				Summary: "The counters of guest and probes for Prometheus; OpenMetrics if Accept asks for it",
 				Answers: []Answer{{Status: http.StatusOK, Of: "", Media: []string{mediaText, mediaMetrics}, Name: "Metrics", Description: "metrics"}},
 			},
@@ -28,7 +28,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/host",
+				ID: "getHost", Method: http.MethodGet, Path: "/v1/host",
 				Summary: "The result of calibrating this machine's KVM",
 				Answers: jsonOf(api.Host{}),
 			},
@@ -36,7 +36,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/daemon",
+				ID: "getDaemon", Method: http.MethodGet, Path: "/v1/daemon",
 				Summary: "The resources that the daemon's process uses; runs a garbage collection",
 				Answers: jsonOf(api.Daemon{}),
 			},
@@ -44,7 +44,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/fleet",
+				ID: "getFleet", Method: http.MethodGet, Path: "/v1/fleet",
 				Summary: "The daemon's state in its fleet",
 				Query: []Parameter{
 					{Name: "revision", Kind: Number, Description: "wait up to 20 s until the daemon has applied the fleet's definitions up to this revision; the answer's revision is the one reached", base: 10, wrong: "want a number"},
@@ -56,7 +56,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/guest",
+				ID: "getGuest", Method: http.MethodGet, Path: "/v1/guest",
 				Summary: "The guest's state, vCPUs and counters",
 				Answers: jsonOf(api.Guest{}),
 			},
@@ -64,7 +64,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/pause",
+				ID: "pauseGuest", Method: http.MethodPost, Path: "/v1/guest/pause",
 				Summary:  "Take every vCPU out of guest mode; may be repeated",
 				Answers:  jsonOf(api.Guest{}),
 				Refusals: []int{409},
@@ -73,7 +73,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/resume",
+				ID: "resumeGuest", Method: http.MethodPost, Path: "/v1/guest/resume",
 				Summary:  "Let the guest and its stopped vCPUs run; may be repeated",
 				Body:     &Body{Of: api.ResumeGuest{}, Optional: true},
 				Answers:  jsonOf(api.Guest{}),
@@ -83,7 +83,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/step",
+				ID: "stepGuest", Method: http.MethodPost, Path: "/v1/guest/step",
 				Summary:  "Let a stopped vCPU run a step; the answer says where it has arrived",
 				Body:     &Body{Of: api.Step{}},
 				Answers:  jsonOf(api.Stepped{}),
@@ -93,7 +93,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/reset",
+				ID: "resetGuest", Method: http.MethodPost, Path: "/v1/guest/reset",
 				Summary:  "Boot the guest again, or restore a snapshot, with its probes in place",
 				Body:     &Body{Of: api.ResetGuest{}, Optional: true},
 				Answers:  jsonOf(api.Guest{}),
@@ -103,7 +103,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/save",
+				ID: "saveGuest", Method: http.MethodPost, Path: "/v1/guest/save",
 				Summary:  "Take a snapshot of the guest and of the probes attached to it; the guest continues, and the daemon keeps the snapshot for resets until the next one",
 				Answers:  []Answer{{Status: http.StatusOK, Of: []byte(nil), Media: []string{api.SnapshotType}, Name: "SnapshotFile", Description: "the file"}},
 				Refusals: []int{409, 501},
@@ -112,7 +112,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/snapshots",
+				ID: "giveSnapshot", Method: http.MethodPost, Path: "/v1/snapshots",
 				Summary:  "Give the daemon a snapshot for resets; it replaces the one that the daemon keeps",
 				Body:     &Body{Of: []byte(nil), Media: api.SnapshotType},
 				Answers:  []Answer{{Status: http.StatusCreated, Of: api.Snapshot{}}},
@@ -122,7 +122,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/call",
+				ID: "callGuest", Method: http.MethodPost, Path: "/v1/guest/call",
 				Summary:  "Run a function of the guest's kernel",
 				Body:     &Body{Of: api.Call{}},
 				Answers:  jsonOf(api.CallResult{}),
@@ -132,7 +132,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/guest/text",
+				ID: "compareText", Method: http.MethodGet, Path: "/v1/guest/text",
 				Summary: "Compare the guest's executable bytes with its image",
 				Answers: jsonOf(api.Text{}),
 			},
@@ -140,7 +140,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/guest/console",
+				ID: "readConsole", Method: http.MethodGet, Path: "/v1/guest/console",
 				Summary: "Stream the guest's console from the oldest line that is kept",
 				Query: []Parameter{
 					{Name: "follow", Kind: Flag, Description: "continue until the guest ends", wrong: notBoolean, blank: true},
@@ -153,7 +153,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPost, Path: "/v1/guest/console",
+				ID: "typeAtConsole", Method: http.MethodPost, Path: "/v1/guest/console",
 				Summary:     "Type at the guest's console",
 				Description: "Waits up to a second for room. Send again the part that was not taken.",
 				Body:        &Body{Of: api.ConsoleInput{}},
@@ -164,7 +164,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/symbols",
+				ID: "listSymbols", Method: http.MethodGet, Path: "/v1/symbols",
 				Summary: "The names of the guest's image, by address",
 				Query: []Parameter{
 					{Name: "match", Description: "glob over the whole name: * ? [a-z] [!a-z]"},
@@ -179,7 +179,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/tasks",
+				ID: "listTasks", Method: http.MethodGet, Path: "/v1/tasks",
 				Summary: "The processes of a Linux guest, in the order of its kernel's list",
 				Query: []Parameter{
 					{Name: "threads", Kind: Flag, Description: "list all threads of each", wrong: notTrueOrFalse},
@@ -191,7 +191,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/registers",
+				ID: "getRegisters", Method: http.MethodGet, Path: "/v1/registers",
 				Summary: "The registers of the vCPUs, all of one instant; a running guest is stopped for it and resumes",
 				Query: []Parameter{
 					{Name: "vcpu", Kind: Number, Description: "only this one", bits: 31, wrong: notNumber},
@@ -204,7 +204,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPut, Path: "/v1/registers",
+				ID: "setRegisters", Method: http.MethodPut, Path: "/v1/registers",
 				Summary:  "Change registers of a vCPU, all that are named or none; the old values are not kept",
 				Body:     &Body{Of: api.WriteRegisters{}},
 				Answers:  jsonOf(api.Registers{}),
@@ -214,7 +214,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/memory",
+				ID: "getMemory", Method: http.MethodGet, Path: "/v1/memory",
 				Summary: "The guest's memory at one instant, as bytes or as a type",
 				Query: []Parameter{
 					queryAt,
@@ -233,7 +233,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodPut, Path: "/v1/memory",
+				ID: "setMemory", Method: http.MethodPut, Path: "/v1/memory",
 				Summary:  "Write the guest's memory, whatever its page tables allow; refused where probes have their own bytes",
 				Body:     &Body{Of: api.WriteMemory{}},
 				Answers:  jsonOf(api.Memory{}),
@@ -243,7 +243,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/backtraces",
+				ID: "listBacktraces", Method: http.MethodGet, Path: "/v1/backtraces",
 				Summary: "The call stacks of vCPUs or of a task, all of one instant",
 				Query: []Parameter{
 					{Name: "vcpu", Kind: Number, Description: "only this one", bits: 31, wrong: notNumber},
@@ -256,7 +256,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/pagetables",
+				ID: "walkPageTables", Method: http.MethodGet, Path: "/v1/pagetables",
 				Summary:  "The walk of the page tables to an address, entry by entry",
 				Query:    []Parameter{queryAt, queryVCPU, queryTask, querySpace},
 				Answers:  jsonOf(api.PageWalk{}),
@@ -266,7 +266,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/disas",
+				ID: "disassemble", Method: http.MethodGet, Path: "/v1/disas",
 				Summary: "A function of the guest's image, with the kind of probe that each of its instructions would get",
 				Query: []Parameter{
 					{Name: "at", Description: "a symbol, SYMBOL+OFFSET, or an address", Required: true, missing: "say which function: a name, NAME+OFFSET or an address"},
@@ -279,7 +279,7 @@ func guestRoutes() []route {
 		},
 		{
 			Operation: Operation{
-				Method: http.MethodGet, Path: "/v1/variables",
+				ID: "listVariables", Method: http.MethodGet, Path: "/v1/variables",
 				Summary: "The variables in scope at a place of the code, from the guest's debug information",
 				Query: []Parameter{
 					{Name: "at", Description: "a symbol, SYMBOL+OFFSET, an address, FILE:LINE, or inline:FUNCTION", Required: true, missing: "say where: FUNCTION+OFFSET, FILE:LINE or inline:FUNCTION"},

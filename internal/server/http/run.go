@@ -71,9 +71,9 @@ client.
 
 SIGTERM and SIGINT take every probe out, restore the guest's text, end all streams
 and stop the guest, in a few seconds whatever clients do; the exit status is then 0.
-So does SIGHUP without --config; with it, it has the daemon read that again: log level
-and limits change, the rest is told to wait for the next start. docs/service.md has that
-and what a service manager gives and is told.
+So does SIGHUP without --config. With --config, SIGHUP makes the daemon read the file again:
+log level and limits change, and the log names the settings that wait for the next start.
+docs/service.md describes this, and the protocol with service managers.
 
 Exit status: 0 stopped by a signal; 1 failed, or the guest's text is not its image's at
 the end, which the guest may have done itself; 2 bad flags or --config, or a --probe or

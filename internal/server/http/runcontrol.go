@@ -39,7 +39,7 @@ func (rc *runControl) resumeBy(resume func() error) error {
 }
 
 // errHeld: a debugger has stopped the guest.
-var errHeld = &api.Error{Code: api.CodeGuestState, Errno: "EBUSY", Message: "a debugger has stopped the guest", Detail: "have it go on there, or detach the debugger"}
+var errHeld = &api.Error{Code: api.CodeGuestState, Errno: "EBUSY", Message: "a debugger has stopped the guest", Detail: "resume it there, or detach the debugger"}
 
 // free returns errHeld if a debugger has stopped the guest. Callers hold
 // resetMu.

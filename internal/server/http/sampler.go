@@ -83,7 +83,7 @@ func (m *sampler) end() bool {
 	m.clocks.Wait()
 	// A vCPU that is in the middle of a call stops only after it.
 	if err := m.guest.Stop(func(probe.World) error { return nil }); err != nil {
-		m.log.Debug("stop behind samples", "err", err)
+		m.log.Debug("stop after samples", "err", err)
 	}
 	return true
 }

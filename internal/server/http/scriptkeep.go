@@ -73,7 +73,7 @@ func (s *scripts) find(name string) (*keptScript, error) {
 	if k := s.byName[name]; k != nil {
 		return k, nil
 	}
-	return nil, &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("no script %q", name), Detail: "'guestprobe scripts' lists those there are"}
+	return nil, &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("no script %q", name), Detail: "'guestprobe scripts' lists the existing ones"}
 }
 
 // forget removes a script.

@@ -209,7 +209,7 @@ func (s *server) restore() error {
 	case err != nil:
 		return fmt.Errorf("compare text: %w", err)
 	case !t.Identical && isOwnText(s.guest.Image(), t.Ranges):
-		s.log.Info("guest text restored, but for what the guest has written into its writable text", "places", len(t.Ranges), "first", t.Ranges[0].Addr)
+		s.log.Info("guest text restored, except the guest's own changes of its writable text", "places", len(t.Ranges), "first", t.Ranges[0].Addr)
 		return nil
 	case !t.Identical:
 		others := slices.DeleteFunc(t.Ranges, func(r api.TextRange) bool { return r.By == api.TextGuest })

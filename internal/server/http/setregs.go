@@ -91,7 +91,7 @@ func (in *inspector) putRegisters(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	if len(req.Set) == 0 {
-		return badValue("set: say which registers, and what is to be in them")
+		return badValue("set: name the registers and their values")
 	}
 	var out api.Registers
 	if err := in.look(func(l *machine.Look) error {

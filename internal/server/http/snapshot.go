@@ -200,7 +200,7 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	case c.Linux != nil && len(c.Linux.Disks) != len(o.disks) && flag != coreFlag:
 		// The file and its guest may come from another user. They must not decide which of
 		// our files the guest reads and writes.
-		return nil, command.Usagef("%s %s: its guest had %s, which nobody but you can give it: add%s if these are they", flag, o.restore, command.Plural(len(c.Linux.Disks), "disk"), diskFlags(c.Linux.Disks))
+		return nil, command.Usagef("%s %s: the snapshot's guest needs its %s: if these are the right files, add%s", flag, o.restore, command.Plural(len(c.Linux.Disks), "disk"), diskFlags(c.Linux.Disks))
 	}
 	for _, x := range []struct {
 		flag      string
@@ -278,7 +278,7 @@ func (sv *saver) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) er
 		return fmt.Errorf("--restore %s: %w: %w", sv.opt.restore, snapshot.ErrDamaged, err)
 	}
 	for _, what := range on.LeftOut {
-		sv.log.Warn("the snapshot does not have what was attached", "what", what)
+		sv.log.Warn("the snapshot lacks an attachment", "what", what)
 	}
 	_ = sv.restorer.attachAll(&on) // errors are in the log
 	return nil

@@ -290,9 +290,9 @@ func TestRestoreOpens(t *testing.T) {
 
 	disks := snapshot.Linux{Disks: []snapshot.Disk{{Path: "/home/you/x"}, {Path: "/y", ReadOnly: true}}}
 	_, err := restore(disks)
-	says(err, `its guest had 2 disks, which nobody but you can give it: add --disk "/home/you/x" --disk "/y,ro" if these are they`)
+	says(err, `the snapshot's guest needs its 2 disks: if these are the right files, add --disk "/home/you/x" --disk "/y,ro"`)
 	_, err = restore(disks, "--kernel", "k", "--disk", "/y")
-	says(err, `its guest had 2 disks, which nobody but you can give it: add --disk "/home/you/x" --disk "/y,ro" if these are they`)
+	says(err, `the snapshot's guest needs its 2 disks: if these are the right files, add --disk "/home/you/x" --disk "/y,ro"`)
 	o, err := restore(disks, "--kernel", "k", "--disk", "a", "--disk", "b,ro")
 	if want := []device.Disk{{Path: "a"}, {Path: "b", ReadOnly: true}}; err != nil || !slices.Equal(o.disks, want) {
 		t.Errorf("%v, disks %v", err, o.disks)

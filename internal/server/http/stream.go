@@ -54,10 +54,10 @@ type stream struct {
 
 	delivered uint64 // records of the stream's own kind
 	lost      uint64 // reported so far
-	behind    uint64 // how many of the delivered ones are late
+	lateOnes  uint64 // how many of the delivered ones are late
 
-	sent struct{ delivered, lost, behind uint64 } // the same counts, as of the last write
-	slow bool                                     // the client does not read: only the end may still be written
+	sent struct{ delivered, lost, lateOnes uint64 } // the same counts, as of the last write
+	slow bool                                       // the client does not read: only the end may still be written
 }
 
 // errSlow is the end of a stream whose client does not read.
@@ -231,7 +231,7 @@ func (st *stream) flush() error {
 	if err != nil {
 		return err
 	}
-	st.sent.delivered, st.sent.lost, st.sent.behind = st.delivered, st.lost, st.behind
+	st.sent.delivered, st.sent.lost, st.sent.lateOnes = st.delivered, st.lost, st.lateOnes
 	return st.rc.Flush()
 }
 
@@ -264,7 +264,7 @@ func (st *stream) endSlow(total uint64, probes []api.Probe) {
 // may follow.
 func (st *stream) giveUp(total uint64) {
 	total += st.delivered - st.sent.delivered
-	st.delivered, st.lost, st.behind, st.slow = st.sent.delivered, st.sent.lost, st.sent.behind, true
+	st.delivered, st.lost, st.lateOnes, st.slow = st.sent.delivered, st.sent.lost, st.sent.lateOnes, true
 	st.putLost(total)
 }
 
@@ -290,7 +290,7 @@ func (st *stream) end(reason string, code *int64, probes []api.Probe) {
 
 // endAs sends e as the end, and fills in the stream's counts.
 func (st *stream) endAs(e api.End) {
-	e.Delivered, e.Lost, e.Late = st.delivered, st.lost, st.behind
+	e.Delivered, e.Lost, e.Late = st.delivered, st.lost, st.lateOnes
 	st.put(api.RecordEnd, e)
 	if errors.Is(st.flush(), errSlow) {
 		st.giveUp(st.lost)

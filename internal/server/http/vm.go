@@ -33,7 +33,7 @@ var vmLooks = func() map[string]bool {
 }()
 
 // OpenVM opens the guest of another VMM on this host. It serves the requests
-// that look at a guest, and changes nothing. Errors name what is missing.
+// that look at a guest, and changes nothing. Errors name the missing part.
 func OpenVM(v VM, log *slog.Logger) (_ *Core, err error) {
 	p, err := foreign.Find(v.Name)
 	if err != nil {
@@ -88,7 +88,7 @@ func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o op
 			return nil, o, prog, fmt.Errorf("--vm-image: %w", err)
 		}
 		o.guest, prog.image = v.Image, img
-		out.View = guest.Moved(img, guest.GVA(v.Slide))
+		out.View = guest.MoveView(img, guest.GVA(v.Slide))
 	default:
 		o.guest, out.View = "unknown", guest.Nameless()
 	}

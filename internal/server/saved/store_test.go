@@ -50,8 +50,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestStateBehindLink: for a path with a link followed by .., the folder that the kernel would open is checked.
-func TestStateBehindLink(t *testing.T) {
+// TestStateThroughLink: for a path with a link followed by .., the folder that the kernel would open is checked.
+func TestStateThroughLink(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"own": 0o700, "open": 0o777, "private": 0o700} {
 		for _, d := range []string{name, name + "/sub"} {

@@ -55,14 +55,14 @@ func TestProbesView(t *testing.T) {
 	w.waitFor(`document.querySelector("#def").value === "p:myread vfs_read"`)
 	w.waitForText("#def-note", "This is one probe.")
 	w.write("#def", "p:myread vfs_read fd=%zz")
-	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers are those of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
+	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers have the names of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "  Command: p:myread vfs_read fd=%zz\n                                ^"; got != want {
 		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
 	}
 	w.checkConsole()
 	w.picture("error")
 	w.press("Attach") // is refused in the same words
-	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers are those of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
+	w.waitFor(`document.querySelector(".error").textContent.startsWith("Invalid register name (registers have the names of struct pt_regs, as %%di or %%rdi): EINVAL [bad_definition, BAD_REG_NAME]")`)
 	w.write("#def", "p:myread vfs_read fd=%di:s32")
 	w.waitFor(`document.querySelector(".error").hidden`)
 	w.press("Attach")

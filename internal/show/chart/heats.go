@@ -66,9 +66,9 @@ func (s *Heats) MissingText() string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("1 of %d intervals is missing: what was counted in it is in the next.", s.added)
+		return fmt.Sprintf("1 of %d intervals is missing: its counts are in the next.", s.added)
 	}
-	return fmt.Sprintf("%d of %d intervals are missing: what was counted in them is in the next.", s.gaps, s.added)
+	return fmt.Sprintf("%d of %d intervals are missing: their counts are in the next.", s.gaps, s.added)
 }
 
 // List returns the maps by their titles, and how many did not fit.

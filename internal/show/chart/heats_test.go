@@ -11,7 +11,7 @@ func TestMissing(t *testing.T) {
 	for _, at := range []time.Duration{1, 2, 5, 6} {
 		s.AddAt(at*time.Second, map[string][]Bucket{"@": {{Label: "[1]", Count: 1}}})
 	}
-	if got, want := s.MissingText(), "2 of 6 intervals are missing: what was counted in them is in the next."; got != want {
+	if got, want := s.MissingText(), "2 of 6 intervals are missing: their counts are in the next."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	s = Heats{Every: time.Second}
@@ -20,7 +20,7 @@ func TestMissing(t *testing.T) {
 		t.Errorf("%q where none is missing", got)
 	}
 	s.AddAt(3*time.Second, nil)
-	if got, want := s.MissingText(), "1 of 3 intervals is missing: what was counted in it is in the next."; got != want {
+	if got, want := s.MissingText(), "1 of 3 intervals is missing: its counts are in the next."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -92,7 +92,7 @@ func TestBadFiles(t *testing.T) {
 		start + start:                            `line 2: a record of type "start": the first one is a start, and no other`,
 		start + "{}\n":                           "line 2: not a record as 'guestprobe trace --format json' writes them: it has no type",
 		start + hit + `{"type":"hit"}` + "\n":    `line 3: a record of type "hit" without data`,
-		start + hit + end + hit:                  "line 4: behind the end of the trace: a file has one trace",
+		start + hit + end + hit:                  "line 4: after the end of the trace: a file has one trace",
 		start + `{"type":"hit","data":7}` + "\n": `line 2: a record of type "hit": it must be an object, not number`,
 		start + `{"type":"end","data":{"late":-1}}` + "\n":                  `line 2: a record of type "end": field "late" must be a whole number from 0 to 18446744073709551615, not number -1`,
 		start + `{"type":"hit","data":{"cpl":256}}` + "\n":                  `line 2: a record of type "hit": field "cpl" must be a whole number from 0 to 255, not number 256`,
@@ -103,7 +103,7 @@ func TestBadFiles(t *testing.T) {
 		start + strings.Replace(hit, `"timeNs":2`, `"timeNs":-2`, 1):        "line 2: a hit at -2 ns",
 		start + strings.Replace(hit, `"probe":"a/b",`, ``, 1):               "line 2: a hit of no probe or of no stage",
 		start + strings.Replace(hit, `"text"`, `"durationNs":-1,"text"`, 1): "line 2: a return after -1 ns",
-		start + strings.Replace(hit, "a/b", strings.Repeat("x", 2000), 1):   "line 2: a hit with a name that is none: it is too long",
+		start + strings.Replace(hit, "a/b", strings.Repeat("x", 2000), 1):   "line 2: a hit with a name that is too long",
 	} {
 		if _, err := summarize([]byte(trace), 1); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", trace, err, want)

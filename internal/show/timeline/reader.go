@@ -76,7 +76,7 @@ func (r *Reader) Next() (*Record, error) {
 	}
 	bad := func(err error) (*Record, error) { return nil, &lineError{max(r.line, 1), err} }
 	if r.ended {
-		return bad(errors.New("behind the end of the trace: a file has one trace"))
+		return bad(errors.New("after the end of the trace: a file has one trace"))
 	}
 	raw, err := api.ReadRecord(line)
 	if err != nil {

@@ -114,7 +114,7 @@ func (r *Record) check() error {
 	case h.Probe == "" || h.Stage == "":
 		return errors.New("a hit of no probe or of no stage")
 	case len(h.Probe) > maxProbe || len(h.Stage) > maxComm || len(h.Symbol) > maxSymbol || len(h.RetSymbol) > maxSymbol || h.Task != nil && len(h.Task.Comm) > maxComm:
-		return errors.New("a hit with a name that is none: it is too long")
+		return errors.New("a hit with a name that is too long")
 	case len(h.Stack) > maxFrames:
 		return fmt.Errorf("a stack of %d frames", len(h.Stack))
 	case h.TimeNS < 0 || h.TimeNS > maxTime:
@@ -126,12 +126,12 @@ func (r *Record) check() error {
 	}
 	for _, f := range h.Stack {
 		if len(f.Symbol) > maxSymbol || len(f.Name) > maxSymbol || len(f.Source) > maxSymbol {
-			return errors.New("a hit with a name that is none: it is too long")
+			return errors.New("a hit with a name that is too long")
 		}
 	}
 	for _, a := range h.Args {
 		if len(a.Name) > maxComm {
-			return errors.New("a hit with a name that is none: it is too long")
+			return errors.New("a hit with a name that is too long")
 		}
 	}
 	return nil

@@ -127,7 +127,7 @@ func Totals(end api.End) string {
 			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
 		}
 		if s.Rejected > 0 {
-			fmt.Fprintf(&b, "; %d filtered behind", s.Rejected)
+			fmt.Fprintf(&b, "; %d filtered at the return", s.Rejected)
 		}
 		fmt.Fprintf(&b, "; %s\n", command.Plural(s.Events, "event"))
 	}

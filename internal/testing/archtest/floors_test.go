@@ -48,7 +48,7 @@ var floorsOf = map[string][]floor{
 		{"scripts", "scripts that run", "script scriptdata scriptfollow scripthost scriptkeep scriptrun scriptsample charts check fleetpublish"},
 		{"control", "who stops the guest, saves it and resets it", "gdbbreak gdbguest gdbrun restorer snapshot crashsave guestcontrol"},
 		{"server", "the daemon with all of it", "server filecopy runtime service web metrics attachstart fleet fleetdefs reload gdb optimization config"},
-		{"routes", "the addresses of requests", "core routes routesguest routesprobes"},
+		{"routes", "the addresses of requests", "core routes routesguest routesprobes vm"},
 		{"start", "the program", "jail run inprocess"},
 	},
 }

@@ -45,7 +45,7 @@ func makeModule(t *testing.T, files map[string]string) (dir string) {
 	return dir
 }
 
-// TestFirstProgram builds the programs of docs/handlers.md as modules of their own, and runs each on the guest that it is shown with.
+// TestFirstProgram builds the programs of docs/handlers.md as modules of their own, and runs each on the guest, or with the daemon, that it is shown with.
 func TestFirstProgram(t *testing.T) {
 	all, programs := blocks(t, "docs/handlers.md"), 0
 	for i, b := range all {
@@ -60,7 +60,7 @@ func TestFirstProgram(t *testing.T) {
 			programs++
 		}
 	}
-	if all[0].info != "go" || programs != 2 {
+	if all[0].info != "go" || programs != 3 {
 		t.Errorf("%d programs, and the first block is %q", programs, all[0].info)
 	}
 }
@@ -78,6 +78,15 @@ func runProgram(t *testing.T, program, session block) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	kvmtest.Require(t)
+	if strings.Contains(session.text, "$ guestprobed ") {
+		var todo []step
+		for _, s := range parseSteps(session.doc, session.line, session.text) {
+			s.command = strings.Replace(s.command, "go run . ", "./first ", 1)
+			todo = append(todo, s)
+		}
+		play(t, dir, todo, numbers)
+		return
+	}
 	_, run, ok := strings.Cut(session.text, "$ go run . ")
 	if !ok {
 		t.Fatalf("%s:%d: the session does not run the program", session.doc, session.line)

@@ -57,7 +57,7 @@ func has(now []string, was string) bool {
 	})
 }
 
-// interfaces are what others may build on, a line each: routes and their parameters, fields and their types, and codes of
+// interfaces are what others may build on, a line each: routes with their names and parameters, fields and their types, and codes of
 // errors, from docs/openapi.yaml, which other tests hold to the daemon; commands, their flags and exit statuses, from the
 // programs' command lines.
 func interfaces(t *testing.T) (out []string) {
@@ -83,12 +83,15 @@ func interfaces(t *testing.T) (out []string) {
 			if method == "parameters" {
 				continue
 			}
-			var operation struct{ Parameters []struct{ Name, In string } }
+			var operation struct {
+				OperationID string `yaml:"operationId"`
+				Parameters  []struct{ Name, In string }
+			}
 			if err := node.Decode(&operation); err != nil {
 				t.Fatalf("%s %s: %v", method, path, err)
 			}
 			route := strings.ToUpper(method) + " " + path
-			out = append(out, route)
+			out = append(out, route, "operation "+operation.OperationID+" "+route)
 			for _, p := range operation.Parameters {
 				out = append(out, fmt.Sprintf("%s %s %s", route, p.In, p.Name))
 			}

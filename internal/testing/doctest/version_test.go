@@ -103,7 +103,8 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// zipCheckout writes the checkout's files, without what is built in it, with prefix before their names.
+// zipCheckout writes the checkout's files with prefix before their names, as a module's archive has them: without the
+// results of builds, and without modules below it.
 func zipCheckout(t *testing.T, file, prefix string) {
 	t.Helper()
 	f, err := os.Create(file)
@@ -118,6 +119,11 @@ func zipCheckout(t *testing.T, file, prefix string) {
 			return err
 		case d.IsDir() && (path == "bin" || path == "build" || path == ".git"):
 			return fs.SkipDir
+		case d.IsDir() && path != ".":
+			if _, err := os.Stat(filepath.Join(root, path, "go.mod")); err == nil {
+				return fs.SkipDir
+			}
+			return nil
 		case !d.Type().IsRegular():
 			return nil
 		}

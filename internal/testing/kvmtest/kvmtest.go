@@ -15,7 +15,7 @@ const requireEnv = "GUESTPROBE_REQUIRE_KVM"
 // Require ends the test when /dev/kvm cannot be opened: with a failure when
 // GUESTPROBE_REQUIRE_KVM is 1, otherwise with a skip that says why. It is the
 // only function of the project that skips a test, apart from the ones for Linux
-// guests and RequireCommand.
+// guests, RequireCommand and RequireModule.
 func Require(tb testing.TB) {
 	tb.Helper()
 	err := usableError()
@@ -43,12 +43,15 @@ func RequireRoot(tb testing.TB) {
 }
 
 // Examples removes the examples of a package if Require would skip, because they
-// cannot call it themselves. TestMain calls it before it runs anything.
-func Examples() {
+// cannot call it themselves, and reports whether they run. TestMain calls it before it
+// runs anything.
+func Examples() bool {
 	if usableError() != nil && os.Getenv(requireEnv) != "1" {
 		// Every test binary has the flag (package testing).
 		_ = flag.Set("test.skip", "^Example")
+		return false
 	}
+	return true
 }
 
 // usableError says why /dev/kvm cannot be used.

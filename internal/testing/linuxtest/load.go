@@ -11,7 +11,7 @@ import (
 func (g *Guest) round() map[string]string {
 	g.t.Helper()
 	for len(g.lines.C()) > 0 {
-		g.line("what was said meanwhile")
+		g.line("an earlier line")
 	}
 	g.await("ROUND ") // of the round under way
 	answers := make(map[string]string)

@@ -34,7 +34,7 @@ var refusals = []struct {
 	{name: "constant", symbol: "const_seven", code: probe.CodeNotText, errno: syscall.EINVAL},
 	{name: "second byte of an instruction", symbol: "kprobe_target", offset: 1, code: probe.CodeNotBoundary, errno: syscall.EILSEQ},
 	{name: "last byte of an instruction", symbol: "kprobe_target", offset: 6, code: probe.CodeNotBoundary, errno: syscall.EILSEQ},
-	{name: "first byte behind the end", symbol: "kprobe_target", offset: 16, code: probe.CodeOffsetOutside, errno: syscall.EINVAL},
+	{name: "first byte after the end", symbol: "kprobe_target", offset: 16, code: probe.CodeOffsetOutside, errno: syscall.EINVAL},
 	{name: "offset that wraps", symbol: "kprobe_target", offset: ^uint64(0), code: probe.CodeOffsetOutside, errno: syscall.EINVAL},
 	{name: "ud2", symbol: "r_ud2", code: probe.CodeTrapInsn, errno: syscall.EILSEQ},
 	{name: "int3", symbol: "r_int3", code: probe.CodeTrapInsn, errno: syscall.EILSEQ},
@@ -44,7 +44,7 @@ var refusals = []struct {
 	{name: "kvm prefix", symbol: "r_kvm", code: probe.CodeEmulationPrefix, errno: syscall.EINVAL},
 	{name: "iret", symbol: "r_iret", code: probe.CodeUnsupported, errno: syscall.EOPNOTSUPP},
 	{name: "no instruction", symbol: "r_bad", offset: 1, code: probe.CodeUndecodable, errno: syscall.EILSEQ},
-	{name: "behind no instruction", symbol: "r_bad", offset: 2, code: probe.CodeUndecodable, errno: syscall.EILSEQ},
+	{name: "inside no instruction", symbol: "r_bad", offset: 2, code: probe.CodeUndecodable, errno: syscall.EILSEQ},
 	{name: "hlt with a post handler", symbol: "r_hlt", post: true, code: probe.CodeNoPost, errno: syscall.EOPNOTSUPP},
 	{name: ".noinstr.text", symbol: "in_noinstr", code: probe.CodeBlacklisted, errno: syscall.EINVAL},
 	{name: ".noinstr.text, not at the entry", symbol: "in_noinstr", offset: 5, code: probe.CodeBlacklisted, errno: syscall.EINVAL},
@@ -229,7 +229,7 @@ func testEndbr(v *env) {
 		i, _ := v.e.Info(p)
 		equal(v, "entry", i.Entry, true)
 		v.checkArmed("endbr64", start, false)
-		v.checkArmed("behind endbr64", start+4, true)
+		v.checkArmed("after endbr64", start+4, true)
 		equal(v, "f_endbr", v.call("f_endbr", 4), 5)
 		equal(v, "hits", v.stats(p).Hits, 1)
 		v.unregister(p)

@@ -133,8 +133,8 @@ func TestForeignRefuses(t *testing.T) {
 	}{
 		{"a handler in Go", &probe.Kprobe{Symbol: "hot_load", Pre: nop}, "must run in the guest"},
 		{"no handler", &probe.Kprobe{Symbol: "hot_load"}, "must run in the guest"},
-		{"a post handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Post: func(*probe.Context) {}}, "behind a breakpoint"},
-		{"a fault handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Fault: func(*probe.Context, probe.Trap) bool { return false }}, "behind a breakpoint"},
+		{"a post handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Post: func(*probe.Context) {}}, "after a breakpoint"},
+		{"a fault handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Fault: func(*probe.Context, probe.Trap) bool { return false }}, "after a breakpoint"},
 		{"a program that may fault", &probe.Kprobe{Symbol: "hot_load", Stage: &faulting}, "nothing sees a fault"},
 		{"one address space", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Space: 0x1000}, "all address spaces"},
 		{"a short instruction", &probe.Kprobe{Symbol: "hot", Stage: stage}, "displaces the next one"},

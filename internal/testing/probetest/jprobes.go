@@ -162,7 +162,7 @@ func testMirror(v *env) {
 		equal(v, fmt.Sprintf("argument %d in the mirror", i), x, uint64(20+i))
 	}
 	equal(v, "mirror_calls", v.load("mirror_calls"), 1)
-	equal(v, "registers behind the first instruction", with, plain)
+	equal(v, "registers after the first instruction", with, plain)
 	equal(v, "breakpoints: entry, inside, end, second", after.Breakpoints-before.Breakpoints, 4)
 	equal(v, "missed inside the mirror", v.stats(inner).Missed, 1)
 	s := v.stats(&j.Kprobe)

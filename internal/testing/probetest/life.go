@@ -270,7 +270,7 @@ func testForeign(v *env) {
 	v.register(p)
 	equal(v, "r_int3", v.call("r_int3"), 7)
 	equal(v, "breakpoints of the guest", v.load("foreign_count"), before+1)
-	equal(v, "hits behind it", v.stats(p).Hits, 1)
+	equal(v, "hits after it", v.stats(p).Hits, 1)
 	v.unregister(p)
 }
 

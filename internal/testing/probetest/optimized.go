@@ -55,7 +55,7 @@ func (v *env) checkOptimized(what string, p *probe.Kprobe, reason string) {
 	case i.Optimized && b[0] != x86.JmpOp, !i.Optimized && i.Armed && b[0] != x86.Int3:
 		v.Errorf("%s: text is % x", what, b)
 	case !i.Optimized && reason != "probe_in_region" && string(b[1:]) != string(orig[1:]):
-		v.Errorf("%s: behind the first byte the text is % x, want % x", what, b, orig)
+		v.Errorf("%s: after the first byte the text is % x, want % x", what, b, orig)
 	}
 	if got := i.Flags() == "[OPTIMIZED]"; got != i.Optimized {
 		v.Errorf("%s: flags %q", what, i.Flags())
@@ -371,7 +371,7 @@ func (v *env) preempt(f string, args []uint64, site, at guest.GVA, want uint64) 
 	}
 	v.register(outer)
 	before := v.e.Totals(-1).Punned
-	equal(v, fmt.Sprintf("%s%v, optimized at %v with a context behind %v", f, args, site, at), v.call(f, args...), want)
+	equal(v, fmt.Sprintf("%s%v, optimized at %v with a context after %v", f, args, site, at), v.call(f, args...), want)
 	if fired {
 		if err := <-done; err != nil {
 			v.Errorf("optimize under %s: %v", f, err)

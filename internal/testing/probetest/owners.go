@@ -69,9 +69,9 @@ func testUnwound(v *env) {
 	}
 	for range 3 {
 		equal(v, "jump_over", v.call("co_call", 5, over, 6), 77)
-		inUse("behind a jump out of six calls", 6)
+		inUse("after a jump out of six calls", 6)
 		equal(v, "jump_over", v.call("co_call", 5, over, 1), 77)
-		inUse("behind a jump out of the outermost", 1)
+		inUse("after a jump out of the outermost", 1)
 	}
 	equal(v, "missed", v.stats(&r.Kprobe).Missed, 0)
 	v.call("co_disown", 5)
@@ -107,7 +107,7 @@ func testReturnsTwiceLater(v *env) {
 		equal(v, "co_twice", v.call("co_twice", task), 1)
 		v.unregisterRet(r)
 		others()
-		equal(v, "second return, behind others", v.call("co_resume", task), 88)
+		equal(v, "second return, after others", v.call("co_resume", task), 88)
 
 		r.Addr = 0
 		v.registerRet(r)
@@ -146,7 +146,7 @@ func testUndecided(v *env) {
 		what              string
 		word              uint64
 		frame             bool // of an interrupt at the trampoline
-		behind            uint64
+		after             uint64
 		undecided, atLast bool // in use while the guest runs, and after Reclaim
 	}{
 		{what: "a null selector", word: 0, undecided: true},
@@ -155,14 +155,14 @@ func testUndecided(v *env) {
 		{what: "more than a selector", word: 0x10000},
 		{what: "a selector of another privilege", word: 0x282},
 		{what: "a frame at the trampoline", word: 0x10, frame: true, undecided: true, atLast: true},
-		{what: "a frame behind its int3", word: 0, frame: true, behind: 1, undecided: true, atLast: true},
-		{what: "a frame elsewhere", word: 0, frame: true, behind: 2, undecided: true},
+		{what: "a frame after its int3", word: 0, frame: true, after: 1, undecided: true, atLast: true},
+		{what: "a frame elsewhere", word: 0, frame: true, after: 2, undecided: true},
 	} {
 		equal(v, "co_begin", v.call("co_begin", 0, uint64(i)), 1)
 		tramp := le.Uint64(v.bytes(slot, 8))
 		saved := v.bytes(slot-32, 32)
 		if c.frame {
-			for off, x := range []uint64{tramp + c.behind, 0x08, 0x2, uint64(slot) + 8} {
+			for off, x := range []uint64{tramp + c.after, 0x08, 0x2, uint64(slot) + 8} {
 				put(-32+8*off, x)
 			}
 		}

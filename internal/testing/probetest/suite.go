@@ -50,7 +50,7 @@ func runCase(t *testing.T, boot Boot, c testCase) {
 	}
 	c.run(v)
 	if list := v.e.List(); len(list) != 0 {
-		t.Errorf("the case left %d probes behind, first: %v", len(list), list[0])
+		t.Errorf("the case has not detached %d probes, first: %v", len(list), list[0])
 	}
 	v.checkText()
 }

@@ -244,7 +244,7 @@ func testTextObstacles(v *env) {
 		equal(v, "f_emulate", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
 	}
 	v.write(at+7, Image().Code(at+7, 3)...) // after the region
-	v.checkOptimized("behind it", p, "")
+	v.checkOptimized("after it", p, "")
 	v.unregister(p)
 }
 

@@ -113,7 +113,7 @@ func testUserFault(v *env) {
 				v.unregister(p)
 			}
 		}
-		equal(v, "kernel memory behind "+q.f, v.load("scratch"), before)
+		equal(v, "kernel memory after "+q.f, v.load("scratch"), before)
 	}
 }
 

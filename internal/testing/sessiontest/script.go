@@ -94,13 +94,13 @@ func testStartScript(v *env) {
 
 // testRunScript: a script prints until it exits by itself, its context ends, or its probes go, at once or after its intervals.
 func testRunScript(v *env) {
-	run := func(ctx context.Context, text string, meanwhile func()) (string, int64) {
+	run := func(ctx context.Context, text string, during func()) (string, int64) {
 		v.Helper()
 		s, err := v.s.StartScript(text, session.ScriptOptions{})
 		if err != nil {
 			v.Fatal(err)
 		}
-		meanwhile()
+		during()
 		var out strings.Builder
 		status, err := s.Run(ctx, &out)
 		if err != nil || v.names() != "" || len(v.s.Maps()) > 0 {
@@ -111,11 +111,11 @@ func testRunScript(v *env) {
 	ended, end := context.WithCancel(v.Context())
 	end()
 	for _, c := range []struct {
-		text      string
-		ctx       context.Context
-		meanwhile func()
-		want      string
-		status    int64
+		text   string
+		ctx    context.Context
+		during func()
+		want   string
+		status int64
 	}{
 		{"kprobe:" + target + ` { @ = count(); printf("%d\n", arg0); exit(3); }`, patience.Context(v), func() { v.call(target, 7) }, "7 @: 1", 3},
 		{`BEGIN { @n = 0; } interval:ms:1 { @n++; printf("%d\n", @n); if (@n == 3) { clear(@n); exit(); } }`, patience.Context(v), func() {}, "1 2 3", 0},
@@ -127,7 +127,7 @@ func testRunScript(v *env) {
 			}
 		}, "5 @: 1", 0},
 	} {
-		if got, status := run(c.ctx, c.text, c.meanwhile); got != c.want || status != c.status {
+		if got, status := run(c.ctx, c.text, c.during); got != c.want || status != c.status {
 			v.Errorf("%s: printed %q with status %d, want %q and %d", c.text, got, status, c.want, c.status)
 		}
 	}

@@ -50,8 +50,8 @@ func (e *Error) Error() string {
 }
 
 // Caret returns two lines: in the form of the kernel's error_log the definition
-// and a caret under the column, or in bpftrace's the line of a script and what is meant
-// underlined; or "" for an error that points nowhere.
+// and a caret under the column, or in bpftrace's the line of a script with the
+// place underlined; or "" for an error that points nowhere.
 func (e *Error) Caret() string {
 	if e.Column == nil {
 		return ""

@@ -39,8 +39,8 @@ type Record struct {
 // hitBefore is what a daemon's line of a hit begins with.
 var hitBefore = []byte(`{"type":"hit","data":`)
 
-// ReadRecord reads a line of a stream. A hit's data is taken as it stands there: whoever reads it finds out
-// whether it is JSON, and of a flood it would be read twice as often else.
+// ReadRecord reads a line of a stream. A hit's data is not parsed: its reader finds out
+// whether it is JSON, and a flood of hits is parsed once instead of twice.
 func ReadRecord(line []byte) (r Record, err error) {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	if data, ok := bytes.CutPrefix(line, hitBefore); ok && len(data) > 0 && data[len(data)-1] == '}' {

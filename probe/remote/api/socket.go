@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// GDBSuffix is what the name of the socket for debuggers ends in, behind that of the socket for
-// clients.
+// GDBSuffix is the end of the name of the socket for debuggers, after the name of the socket
+// for clients.
 const GDBSuffix = ".gdb"
 
-// LockSuffix is what the name of the file ends in, behind that of the socket, that a daemon has while it runs.
+// LockSuffix is the end of the name of a running daemon's lock file, after the name of the socket.
 const LockSuffix = ".lock"
 
 // SocketEnv is the environment variable that names the socket for the daemon
@@ -40,7 +40,7 @@ type SocketPathError struct {
 	Reason string
 }
 
-// Error names the path and what is wrong with it.
+// Error names the path and its defect.
 func (e *SocketPathError) Error() string {
 	return fmt.Sprintf("socket path %q: %s", e.Path, e.Reason)
 }

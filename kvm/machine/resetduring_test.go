@@ -14,9 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// TestResetMeanwhile resets a guest again and again of which a vCPU is being stepped: that is cut off wherever it is, also where it
+// TestResetDuringRequests resets a guest again and again of which a vCPU is being stepped: that is cut off wherever it is, also where it
 // waits for its turn to stop the world, which the reset has.
-func TestResetMeanwhile(t *testing.T) {
+func TestResetDuringRequests(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 3, Memory: 16 << 20, Cmdline: "busy quiet"})
 	ctx, enough := context.WithCancel(patience.Context(t))
 	defer enough()
@@ -28,7 +28,7 @@ func TestResetMeanwhile(t *testing.T) {
 			stepped.Add(int64(n))
 			switch {
 			case err == nil:
-			case errors.Is(err, ErrResetMeanwhile), errors.Is(err, ErrNotStopped), errors.Is(err, context.Canceled):
+			case errors.Is(err, ErrGuestReset), errors.Is(err, ErrNotStopped), errors.Is(err, context.Canceled):
 				breathe()
 			default:
 				done <- err
@@ -95,7 +95,7 @@ func TestStepForLong(t *testing.T) {
 	if err := m.Reset(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-done; r.n == 0 || !errors.Is(r.err, ErrResetMeanwhile) {
+	if r := <-done; r.n == 0 || !errors.Is(r.err, ErrGuestReset) {
 		t.Errorf("%d steps: %v", r.n, r.err)
 	}
 }
@@ -126,7 +126,7 @@ func TestResetToRegisters(t *testing.T) {
 		return out
 	}
 	ctx := patience.Context(t)
-	goOn := func() {
+	resume := func() {
 		t.Helper()
 		if err := m.Resume(); err != nil {
 			t.Fatal(err)
@@ -145,11 +145,11 @@ func TestResetToRegisters(t *testing.T) {
 		rounds = 6
 	}
 	for range rounds {
-		goOn()
+		resume()
 		s := save(t, m)
 		want := look()
 		for range 3 {
-			goOn()
+			resume()
 			if err := m.ResetTo(ctx, s); err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +181,7 @@ func TestStepInReset(t *testing.T) {
 	asked := false
 	log := slog.New(duringReload{slog.DiscardHandler, func() {
 		asked = true
-		if n, err := m.Step(patience.Context(t), 0, 1); n != 0 || !errors.Is(err, ErrResetMeanwhile) {
+		if n, err := m.Step(patience.Context(t), 0, 1); n != 0 || !errors.Is(err, ErrGuestReset) {
 			t.Errorf("%d steps, %v", n, err)
 		}
 	}})
