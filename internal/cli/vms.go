@@ -60,8 +60,7 @@ KERNEL is the release of the guest's Linux kernel, SLIDE the distance of its add
 
 ` + tableTemplateHelp,
 		Example: `  guestprobe vms
-  guestprobe vms --format json
-  guestprobe --vm 4711 bt --all`,
+  guestprobe vms --format json`,
 		Args:        command.ArgsBetween(0, 0, ""),
 		ThisMachine: true,
 		Row:         vmRow{},

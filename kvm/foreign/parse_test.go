@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing" // keeps the target at work
 )
 
 // registersText is as QEMU 7.2 prints it, of a vCPU in 64-bit mode and of one in 32-bit mode.

@@ -32,7 +32,7 @@ type Outside struct {
 // ErrOutside: the guest belongs to another VMM.
 var ErrOutside = errors.New("the guest belongs to another VMM: it can be looked at only")
 
-// errNotReachable is ErrOutside for what is asked of a payload.
+// errNotReachable returns ErrOutside for an operation.
 func errNotReachable(what string) error { return fmt.Errorf("%s: %w", what, ErrOutside) }
 
 // Observe returns the guest of another VMM for inspection (Machine.Look). It
@@ -219,8 +219,9 @@ func (g *outsideGuest) load(m *Machine, _ *snapshot.Snapshot) (*guest.BootState,
 
 func (g *outsideGuest) onStop(*Machine) error { return nil }
 
-// Refresh reads again what is cached of the guest of another VMM: its memory, its
-// registers, and the list of its kernel's modules. It does nothing for others.
+// Refresh drops the copies that were made of another VMM's guest (memory,
+// registers, the list of its kernel's modules), so that the guest is read again. It
+// does nothing for other guests.
 func (m *Machine) Refresh() error {
 	g := m.outside
 	if g == nil {

@@ -49,8 +49,8 @@ func (c *guestClock) reset() {
 	c.first, c.latest = Clock{}, Clock{}
 }
 
-// of returns get's result, or getFixed's for a program of an object.
-func (c *guestClock) of(object bool) (bpf.Clock, error) {
+// getFor returns get's result, or getFixed's for a program of an object.
+func (c *guestClock) getFor(object bool) (bpf.Clock, error) {
 	if object {
 		return c.getFixed()
 	}

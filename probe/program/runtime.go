@@ -116,7 +116,7 @@ func (rt *Runtime) Reset() error {
 	var clocks [2]bpf.Clock // 1 = of objects
 	for i := range clocks {
 		var err error
-		if clocks[i], err = rt.clock.of(i == 1); err != nil && !errors.Is(err, errNoClock) {
+		if clocks[i], err = rt.clock.getFor(i == 1); err != nil && !errors.Is(err, errNoClock) {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 	if err != nil {
 		return nil, err
 	}
-	clock, err := rt.clock.of(object)
+	clock, err := rt.clock.getFor(object)
 	if err != nil {
 		if info.ContextReads>>(bpf.RegsSize/8)&1 != 0 {
 			return nil, err // the time of the entry

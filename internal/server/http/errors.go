@@ -197,3 +197,19 @@ func indexError(err error, i int) error {
 }
 
 var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}
+
+// vmError converts an error about the guest of another VMM into an API error.
+func vmError(err error) *api.Error {
+	var f *foreign.Error
+	if !errors.As(err, &f) {
+		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
+	}
+	errno := map[foreign.Code]string{
+		foreign.CodeNoVM: "ESRCH", foreign.CodeSeveralVMs: "EINVAL", foreign.CodeNoPermission: "EPERM", foreign.CodeBusy: "EBUSY",
+		foreign.CodeGone: "ESRCH", foreign.CodePaused: "EBADFD", foreign.CodeImageDiffers: "EINVAL",
+	}[f.Code]
+	if errno == "" {
+		errno = "EOPNOTSUPP"
+	}
+	return &api.Error{Code: api.Code(f.Code), Errno: errno, Message: err.Error()}
+}

@@ -14,7 +14,6 @@ import (
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm/foreign"
 	"github.com/guestprobe/guestprobe/kvm/machine"
-	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // VM says which guest of another VMM to look at, for OpenVM.
@@ -117,20 +116,4 @@ func findKernel(release string) (string, error) {
 		tried = append(tried, filepath.Dir(path))
 	}
 	return "", &foreign.Error{Code: foreign.CodeImageDiffers, Text: fmt.Sprintf("the image of the guest's kernel %s is not on this host (%s): --vm-image FILE names it", release, strings.Join(tried, ", "))}
-}
-
-// vmError converts an error about the guest of another VMM into an API error.
-func vmError(err error) *api.Error {
-	var f *foreign.Error
-	if !errors.As(err, &f) {
-		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
-	}
-	errno := map[foreign.Code]string{
-		foreign.CodeNoVM: "ESRCH", foreign.CodeSeveralVMs: "EINVAL", foreign.CodeNoPermission: "EPERM", foreign.CodeBusy: "EBUSY",
-		foreign.CodeGone: "ESRCH", foreign.CodePaused: "EBADFD", foreign.CodeImageDiffers: "EINVAL",
-	}[f.Code]
-	if errno == "" {
-		errno = "EOPNOTSUPP"
-	}
-	return &api.Error{Code: api.Code(f.Code), Errno: errno, Message: err.Error()}
 }
