@@ -15,7 +15,7 @@ vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-co
 svm) want=("${common[@]}" qemu-system-x86) ;;
 guests) want=("${common[@]}") ;;
 tools) want=(libbpf-tools) ;;
-oracles) want=(gdb lldb binutils chromium prometheus tmux trace-cmd) ;;
+oracles) want=(qemu-system-x86 gdb lldb binutils chromium prometheus tmux trace-cmd) ;;
 tiny) want=(gcc make libc6-dev bison flex bc perl libelf-dev xz-utils bzip2 lz4 lzop zstd) ;;
 *) echo "usage: $0 vmx|svm|guests|tiny|tools|oracles" >&2; exit 2 ;;
 esac

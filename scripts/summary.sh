@@ -5,8 +5,12 @@
 # skips. A package or a step of a nested host that failed without a failed test
 # of its own (leak, crash, build, hang) is one failure, with the test that had
 # begun and the first line of the crash; a step that has no tests is one itself.
+# With --cut before the file the run was ended from outside: its last step has not
+# failed, and a line "cut ..." says where it was.
 set -euo pipefail
-tr -d '\r' <"${1:-/dev/stdin}" | awk '
+cut=0
+[[ ${1:-} != --cut ]] || { cut=1; shift; }
+tr -d '\r' <"${1:-/dev/stdin}" | awk -v cut="$cut" '
 	function step(bad) {
 		if (bad && !failed) {
 			broke[++fail] = what
@@ -45,9 +49,10 @@ tr -d '\r' <"${1:-/dev/stdin}" | awk '
 		open = 0
 	}
 	END {
-		if (open) step(1) # it never came to its end
+		if (open && !cut) step(1) # it never came to its end
 		printf "%d %d %d\n", pass, fail, skip
 		for (i = 1; i <= fail; i++) printf "failed %s: %s\n", broke[i], said[i] == "" ? "its part of the log says why" : said[i]
+		if (cut) print "cut " (running == "" ? "the rest of it" : "the rest of it, from " running " on")
 		for (i = 1; i <= reasons; i++) {
 			n = times[order[i]]
 			printf "skipped %d: %s: %s%s\n", n, order[i], names[order[i]], (n > 3 ? ", ..." : "")
