@@ -70,7 +70,7 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 			f.StringVar(&a.context, "context", "", "use the daemon or the fleet of this `CONTEXT` of 'guestprobe context' (default: $"+contextEnv+", else the current one)")
 			f.StringVar(&a.core, "core", "", "inspect the guest in this `file` from 'guestprobe guest save', with or without --elf, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
 			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, if it has been moved")
-			f.StringVar(&a.vm.Name, "vm", "", "inspect the guest of another VMM, by the `PID` or the name that 'guestprobe vms' shows, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, profile, guest status")
+			f.StringVar(&a.vm.Name, "vm", "", "inspect the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'), without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, profile, guest status")
 			f.StringVar(&a.vm.Image, "vm-image", "", "`file` of that guest's kernel or program (default: the kernel of its release below /boot, /usr/lib/debug and /lib/modules)")
 			f.Uint64Var(&a.vm.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 			a.fleet.add(f)

@@ -27,10 +27,10 @@ func commands(name string, s *command.Spec, f func(string, *command.Spec)) {
 // TestMonitored: each command is allowed in a debugger's "monitor", or works with local files or
 // programs; and each flag with a file as its value is in Spec.Files.
 func TestMonitored(t *testing.T) {
-	local := []string{"analyze", "apply", "bpf check", "bpf exec", "check", "context list", "context remove", "context set", "context use", "convert", "demo", "doctor", "fleet init", "fleet ls", "fleet report", "fleet serve", "gdb", "guest save", "ps", "report", "top", "web"}
+	local := []string{"analyze", "apply", "bpf check", "bpf exec", "check", "context list", "context remove", "context set", "context use", "convert", "demo", "doctor", "fleet init", "fleet ls", "fleet report", "fleet serve", "gdb", "guest save", "ps", "report", "top", "vms", "web"}
 	p := Program()
 	var seen []string
-	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder|URL)`")
+	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder|URL|VM)`")
 	files := func(name string, declare func(*pflag.FlagSet), known []string) {
 		set := pflag.NewFlagSet(name, pflag.ContinueOnError)
 		if declare != nil {

@@ -109,7 +109,7 @@ func printVMs(r *command.Run, list vmList) error {
 			memory = fmt.Sprintf("%dM", v.Memory>>20)
 		}
 		if v.Slide != nil {
-			slide = v.Slide.String()
+			slide = fmt.Sprintf("%#x", uint64(*v.Slide))
 		}
 		table = append(table, []string{
 			strconv.Itoa(v.PID), command.Clean(v.VMM), cmp.Or(command.Clean(v.Name), "-"), strconv.Itoa(v.VCPUs), memory,

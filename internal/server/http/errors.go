@@ -28,6 +28,7 @@ var statusOf = map[api.Code]int{
 	api.CodeBadValue:      http.StatusBadRequest,
 	api.CodeBadDefinition: http.StatusBadRequest,
 	api.CodeUnavailable:   http.StatusNotImplemented,
+	api.CodeNotOurs:       http.StatusNotImplemented,
 	api.CodeForbidden:     http.StatusForbidden,
 	api.CodeNoRoute:       http.StatusNotFound,
 	api.CodeProbeNotFound: http.StatusNotFound,

@@ -152,7 +152,7 @@ func CommonRefusals() []Refusal {
 		{http.StatusUpgradeRequired, string(api.CodeOldClient)},
 		{http.StatusTooManyRequests, string(api.CodeTooMany) + ": connections or bodies"},
 		{http.StatusInternalServerError, string(api.CodeInternal)},
-		{http.StatusNotImplemented, string(api.CodeUnavailable) + ": the guest is one of a file (--core)"},
+		{http.StatusNotImplemented, string(api.CodeUnavailable) + ": the guest is one of a file (--core); " + string(api.CodeNotOurs) + ": it belongs to another VMM (--vm)"},
 		{http.StatusServiceUnavailable, string(api.CodeClosing)},
 	}
 }

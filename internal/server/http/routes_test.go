@@ -104,7 +104,7 @@ func TestBadRequests(t *testing.T) {
 		{"call no safe point", "POST", "/v1/guest/call", `{"symbol":"do_fork"}`, 504, "no_safe_point", "call do_fork: no vCPU came"},
 		{"symbols kind", "GET", "/v1/symbols?kind=x", "", 400, "bad_value", `"x"`},
 		{"symbols limit", "GET", "/v1/symbols?limit=0", "", 400, "bad_value", `"0"`},
-		{"tasks of a guest without", "GET", "/v1/tasks", "", 501, "unavailable", "no Linux"},
+		{"tasks of a guest without", "GET", "/v1/tasks", "", 501, "unavailable", "not Linux"},
 		{"tasks threads", "GET", "/v1/tasks?threads=x", "", 400, "bad_value", `"x"`},
 		{"symbols twice", "GET", "/v1/symbols?match=a&match=b", "", 400, "bad_value", "2 times"},
 		{"query", "GET", "/v1/symbols?glob=a", "", 400, "unknown_field", `"glob"`},
