@@ -104,16 +104,18 @@ func (g *Guest) findLinux(l *Linux, idt uint64) string {
 		return "its memory has no banner of Linux"
 	}
 	l.Banner = banner
-	l.Release, _, _ = strings.Cut(strings.TrimPrefix(banner, bannerStart), " ")
+	l.Release, _, _ = strings.Cut(strings.TrimPrefix(banner, BannerStart), " ")
 	return ""
 }
 
-// bannerStart is how a kernel's banner (linux_banner, init/version.c) begins.
-const bannerStart = "Linux version "
+// BannerStart is how a kernel's banner (linux_banner, init/version.c) begins. The
+// release follows.
+const BannerStart = "Linux version "
 
 // findBanner looks for the banner in the pages from start on that are mapped in
-// one piece.
-func findBanner(as guest.AddressSpace, start guest.GVA) (string, bool) {
+// one piece. A kernel can have a second one, without the number of the build, which
+// the linker has left.
+func findBanner(as guest.AddressSpace, start guest.GVA) (found string, ok bool) {
 	const maxBanner = 512
 	// A window is a page with the end of the one before, so that nothing is missed at a border.
 	buf := make([]byte, maxBanner+guest.PageSize)
@@ -127,21 +129,25 @@ func findBanner(as guest.AddressSpace, start guest.GVA) (string, bool) {
 		}
 		missing = 0
 		for off := 0; ; {
-			i := bytes.Index(buf[off:], []byte(bannerStart))
+			i := bytes.Index(buf[off:], []byte(BannerStart))
 			if i < 0 {
 				break
 			}
 			off += i
 			end := bytes.IndexByte(buf[off:], '\n')
-			if off+len(bannerStart) < len(buf) && end > len(bannerStart) && buf[off+len(bannerStart)] >= '0' && buf[off+len(bannerStart)] <= '9' {
-				if text := string(buf[off : off+end]); printable(text) {
+			if off+len(BannerStart) < len(buf) && end > len(BannerStart) && buf[off+len(BannerStart)] >= '0' && buf[off+len(BannerStart)] <= '9' {
+				text := string(buf[off : off+end])
+				if printable(text) && !strings.Contains(text, ") # ") {
 					return text, true
+				}
+				if printable(text) && found == "" {
+					found, ok = text, true
 				}
 			}
 			off++
 		}
 	}
-	return "", false
+	return found, ok
 }
 
 // printable reports whether text is printable ASCII.

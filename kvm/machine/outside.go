@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,10 @@ func Observe(o Outside) (_ *Machine, err error) {
 	}
 	return m, nil
 }
+
+// bannerBytes is how much of a kernel's banner is compared: with the number and the
+// time of the build, of those that are not reproducible.
+const bannerBytes = 160
 
 // outsideGuest is the payload of a machine that another VMM runs.
 type outsideGuest struct {
@@ -147,9 +152,13 @@ func (g *outsideGuest) check(m *Machine) error {
 		return differs(fmt.Sprintf("its handler of vector 3 is at %v, the image's at %v", g.of.Linux.Breakpoint, at))
 	}
 	if at, ok := view.Address("linux_banner"); ok {
-		b := make([]byte, len(g.of.Linux.Banner))
-		if err := m.space(0).Read(at, b); err != nil || string(b) != g.of.Linux.Banner {
-			return differs("its banner is not where the image has it")
+		b := make([]byte, len(foreign.BannerStart)+len(g.of.Linux.Release))
+		if err := m.space(0).Read(at, b); err != nil || string(b) != foreign.BannerStart+g.of.Linux.Release {
+			return differs(fmt.Sprintf("its banner is not at %v, where the image has it", at))
+		}
+		b = make([]byte, bannerBytes)
+		if own := view.Constant(at, len(b)); own != nil && m.space(0).Read(at, b) == nil && !bytes.Equal(own, b) {
+			return differs("their banners differ, so that they are two builds")
 		}
 	}
 	return nil
