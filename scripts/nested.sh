@@ -72,7 +72,7 @@ echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
-cp scripts/linux/demo.sh "$payload/"
+cp scripts/linux/demo.sh scripts/nested/vms.sh "$payload/"
 if grep -q -- ' -bpftrace ' "$payload/plan"; then
 	bpftrace=$(scripts/linux/kernel.sh "${GUESTPROBE_BPFTRACE:-sid/bpftrace}")
 	cp -r "$bpftrace" "$payload/bpftrace"
