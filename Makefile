@@ -15,7 +15,7 @@ VERSION ?=
 version = $(or $(VERSION),$(shell scripts/version.sh 2>/dev/null))
 ldflags = $(if $(version),-ldflags '$(if $(VERSION),-s -w )-X github.com/guestprobe/guestprobe/probe/remote/internal/version.version=$(version) -X github.com/guestprobe/guestprobe/probe/remote/internal/version.commit=$(shell git rev-parse HEAD 2>/dev/null)')
 # The tests that make test runs at a part of their size: those that ask kvmtest.Full.
-full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort|TestInstall|TestGeneratedClient)$$
+full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadProbedAndUnprobed|TestWorkloadWithReturns|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestTransparency|TestRun|TestSamples|TestInGuestRows|TestEventsClose|TestShort|TestInstall|TestGeneratedClient|TestKilled)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 
@@ -53,7 +53,7 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 	$(GO) test -vet=off -ldflags=-w -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
 test-full: ## the tests that take samples or are short in make test, at full size
-	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/dev/bench ./internal/server/http ./internal/dev/soak ./internal/testing/doctest
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./kvm/foreign ./internal/dev/bench ./internal/server/http ./internal/dev/soak ./internal/testing/doctest
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
