@@ -27,19 +27,30 @@ func MapOtherRun(fd int) (*OtherRun, error) {
 	}
 	o := &OtherRun{mapping: b, page: pageOf(b)}
 	o.before = o.page.validRegs
-	const both = syncRegsBit | syncSregsBit
-	if o.before&both != both {
-		// Bit 1 of RFLAGS is always set (SDM Vol. 1, 3.4.3): 0 means that KVM has
-		// stored nothing yet.
-		o.page.sync.regs.RFLAGS = 0
-		o.page.validRegs = o.before | both
-	}
+	o.ask()
 	return o, nil
 }
 
+// ask has KVM store the registers, and reports whether it has not done so already.
+func (o *OtherRun) ask() bool {
+	const both = syncRegsBit | syncSregsBit
+	if o.page.validRegs&both == both {
+		return false
+	}
+	// Bit 1 of RFLAGS is always set (SDM Vol. 1, 3.4.3): 0 means that KVM has
+	// stored nothing yet.
+	o.page.sync.regs.RFLAGS = 0
+	o.page.validRegs |= both
+	return true
+}
+
 // Registers returns the registers as they were when KVM_RUN returned last, or
-// false if it has not returned since MapOtherRun.
+// false if it has not returned since they were asked for. Another process that
+// looks at the same vCPU may have withdrawn the request; then it is repeated.
 func (o *OtherRun) Registers() (Regs, Sregs, bool) {
+	if o.ask() {
+		return Regs{}, Sregs{}, false
+	}
 	r, s := o.page.sync.regs, o.page.sync.sregs
 	return r, s, r.RFLAGS != 0
 }

@@ -300,6 +300,31 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// TestTwoObservers: the end of one does not leave the other with old registers.
+func TestTwoObservers(t *testing.T) {
+	kvmtest.RequireRoot(t)
+	at := addresses(t)
+	q := kvmtest.StartQEMU(t, repo, "observed", false)
+	a := openQEMU(t, q)
+	for n := uint64(0); n == 0; {
+		n, _ = countCalls(t, a, at["calls"])
+	}
+	b, err := Open(a.Process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	countCalls(t, b, at["calls"])
+	if err := a.Close(); err != nil { // it has asked for registers first, and withdraws that
+		t.Fatal(err)
+	}
+	seen := map[uint64]bool{} // values of the counter of hot's loop
+	for len(seen) < 4 {
+		_, c := countCalls(t, b, at["calls"])
+		seen[c.Regs.RCX] = true
+	}
+}
+
 // TestTraced: a VMM that a debugger traces is refused by name, and is not waited for.
 func TestTraced(t *testing.T) {
 	kvmtest.RequireRoot(t)
