@@ -41,12 +41,12 @@ func addresses(t *testing.T) map[string]uint64 {
 	return out
 }
 
-// openQEMU opens the guest of a QEMU, once the VM exists.
-func openQEMU(t *testing.T, q *kvmtest.QEMU) *Guest {
+// openQEMU opens the guest of a QEMU, once the VM has that many vCPUs.
+func openQEMU(t *testing.T, q *kvmtest.QEMU, cpus int) *Guest {
 	t.Helper()
 	for {
 		p, err := Find(strconv.Itoa(q.PID))
-		if err == nil && len(p.VCPUs) > 0 && q.QMP == p.QMP {
+		if err == nil && len(p.VCPUs) == cpus && q.QMP == p.QMP {
 			var g *Guest
 			if g, err = Open(p); err == nil {
 				t.Cleanup(func() {
@@ -68,12 +68,12 @@ func openQEMU(t *testing.T, q *kvmtest.QEMU) *Guest {
 	}
 }
 
-// countCalls returns the guest's count of calls, in a stop, with the registers of its first vCPU.
+// countCalls returns the guest's count of calls, in a stop, with the registers of its first vCPU; 0 if that has not run yet.
 func countCalls(t *testing.T, g *Guest, at uint64) (n uint64, c CPU) {
 	t.Helper()
 	err := g.Stop(t.Context(), func(cpus []CPU) error {
 		if c = cpus[0]; !c.Known {
-			return ErrPaused
+			return nil
 		}
 		b, err := g.Memory().Slice(guest.GPA(at), 8)
 		if err == nil {
@@ -97,7 +97,7 @@ func TestGuests(t *testing.T) {
 				if way == Outside {
 					kvmtest.RequireRoot(t)
 				}
-				g := openQEMU(t, q)
+				g := openQEMU(t, q, cpus)
 				if g.Way != way || g.VCPUs() != cpus {
 					t.Fatalf("reached by %s, %d vCPUs; want %s, %d", g.Way, g.VCPUs(), way, cpus)
 				}
@@ -191,7 +191,7 @@ func monitor(t *testing.T, path string, commands ...string) {
 func TestPaused(t *testing.T) {
 	at := addresses(t)
 	q := kvmtest.StartQEMU(t, repo, "paused", true)
-	g := openQEMU(t, q)
+	g := openQEMU(t, q, 1)
 	for n := uint64(0); n == 0; {
 		n, _ = countCalls(t, g, at["calls"])
 	}
@@ -226,7 +226,7 @@ func TestPaused(t *testing.T) {
 func TestGone(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	q := kvmtest.StartQEMU(t, repo, "gone", false)
-	g := openQEMU(t, q)
+	g := openQEMU(t, q, 1)
 	err := g.Stop(t.Context(), func([]CPU) error { return syscall.Kill(q.PID, syscall.SIGKILL) })
 	if err != nil && CodeOf(err) != CodeGone {
 		t.Errorf("killed in a stop: %v", err)
@@ -264,7 +264,7 @@ func TestKilled(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	at := addresses(t)
 	q := kvmtest.StartQEMU(t, repo, "killed", false, "-smp", "2")
-	g := openQEMU(t, q)
+	g := openQEMU(t, q, 2)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestTwoObservers(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	at := addresses(t)
 	q := kvmtest.StartQEMU(t, repo, "observed", false)
-	a := openQEMU(t, q)
+	a := openQEMU(t, q, 1)
 	for n := uint64(0); n == 0; {
 		n, _ = countCalls(t, a, at["calls"])
 	}
@@ -329,7 +329,10 @@ func TestTwoObservers(t *testing.T) {
 func TestTraced(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	q := kvmtest.StartQEMU(t, repo, "traced", false)
-	g := openQEMU(t, q)
+	g := openQEMU(t, q, 1)
+	for at, n := addresses(t), uint64(0); n == 0; { // its vCPU has a thread
+		n, _ = countCalls(t, g, at["calls"])
+	}
 	tid, err := g.back.(*outside).kernel.thread(g.back.(*outside).cpus[0].object, g.back.(*outside).vm)
 	if err != nil {
 		t.Fatal(err)

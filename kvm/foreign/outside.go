@@ -19,6 +19,7 @@ import (
 // outside reaches a guest whose VMM does not cooperate.
 type outside struct {
 	pid    int
+	pidfd  int // -1: not open
 	mem    copied
 	ram    []guest.Region
 	cpus   []*otherCPU // by number
@@ -43,12 +44,15 @@ func openOutside(p Process) (_ *outside, err error) {
 	if len(p.VMs) == 0 || len(p.VCPUs) == 0 {
 		return nil, fail(CodeNoVM, nil, "process %d has no VM with a vCPU", p.PID)
 	}
-	o := &outside{pid: p.PID}
+	o := &outside{pid: p.PID, pidfd: -1}
 	defer func() {
 		if err != nil {
 			o.close()
 		}
 	}()
+	if o.pidfd, err = unix.PidfdOpen(p.PID, 0); err != nil {
+		return nil, fail(CodeGone, err, "process %d", p.PID)
+	}
 	if o.kernel, err = openHostKernel(); err != nil {
 		return nil, err
 	}
@@ -76,18 +80,13 @@ func openOutside(p Process) (_ *outside, err error) {
 		}
 		o.ram = append(o.ram, r)
 	}
-	pidfd, err := unix.PidfdOpen(p.PID, 0)
-	if err != nil {
-		return nil, fail(CodeGone, err, "process %d", p.PID)
-	}
-	defer unix.Close(pidfd)
 	ids := make([]int, 0, len(p.VCPUs))
 	for id := range p.VCPUs {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		fd, err := unix.PidfdGetfd(pidfd, p.VCPUs[id], 0)
+		fd, err := unix.PidfdGetfd(o.pidfd, p.VCPUs[id], 0)
 		if err != nil {
 			return nil, traceError(err, p.PID, p.PID)
 		}
@@ -143,8 +142,49 @@ func (o *outside) close() error {
 	if o.kernel != nil {
 		o.kernel.Close()
 	}
+	if o.pidfd >= 0 {
+		errs = append(errs, unix.Close(o.pidfd))
+		o.pidfd = -1
+	}
 	errs = append(errs, o.mem.close())
 	return errors.Join(errs...)
+}
+
+// checkAlive returns an error if the VMM has ended. Its pid is not given to another
+// process before that.
+func (o *outside) checkAlive() error {
+	fds := []unix.PollFd{{Fd: int32(o.pidfd), Events: unix.POLLIN}}
+	for {
+		switch n, err := unix.Poll(fds, 0); {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fail(CodeHostLayout, err, "process %d", o.pid)
+		case n > 0:
+			return fail(CodeGone, nil, "process %d has ended", o.pid)
+		default:
+			return nil
+		}
+	}
+}
+
+// threads returns the thread of each vCPU, or 0 if it has never run or its thread
+// has ended.
+func (o *outside) threads() ([]int, error) {
+	if err := o.checkAlive(); err != nil {
+		return nil, err
+	}
+	out := make([]int, len(o.cpus))
+	for i, c := range o.cpus {
+		tid, err := o.kernel.thread(c.object, o.vm)
+		if err != nil {
+			return nil, err
+		}
+		// The number of a thread that has ended may be that of another process's.
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", o.pid, tid)); tid != 0 && err == nil {
+			out[i] = tid
+		}
+	}
+	return out, nil
 }
 
 // stop implements backend.
@@ -170,14 +210,12 @@ func (o *outside) stop(ctx context.Context, wait time.Duration, f func([]CPU) er
 	}
 }
 
-// stopOnce is stop, unless registers are missing and anyway is false: then the
-// vCPUs run again without f.
+// stopOnce is stop, unless registers are missing of a vCPU that has run, and anyway is
+// false: then the vCPUs run again without f.
 func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err error) {
-	threads := make([]int, len(o.cpus))
-	for i, c := range o.cpus {
-		if threads[i], err = o.kernel.thread(c.object, o.vm); err != nil {
-			return false, err
-		}
+	threads, err := o.threads()
+	if err != nil {
+		return false, err
 	}
 	var stopped []int
 	defer func() {
@@ -206,8 +244,10 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 	cpus, known := make([]CPU, len(o.cpus)), true
 	for i, c := range o.cpus {
 		x := &cpus[i]
-		x.Regs, x.Sregs, x.Known = c.run.Registers()
-		known = known && (x.Known || threads[i] == 0)
+		if threads[i] != 0 {
+			x.Regs, x.Sregs, x.Known = c.run.Registers()
+			known = known && x.Known
+		}
 	}
 	if !known && !anyway {
 		return false, nil
