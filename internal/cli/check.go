@@ -106,8 +106,8 @@ called exit(N), 124 when its time was over, 2 when it does not compile, and else
 		},
 		ThisMachine: true,
 		Run: func(ctx context.Context, r *command.Run) (err error) {
-			if a.socket != "" || a.core != "" || a.fleet.URL != "" || a.fleet.all {
-				return command.Usagef("check starts daemons of its own: --socket, --core, --fleet and --all are for others")
+			if a.socket != "" || a.core != "" || a.vm.Name != "" || a.fleet.URL != "" || a.fleet.all {
+				return command.Usagef("check starts daemons of its own: --socket, --core, --vm, --fleet and --all are for others")
 			}
 			k.Run = r
 			if k.guest, err = guest(); err != nil {

@@ -45,6 +45,9 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 			if a.core != "" {
 				return command.Usagef("--core: GDB itself reads what 'guestprobe --core %s guest save --elf FILE' writes", a.core)
 			}
+			if a.vm.Name != "" {
+				return command.Usagef("--vm: GDB connects to guestprobed's own guests")
+			}
 			args := []string{"-q", "-l", "30"} // seconds: to collect a kernel's symbols may take longer than GDB's 2
 			rest := r.Args
 			if len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,11 +111,17 @@ func printGuest(r *command.Run, g api.Guest) error {
 		{"probes", fmt.Sprintf("%d, %s", g.Probes, knob)},
 		{"wrong results", u64(g.Checks)},
 	}
+	if g.VM != "" { // the rest is not known
+		rows = append([][]string{{"vmm", g.VM}}, rows[:4]...)
+		if g.SHA256 == "" || strings.Trim(g.SHA256, "0") == "" {
+			rows[2][1] = "not known"
+		}
+	}
 	if k := g.Kernel; k != nil {
 		rows = append(rows, []string{"kernel", "Linux " + k.Version}, []string{"system", k.System},
 			[]string{"slide", fmt.Sprintf("%#x%s", uint64(k.Slide), confirmText(k.Checked))})
 		if k.System == "panicked" {
-			rows[0][1] += ", but its kernel has panicked"
+			rows[slices.IndexFunc(rows, func(row []string) bool { return row[0] == "state" })][1] += ", but its kernel has panicked"
 			rows = append(rows, []string{"panic", command.Clean(k.Panic)})
 		}
 		for _, lack := range k.Missing {
@@ -136,7 +143,11 @@ func printGuest(r *command.Run, g api.Guest) error {
 	if err := r.Table([]string{"GUEST", ""}, rows); err != nil {
 		return err
 	}
-	for _, t := range []statTable{exitsTable(g.CPUs), stoppedTable(g.CPUs)} {
+	tables := []statTable{exitsTable(g.CPUs), stoppedTable(g.CPUs)}
+	if g.VM != "" {
+		tables = nil
+	}
+	for _, t := range tables {
 		if err := t.printBelow(r); err != nil {
 			return err
 		}

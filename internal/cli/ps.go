@@ -48,7 +48,7 @@ daemons on other machines.
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the sockets of daemons that answer, a line each")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
-			if a.fleet.URL != "" || a.core != "" {
+			if a.fleet.URL != "" || a.core != "" || a.vm.Name != "" {
 				return command.Usagef("ps is of this machine: 'guestprobe fleet ls' lists the daemons of --fleet")
 			}
 			if _, err := a.fleet.check(); err != nil {

@@ -126,7 +126,7 @@ func printVMs(r *command.Run, list vmList) error {
 	}
 	switch {
 	case list.Unseen > 0:
-		r.Note("%d processes of other users could not be looked at: run it as root to see their VMs.", list.Unseen)
+		r.Note("%d processes could not be looked at. Root sees the processes of other users.", list.Unseen)
 	case len(list.VMs) == 0:
 		r.Note("No process of this host has a KVM VM.")
 	}

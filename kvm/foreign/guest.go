@@ -17,6 +17,9 @@ type Guest struct {
 	// Way is how the guest is reached.
 	Way Way
 
+	// NoQMP is why the QMP socket of the VMM could not be used, or nil.
+	NoQMP error
+
 	back backend
 	mem  *guest.Memory
 }
@@ -68,18 +71,20 @@ func Open(p Process) (*Guest, error) {
 	g := &Guest{Process: p, mem: new(guest.Memory)}
 	var err error
 	if p.QMP != "" {
-		g.back, err = openQMP(p.QMP)
-		g.Way = Cooperative
+		var q *qmp
+		if q, err = openQMP(p.PID, p.QMP); err == nil {
+			g.back, g.Way = q, Cooperative
+		}
 	}
 	if g.back == nil {
-		var outer error
-		if g.back, outer = openOutside(p); outer != nil {
-			if err != nil {
-				return nil, fail(CodeOf(outer), outer, "by its QMP socket: %v; from outside", err)
-			}
+		o, outer := openOutside(p)
+		switch {
+		case outer != nil && err != nil:
+			return nil, fail(CodeOf(outer), outer, "by its QMP socket: %v; from outside", err)
+		case outer != nil:
 			return nil, outer
 		}
-		g.Way = Outside
+		g.back, g.Way, g.NoQMP = o, Outside, err
 	}
 	for _, r := range g.back.regions() {
 		if err := g.mem.AddRegion(r); err != nil {

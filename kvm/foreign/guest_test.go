@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -261,16 +263,29 @@ func TestKilled(t *testing.T) {
 		fmt.Println(err)
 		os.Exit(3)
 	}
-	kvmtest.RequireRoot(t)
+	for _, way := range []Way{Outside, Cooperative} {
+		t.Run(string(way), func(t *testing.T) { testKilled(t, way) })
+	}
+}
+
+func testKilled(t *testing.T, way Way) {
+	if way == Outside {
+		kvmtest.RequireRoot(t)
+	}
 	at := addresses(t)
-	q := kvmtest.StartQEMU(t, repo, "killed", false, "-smp", "2")
-	g := openQEMU(t, q, 2)
+	q := kvmtest.StartQEMU(t, repo, "killed", way == Cooperative, "-smp", "2")
+	calls := func() uint64 { // by a process of its own, because a QEMU has one client
+		g := openQEMU(t, q, 2)
+		defer g.Close()
+		n, _ := countCalls(t, g, at["calls"])
+		return n
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range kvmtest.ChooseSize(20, 300) {
-		before, _ := countCalls(t, g, at["calls"])
+		before := calls()
 		cmd := exec.Command(exe, "-test.run=^TestKilled$")
 		cmd.Env = append(os.Environ(), "FOREIGN_LOOK="+strconv.Itoa(q.PID))
 		out, err := cmd.StdoutPipe()
@@ -281,8 +296,9 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		line := make([]byte, 5)
-		if _, err := out.Read(line); err != nil || string(line) != "open\n" {
-			t.Fatalf("the process that looks: %q %v", line, err)
+		if _, err := io.ReadFull(out, line); err != nil || string(line) != "open\n" {
+			rest, _ := io.ReadAll(out)
+			t.Fatalf("the process that looks: %q %v", string(line)+string(rest), err)
 		}
 		time.Sleep(time.Duration(i*37%5000) * time.Microsecond)
 		if err := cmd.Process.Kill(); err != nil {
@@ -292,11 +308,91 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("it ended by itself: %v", err)
 		}
 		for n := before; n == before; { // it counts on
-			n, _ = countCalls(t, g, at["calls"])
+			n = calls()
 		}
 	}
 	if err := syscall.Kill(q.PID, 0); err != nil {
 		t.Errorf("the VMM is gone: %v", err)
+	}
+}
+
+// TestSocketInUse: a QMP socket that another client has, or that another process serves, is not waited for, and the other way is
+// taken.
+func TestSocketInUse(t *testing.T) {
+	q := kvmtest.StartQEMU(t, repo, "taken", true)
+	openQEMU(t, q, 1).Close()
+	conn, err := net.Dial("unix", q.QMP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p, err := Find(strconv.Itoa(q.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openQMP(p.PID, p.QMP); CodeOf(err) != CodeBusy {
+		t.Errorf("another client: %v; want %s", err, CodeBusy)
+	}
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "fake"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if _, err := openQMP(p.PID, listener.Addr().String()); CodeOf(err) != CodeNoVM {
+		t.Errorf("another process's socket: %v; want %s", err, CodeNoVM)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	g, err := Open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if g.Way != Outside || CodeOf(g.NoQMP) != CodeBusy {
+		t.Errorf("reached by %s, without QMP because of %v", g.Way, g.NoQMP)
+	}
+}
+
+// TestFakeQEMU: answers of a QEMU that is none end in an error, soon.
+func TestFakeQEMU(t *testing.T) {
+	const greeting = `{"QMP": {}}` + "\n" + `{"return": {}}` + "\n"
+	for name, answers := range map[string]string{
+		"nothing":             "",
+		"garbage":             "\x00\x01garbage\n",
+		"no JSON":             greeting + "x\n",
+		"wrong types":         greeting + `{"return": 7}` + "\n",
+		"null":                greeting + "null\nnull\n",
+		"no memory":           greeting + `{"return": [{}]}` + "\n" + `{"return": []}` + "\n",
+		"a device":            greeting + `{"return": [{}]}` + "\n" + `{"return": [{"id": "m", "size": 4096, "share": true}]}` + "\n" + `{"return": "/dev/zero"}` + "\n",
+		"many devices":        greeting + `{"return": [{}]}` + "\n" + `{"return": [` + strings.TrimSuffix(strings.Repeat(`{"id": "m", "size": 4096, "share": true},`, 1000), ",") + `]}` + "\n" + strings.Repeat(`{"return": "/dev/zero"}`+"\n", 1000),
+		"a line that is long": "{" + strings.Repeat("x", maxAnswer+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "q")
+			listener, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				if conn, err := listener.Accept(); err == nil {
+					_, _ = io.WriteString(conn, answers)
+					_ = conn.(*net.UnixConn).CloseWrite()
+					_, _ = io.Copy(io.Discard, conn)
+					conn.Close()
+				}
+			}()
+			if q, err := openQMP(os.Getpid(), path); err == nil {
+				q.close()
+				t.Error("it was opened")
+			} else if CodeOf(err) == "" {
+				t.Errorf("%v has no code", err)
+			}
+			<-served
+		})
 	}
 }
 

@@ -110,7 +110,7 @@ func traceError(err error, pid, tid int) error {
 		return fail(CodeGone, err, "process %d", pid)
 	case refused(err):
 		if by := tracer(pid, tid); by != 0 {
-			return fail(CodeBusy, err, "process %d is traced by process %d", pid, by)
+			return fail(CodeBusy, err, "process %d traces process %d", by, pid)
 		}
 		return fail(CodeNoPermission, err, "process %d may not be traced: it needs CAP_SYS_PTRACE (run it as root; kernel.yama.ptrace_scope must be less than 3)", pid)
 	}
@@ -187,6 +187,9 @@ func (o *outside) threads() ([]int, error) {
 	return out, nil
 }
 
+// busyTime is how long to wait for another tracer.
+const busyTime = 2 * time.Second
+
 // stop implements backend.
 func (o *outside) stop(ctx context.Context, wait time.Duration, f func([]CPU) error) error {
 	o.mu.Lock()
@@ -195,13 +198,13 @@ func (o *outside) stop(ctx context.Context, wait time.Duration, f func([]CPU) er
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began := time.Now()
-	for pause := time.Millisecond; ; pause *= 2 {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		done, err := o.stopOnce(time.Since(began) >= wait, f)
-		if done || err != nil {
+		if done || err != nil && (CodeOf(err) != CodeBusy || time.Since(began) >= busyTime) {
 			return err
 		}
 		// A vCPU was not in KVM_RUN since it was opened: it is on its way there, or
-		// the VMM has paused it.
+		// the VMM has paused it. Or another guestprobe has stopped it for a moment.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -25,16 +26,26 @@ const (
 	// qmpTime bounds how long a QEMU may take for one answer.
 	qmpTime = 10 * time.Second
 
+	// openTime bounds how long opening a guest may take.
+	openTime = 20 * time.Second
+
 	// maxAnswer bounds the bytes of one answer.
 	maxAnswer = 16 << 20
+
+	// maxBackends and maxRanges bound the pieces of a guest's memory.
+	maxBackends = 64
+	maxRanges   = 4096
 )
 
 // qmp reaches the guest of a QEMU by its QMP socket. The guest's RAM is in
 // files.
 type qmp struct {
-	mu   sync.Mutex // held for a command and its answer, and while vCPUs are stopped
-	conn net.Conn
-	in   *bufio.Scanner
+	mu    sync.Mutex // held for a command and its answer, and while vCPUs are stopped
+	conn  *net.UnixConn
+	in    *bufio.Scanner
+	until time.Time // not zero: it is being opened, until then
+	guard *guard
+	pid   int
 
 	files map[string]*os.File // by memory backend
 	mem   copied
@@ -42,22 +53,28 @@ type qmp struct {
 	cpus  int
 }
 
-// openQMP connects to a QEMU. Errors name the missing part.
-func openQMP(path string) (_ *qmp, err error) {
-	conn, err := net.DialTimeout("unix", path, qmpTime)
+// openQMP connects to a QEMU, the process pid. Errors name the missing part.
+func openQMP(pid int, path string) (_ *qmp, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	switch {
 	case refused(err):
 		return nil, fail(CodeNoPermission, err, "QMP socket %s", path)
 	case err != nil:
 		return nil, fail(CodeBusy, err, "QMP socket %s", path)
 	}
-	q := &qmp{conn: conn, in: bufio.NewScanner(conn), files: map[string]*os.File{}}
+	q := &qmp{conn: conn, in: bufio.NewScanner(conn), files: map[string]*os.File{}, until: time.Now().Add(openTime), pid: pid}
 	q.in.Buffer(nil, maxAnswer)
 	defer func() {
 		if err != nil {
 			q.close()
 		}
 	}()
+	switch by, err := peer(conn); {
+	case err != nil:
+		return nil, fail(CodeHostLayout, err, "QMP socket %s", path)
+	case by != pid:
+		return nil, fail(CodeNoVM, nil, "QMP socket %s is served by process %d, not by %d", path, by, pid)
+	}
 	// QEMU serves one client at a time, and greets the next when it has gone.
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 	if !q.in.Scan() {
@@ -71,7 +88,29 @@ func openQMP(path string) (_ *qmp, err error) {
 		return nil, err
 	}
 	q.cpus = len(cpus)
-	return q, q.findRAM()
+	if err := q.findRAM(); err != nil {
+		return nil, err
+	}
+	if q.guard, err = startGuard(conn); err != nil {
+		return nil, fail(CodeHostLayout, err, "start the process that resumes a paused guest")
+	}
+	q.until = time.Time{}
+	return q, nil
+}
+
+// peer returns the process at the other end of a connection: the one that listens.
+func peer(conn *net.UnixConn) (pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var inner error
+	err = raw.Control(func(fd uintptr) { cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, inner); err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
 }
 
 func (q *qmp) regions() []guest.Region { return q.ram }
@@ -79,6 +118,10 @@ func (q *qmp) vcpus() int              { return q.cpus }
 
 func (q *qmp) close() error {
 	errs := []error{q.conn.Close()}
+	if q.guard != nil {
+		errs = append(errs, q.guard.close())
+		q.guard = nil
+	}
 	for _, f := range q.files {
 		errs = append(errs, f.Close())
 	}
@@ -96,7 +139,11 @@ func (q *qmp) execute(command string, arguments, out any) error {
 	if err != nil {
 		return err
 	}
-	_ = q.conn.SetDeadline(time.Now().Add(qmpTime))
+	deadline := time.Now().Add(qmpTime)
+	if !q.until.IsZero() && q.until.Before(deadline) {
+		deadline = q.until
+	}
+	_ = q.conn.SetDeadline(deadline)
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
 		return fail(CodeGone, err, "QMP: %s", command)
 	}
@@ -148,6 +195,9 @@ func (q *qmp) findRAM() error {
 	why := "it has no memory backend of its own"
 	for _, d := range devices {
 		var path string
+		if len(q.files) == maxBackends {
+			return fail(CodeHostLayout, nil, "it has more than %d memory backends", maxBackends)
+		}
 		if d.ID == "" || q.execute("qom-get", map[string]string{"path": "/objects/" + d.ID, "property": "mem-path"}, &path) != nil {
 			why = "its memory backend is no file"
 			continue
@@ -156,7 +206,7 @@ func (q *qmp) findRAM() error {
 			why = fmt.Sprintf("its memory backend %s is not shared (share=on)", d.ID)
 			continue
 		}
-		f, err := openRAM(path, d.Size)
+		f, err := q.openRAM(path, d.Size)
 		if err != nil {
 			return fail(CodeNoPermission, err, "RAM of the guest")
 		}
@@ -169,7 +219,11 @@ func (q *qmp) findRAM() error {
 	if err != nil {
 		return err
 	}
-	for _, r := range flatRanges(tree) {
+	ranges := flatRanges(tree)
+	if len(ranges) > maxRanges {
+		return fail(CodeHostLayout, nil, "its memory has %d pieces, more than %d", len(ranges), maxRanges)
+	}
+	for _, r := range ranges {
 		f, has := q.files[r.name], sizes[r.name]
 		if f == nil || r.end < r.start || r.offset > has || r.end-r.start >= has-r.offset {
 			continue // a device's, or one that is not in a file
@@ -192,24 +246,53 @@ func (q *qmp) findRAM() error {
 	return nil
 }
 
-// openRAM opens a file that has size bytes of RAM.
-func openRAM(path string, size uint64) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+// openRAM opens a file that has size bytes of RAM. The path is QEMU's. A file that
+// is not regular is not opened, because that alone can do something; and if this
+// process may read which files QEMU has mapped, it must be one of these.
+func (q *qmp) openRAM(path string, size uint64) (*os.File, error) {
+	proc := fmt.Sprintf("/proc/%d", q.pid)
+	if !filepath.IsAbs(path) {
+		cwd, err := os.Readlink(proc + "/cwd")
+		if err != nil {
+			return nil, fmt.Errorf("the file %s is relative to QEMU's working directory: %w", path, err)
+		}
+		path = filepath.Join(cwd, path)
+	}
+	if _, err := os.Stat(proc + "/root/."); err == nil {
+		path = proc + "/root" + path // it may have another root directory
+	}
+	at, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	switch st, err := f.Stat(); {
-	case err != nil:
-		f.Close()
-		return nil, err
-	case !st.Mode().IsRegular():
-		f.Close()
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%s is not a regular file", path)
-	case uint64(st.Size()) < size || size == 0 || size > 1<<46:
-		f.Close()
-		return nil, fmt.Errorf("%s has %d bytes, the memory backend %d", path, st.Size(), size)
+	case st.Size < 0 || uint64(st.Size) < size || size == 0 || size > 1<<46:
+		return nil, fmt.Errorf("%s has %d bytes, the memory backend %d", path, st.Size, size)
 	}
-	return f, nil
+	if maps, err := os.ReadFile(proc + "/maps"); err == nil && !mapsFile(string(maps), &st) {
+		return nil, fmt.Errorf("%s is not the file that QEMU has mapped: it has been replaced", path)
+	}
+	return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", at), os.O_RDONLY, 0)
+}
+
+// mapsFile reports whether a process with these maps (proc_pid_maps(5)) has a file
+// mapped.
+func mapsFile(maps string, st *unix.Stat_t) bool {
+	want := fmt.Sprintf("%02x:%02x %d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(maps) {
+		// address perms offset dev inode path
+		if f := strings.Fields(line); len(f) >= 5 && f[3]+" "+f[4] == want {
+			return true
+		}
+	}
+	return false
 }
 
 // flatRange is a range of guest memory in QEMU's memory map.
@@ -271,6 +354,10 @@ func (q *qmp) stop(_ context.Context, _ time.Duration, f func([]CPU) error) (err
 		return err
 	}
 	if status.Running {
+		if err := q.guard.set(true); err != nil {
+			return fail(CodeHostLayout, err, "the process that resumes a paused guest")
+		}
+		defer func() { err = errors.Join(err, q.guard.set(false)) }()
 		if err := q.execute("stop", nil, nil); err != nil {
 			return err
 		}

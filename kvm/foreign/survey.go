@@ -40,5 +40,8 @@ func Survey(ctx context.Context, p Process) (s Surveyed) {
 		s.Kind = err
 		return nil
 	})
+	if g.NoQMP != nil && s.Err != nil {
+		s.Err = fail(CodeOf(s.Err), s.Err, "by its QMP socket: %v; from outside", g.NoQMP)
+	}
 	return s
 }

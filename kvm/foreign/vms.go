@@ -66,11 +66,19 @@ func Find(what string) (Process, error) {
 			return p, fail(CodeNoPermission, err, "process %d: its descriptors may be read by its owner and by root", pid)
 		case err != nil:
 			return p, fail(CodeNoVM, err, "process %d", pid)
-		case len(p.VMs) == 0:
-			return p, fail(CodeNoVM, nil, "process %d (%s) has no KVM VM ('guestprobe vms' lists those that do)", pid, p.VMM)
+		case len(p.VMs) > 0:
+			return p, nil
 		}
-		return p, nil
+		if named, err := findNamed(what); err == nil { // a name of digits
+			return named, nil
+		}
+		return p, fail(CodeNoVM, nil, "process %d (%s) has no KVM VM ('guestprobe vms' lists those that do)", pid, strings.ToValidUTF8(p.VMM, "?"))
 	}
+	return findNamed(what)
+}
+
+// findNamed returns the process of the VM of that name.
+func findNamed(what string) (Process, error) {
 	all, unseen, err := List()
 	if err != nil {
 		return Process{}, err
@@ -87,7 +95,7 @@ func Find(what string) (Process, error) {
 	case len(found) > 1:
 		return Process{}, fail(CodeSeveralVMs, nil, "%d VMs are named %q: use the pid ('guestprobe vms' lists them)", len(found), what)
 	case unseen > 0:
-		return Process{}, fail(CodeNoVM, nil, "no VM is named %q; %d processes of other users could not be looked at: run it as root", what, unseen)
+		return Process{}, fail(CodeNoVM, nil, "no VM is named %q; %d processes could not be looked at (root sees the processes of other users)", what, unseen)
 	}
 	return Process{}, fail(CodeNoVM, nil, "no VM is named %q ('guestprobe vms' lists VMs)", what)
 }
@@ -112,7 +120,9 @@ func inspect(proc string, pid int) (Process, error) {
 			continue
 		}
 		to, err := os.Readlink(filepath.Join(dir, "fd", e.Name()))
-		if err != nil {
+		if refused(err) {
+			return p, err
+		} else if err != nil {
 			continue // it has been closed
 		}
 		if to == vmLink {

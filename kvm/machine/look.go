@@ -242,6 +242,9 @@ func (l *Look) Root(cpu int) (guest.GPA, error) {
 // memory, including the engine's int3s and jumps. It returns the number of bytes
 // that were read, with a *guest.PageFaultError if that is fewer than len(p).
 func (l *Look) Read(root guest.GPA, addr guest.GVA, p []byte, live bool) (int, error) {
+	if err := l.tablesError(root); err != nil {
+		return 0, err
+	}
 	as := l.m.space(root)
 	for n := 0; n < len(p); {
 		// Page by page: pages before a missing one count.
@@ -255,6 +258,14 @@ func (l *Look) Read(root guest.GPA, addr guest.GVA, p []byte, live bool) (int, e
 	}
 	l.hideEngineBytes(root, addr, p, live)
 	return len(p), nil
+}
+
+// tablesError returns why there are no page tables at root, or nil.
+func (l *Look) tablesError(root guest.GPA) error {
+	if g := l.m.outside; g != nil && root == 0 {
+		return g.noTables
+	}
+	return nil
 }
 
 func (l *Look) hideEngineBytes(root guest.GPA, addr guest.GVA, p []byte, live bool) {
@@ -297,6 +308,9 @@ var ErrProbed = errors.New("probes have int3s or jumps there; detach them first"
 // as they exist, and their mapping. A root of 0 means the kernel's tables.
 // Errors are *guest.PageFaultError.
 func (l *Look) Walk(root guest.GPA, addr guest.GVA) (as guest.AddressSpace, steps []guest.Step, m guest.Mapping, err error) {
+	if err := l.tablesError(root); err != nil {
+		return as, nil, m, err
+	}
 	as = l.m.space(root)
 	if root == 0 {
 		as = as.WithHome(guest.Home{}) // the tables themselves

@@ -78,13 +78,20 @@ type outsideGuest struct {
 	seen atomic.Pointer[linux.View] // nil: not Linux
 
 	mu sync.Mutex // held while vCPUs are stopped
+
+	// noTables is why the page tables of the guest's kernel are not known, or nil.
+	// Guarded by mu.
+	noTables error
 }
+
+// errNoTables: no vCPU has page tables of the form that is known here.
+var errNoTables = &foreign.Error{Code: foreign.CodeNotLinux, Text: "no vCPU of the guest is in 64-bit mode, so that there are no page tables to follow"}
 
 // stop stops the guest's vCPUs and runs f while their registers are known to m.
 func (g *outsideGuest) stop(m *Machine, f func() error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.of.Guest.Stop(context.Background(), func(cpus []foreign.CPU) error {
+	err := g.of.Guest.Stop(context.Background(), func(cpus []foreign.CPU) error {
 		m.mu.Lock()
 		for i, v := range m.vcpus {
 			c := &cpus[i]
@@ -103,14 +110,28 @@ func (g *outsideGuest) stop(m *Machine, f func() error) error {
 		}
 		return f()
 	})
+	if foreign.CodeOf(err) == foreign.CodeGone {
+		m.mu.Lock()
+		if !m.phase.over() {
+			m.setPhase(PhaseExited) // whatever is under way ends
+		}
+		m.mu.Unlock()
+	}
+	return err
 }
 
 // spaceOf returns the page tables of the first vCPU in 64-bit mode, in place of the
 // tables of a kernel that is not known.
 func (g *outsideGuest) spaceOf(m *Machine, cpus []foreign.CPU) *booted {
 	b := *m.booted.Load()
+	g.noTables = foreign.ErrPaused
 	for i := range cpus {
-		if c := &cpus[i]; c.Known && c.Sregs.EFER&eferLMA != 0 {
+		c := &cpus[i]
+		if c.Known && g.noTables != nil {
+			g.noTables = errNoTables
+		}
+		if c.Known && c.Sregs.EFER&eferLMA != 0 {
+			g.noTables = nil
 			b.deep = c.Sregs.CR4&cr4LA57 != 0
 			b.space = guest.NewAddressSpace(m.mem.Memory, guest.GPA(c.Sregs.CR3))
 			if b.deep {
@@ -201,7 +222,9 @@ func (c outsideCPU) GetDebugRegs(d *kvm.DebugRegs) error {
 
 func (c outsideCPU) GetXCRs(*kvm.XCRs) error { return ErrOutside }
 
-func (c outsideCPU) GetXSave() ([]byte, error) { return nil, ErrOutside }
+func (c outsideCPU) GetXSave() ([]byte, error) {
+	return nil, fmt.Errorf("floating point and vector registers: %w", ErrOutside)
+}
 
 func (g *outsideGuest) view() guest.View {
 	if v := g.seen.Load(); v != nil {

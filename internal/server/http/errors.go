@@ -120,6 +120,7 @@ func toAPI(err error) *api.Error {
 		{machine.ErrRanAway, api.CodeStepRunning, "ETIMEDOUT"},
 		{machine.ErrCannotStep, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrNoInput, api.CodeUnavailable, "EOPNOTSUPP"},
+		{machine.ErrOutside, api.CodeNotOurs, "EOPNOTSUPP"},
 		{machine.ErrNoSnapshot, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrOtherGuest, api.CodeBadFile, "EINVAL"},
 		{machine.ErrSavedEnd, api.CodeBadFile, "EINVAL"},

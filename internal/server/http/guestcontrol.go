@@ -197,7 +197,7 @@ func (rc *runControl) callTarget(req api.Call) (guest.GVA, error) {
 func (rc *runControl) wireGuest() api.Guest {
 	st, stats, id := rc.guest.State(), rc.guest.Stats(), rc.guest.Image().ID()
 	g := api.Guest{
-		Jail:  rc.jail,
+		Jail: rc.jail, VM: rc.opt.vm,
 		State: string(st.Phase), Boots: int(rc.boots.Load()),
 		Image: rc.opt.imageName(), SHA256: hex.EncodeToString(id.SHA256[:]), BuildID: id.BuildID, Entry: api.Hex(id.Entry),
 		VCPUs: len(st.VCPUs), Memory: rc.opt.memory, Cmdline: rc.opt.cmdline, TickUS: rc.opt.tick.Microseconds(),

@@ -66,6 +66,7 @@ type options struct {
 	stallTime time.Duration
 
 	cache       string            // folder, "" for the default, or noCache
+	vm          string            // the VMM of the guest, for answers; "": this daemon
 	scans       *saved.Cache      // of cache; nil: none
 	state       string            // folder, or ""
 	config      string            // file of flags, or ""

@@ -27,6 +27,7 @@ type VM struct {
 var vmLooks = func() map[string]bool {
 	out := maps.Clone(looks)
 	delete(out, "POST /v1/guest/save")
+	delete(out, "GET /v1/blacklist")
 	out["POST /v1/profile"], out["DELETE /v1/events/{stream}"] = true, true
 	return out
 }()
@@ -47,6 +48,9 @@ func OpenVM(v VM, log *slog.Logger) (_ *Core, err error) {
 			err = errors.Join(err, g.Close())
 		}
 	}()
+	if g.NoQMP != nil {
+		log.Warn("the VMM's QMP socket is not used", "error", g.NoQMP)
+	}
 	m, o, prog, err := observe(g, v, log)
 	if err != nil {
 		return nil, vmError(err)
@@ -59,6 +63,7 @@ func OpenVM(v VM, log *slog.Logger) (_ *Core, err error) {
 // observe finds out what runs in the guest, and returns it as a machine.
 func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o options, prog bootable, err error) {
 	o = defaultOptions()
+	o.vm = fmt.Sprintf("process %d (%s), by %s", g.Process.PID, g.Process.VMM, g.Way)
 	o.given, o.vcpus, o.memory, o.tick = func(string) bool { return false }, g.VCPUs(), g.Size(), 0
 	out := machine.Outside{Guest: g, Log: log}
 	var none error

@@ -2,6 +2,11 @@ package api
 
 // Guest answers GET /v1/guest and every change of its state.
 type Guest struct {
+	// VM is the process of the VMM that runs the guest, and how it is reached, for
+	// the guest of another VMM (--vm). Then boots, cmdline, tickUs, checks, exitCode
+	// and the counts of vCPUs are not known, and 0.
+	VM string `json:"vm,omitempty"`
+
 	State    string `json:"state" openapi:"enum=created|running|paused|exited|crashed|closed"` // created, running, paused, exited, crashed or closed
 	ExitCode *int64 `json:"exitCode,omitempty"`                                                // of state exited
 	Crash    *Crash `json:"crash,omitempty"`                                                   // of state crashed
