@@ -13,7 +13,7 @@ import (
 )
 
 // totalsLine is the first line of a trace's totals, with the counts and the reason.
-var totalsLine = regexp.MustCompile(`^# (\d+) events?: (\d+) shown(?:, (\d+) more unshown)?, (\d+) lost(?:; \d+ late)? \((\w+)\)$`)
+var totalsLine = regexp.MustCompile(`^# (\d+) events?: (\d+) shown(?:, (\d+) more not shown)?, (\d+) lost(?:; \d+ late)? \((\w+)\)$`)
 
 // cmdCloses checks the totals of a saved trace of its own kprobes, as text or JSON:
 // they must match the trace's lines, have this reason, and add up to the probes'

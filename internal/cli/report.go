@@ -75,7 +75,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 		n    uint64
 		what string
 	}{
-		{rep.Unshown, u64(rep.Unshown) + " unshown by who saved it"}, {rep.Late, u64(rep.Late) + " late"}, {rep.Boots, command.Plural(rep.Boots, "boot") + " of the guest"},
+		{rep.Unshown, u64(rep.Unshown) + " not shown when it was saved"}, {rep.Late, u64(rep.Late) + " late"}, {rep.Boots, command.Plural(rep.Boots, "boot") + " of the guest"},
 		{rep.Stops, command.Plural(rep.Stops, "stop") + " of vCPUs"}, {rep.Others, u64(rep.Others) + " of further probes"},
 	} {
 		if n.n > 0 {

@@ -69,7 +69,7 @@ func TestTraceOverAtItsStart(t *testing.T) {
 func TestTotals(t *testing.T) {
 	for format, want := range map[string]string{
 		"json":  `{"type":"end","data":{"reason":"count","delivered":5,"lost":4,"late":2,"unshown":2}}` + "\n",
-		"table": "# 9 events: 3 shown, 2 more unshown, 4 lost; 1 late (count)\n",
+		"table": "# 9 events: 3 shown, 2 more not shown, 4 lost; 1 late (count)\n",
 	} {
 		var out bytes.Buffer
 		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: format}

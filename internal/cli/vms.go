@@ -39,13 +39,13 @@ func (a *app) vms() command.Spec {
 		Long: `List the KVM VMs of this host, whichever program runs them: QEMU, libvirt, Firecracker, another VMM or guestprobed.
 'guestprobe --vm PID COMMAND' or 'guestprobe --vm NAME COMMAND' inspects one (docs/vms.md).
 
-For each VM it reads the registers and looks for a Linux kernel, for which it stops the vCPUs for less than a few
-milliseconds. It changes nothing in the guest.
+For each VM it reads the registers and looks for a Linux kernel. For that it stops the vCPUs for some milliseconds at
+most. It changes nothing in the guest.
 
 REACH says how the guest can be reached:
 
   qmp     its QEMU has its RAM in a shared file and a QMP socket: nothing but access to the two is needed
-  ptrace  from outside: needs CAP_SYS_PTRACE, CAP_BPF and CAP_PERFMON, which root has, and Linux 5.17 or later with BTF
+  ptrace  from outside: needs CAP_SYS_PTRACE, CAP_BPF, CAP_PERFMON and CAP_DAC_READ_SEARCH, which root has, and Linux 5.17 or later with BTF
 
 Otherwise it has a code, and a line below the table has the reason:
 
@@ -54,6 +54,7 @@ Otherwise it has a code, and a line below the table has the reason:
   paused         the VMM has paused the guest, so that its registers are not known
   host_layout    this host's kernel does not say where its VMs are
   several_vms    the process has more than one VM
+  no_vm          the VM has no vCPU
   gone           the VMM has ended
 
 KERNEL is the release of the guest's Linux kernel, SLIDE the distance of its addresses from the default ones (KASLR).

@@ -8,5 +8,6 @@
 // reads struct kvm (Linux 5.17 and later, with BTF), its memory by
 // process_vm_readv(2), and its registers from the vCPUs' shared memory, while
 // ptrace(2) keeps the vCPU threads out of KVM_RUN. That needs CAP_SYS_PTRACE,
-// CAP_BPF and CAP_PERFMON.
+// CAP_BPF, CAP_PERFMON, and CAP_DAC_READ_SEARCH for
+// processes of other users.
 package foreign

@@ -111,7 +111,7 @@ func Totals(end api.End) string {
 	for _, n := range []struct {
 		n    uint64
 		what string
-	}{{end.Unshown, "more unshown"}, {end.Lost, "lost"}} {
+	}{{end.Unshown, "more not shown"}, {end.Lost, "lost"}} {
 		if n.n > 0 || n.what == "lost" {
 			fmt.Fprintf(&b, ", %d %s", n.n, n.what)
 		}

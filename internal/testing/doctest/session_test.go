@@ -214,7 +214,7 @@ var (
 	// Rows of histograms, of which there are more or fewer.
 	rows = regexp.MustCompile(`^(\(\.\.\.|\[-?\d+[KMGTPE]?)(, (-?\d+[KMGTPE]?|\.\.\.))?[])] +\d+ \|@* *\|$`)
 	// What was read and not shown, which is more on a busy machine.
-	unshown = regexp.MustCompile(`; \d+ unshown by who saved it`)
+	unshown = regexp.MustCompile(`; \d+ not shown when it was saved`)
 	// What a busy machine loses or misses.
 	losses = regexp.MustCompile(`^(\[LOST |[Mm]issed \d|Lost \d)`)
 	states = regexp.MustCompile(`\b(waiting|jump|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
