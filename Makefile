@@ -61,7 +61,7 @@ test-slow: ## the same with guests that run ten times slower: no test may depend
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...
 
-cover: ## how much of each package the tests run; less than 70 % wants a reason in scripts/cover.reasons
+cover: ## how much of each package the tests run; less than 70 % needs a reason in scripts/cover.reasons
 	scripts/cover.sh
 
 loc: ## lines of Go: product, tools, test helpers and tests
@@ -86,7 +86,7 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 	scripts/nested.sh vmx linux-guests
 	scripts/nested.sh vmx ./internal/testing/linuxtest -test.run TestFiles -test.short
 
-test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
+test-bpftrace: ## compare with the real bpftrace, on the scripts that it has not run yet
 	scripts/bpftrace.sh
 
 test-bpftrace-tools: ## bpftrace's own tools, each started on Linux guests of three kernels; a difference is named
@@ -95,7 +95,7 @@ test-bpftrace-tools: ## bpftrace's own tools, each started on Linux guests of th
 test-bpftrace-suite: ## bpftrace's own tests on our compiler of scripts: BPFTRACE names a checkout, and nothing is fetched
 	scripts/bpftrace-suite.sh "$(BPFTRACE)"
 
-test-verifier: ## the cases of Linux's own verifier tests: what it says of each, and ours
+test-verifier: ## compare with Linux's verifier, on its own test cases
 	scripts/verifier-suite.sh
 
 bench: build ## what a hit costs here, beside what else is on this machine

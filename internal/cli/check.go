@@ -72,7 +72,7 @@ has ended with another code, --timeout was over, a run of the script was cut sho
 something was missed or lost. A script that does not compile, or a guest that does not start, is an error, and
 fails as well.
 
-Of a test that has failed what it has printed and the guest's console go to standard error, their last lines. --keep
+For each failed test, the last lines of its output and of the guest's console go to standard error. --keep
 keeps more of it, for each test that has failed in a folder of its own: output.txt, console.txt, daemon.log,
 guest.gps, for 'guestprobe --core', with the guest as it was then, and trace.ndjson with the events of --probe, for
 'guestprobe convert' and 'report'.
@@ -80,8 +80,8 @@ guest.gps, for 'guestprobe --core', with the guest as it was then, and trace.ndj
 --format json, tap, junit and markdown print the results in these forms; --junit, --tap and --markdown write
 files of them besides. docs/start/ci.md has the jobs for GitHub and GitLab, docs/scripts.md the form of the reports.
 
-Exit status: 0 when all tests have passed. Otherwise what the first one of them says that has not: N when its script has
-called exit(N), 124 when its time was over, 2 when it does not compile, and else 1.`,
+Exit status: 0 if all tests passed; otherwise the status of the first test that did not: N if its script called exit(N),
+124 if it took too long, 2 if it does not compile, 1 for any other failure.`,
 		Example: `  guestprobe check tests/*.bt
   guestprobe check --kernel /boot/vmlinuz --append 'console=ttyS0 panic=-1' --timeout 5m --keep failed tests/boot.bt
   guestprobe check --jobs 4 --junit report.xml --markdown summary.md tests/*.bt`,
@@ -97,7 +97,7 @@ called exit(N), 124 when its time was over, 2 when it does not compile, and else
 			f.BoolVar(&k.req.Emulate, "emulate", false, "watchpoints protect pages: every access to these costs an exit")
 			fileFlag(f, &k.files)
 			f.StringArrayVar(&k.probes, "probe", nil, "with --keep: trace the probe of this `DEFINITION`, too; may be repeated")
-			f.StringVar(&k.keep, "keep", "", "keep what there is of a test that has failed in this `folder`")
+			f.StringVar(&k.keep, "keep", "", "keep the files of failed tests in this `folder`")
 			f.StringVar(&junit.path, "junit", "", "write the results to this `file`, as JUnit's XML")
 			f.StringVar(&tap.path, "tap", "", "write them to this `file`, by the Test Anything Protocol")
 			f.StringVar(&markdown.path, "markdown", "", "write a summary to this `file`, in GitHub's Markdown")

@@ -62,7 +62,7 @@ func (l *contextList) find(name string) (*savedContext, error) {
 	for _, c := range l.Contexts {
 		names = append(names, c.Name)
 	}
-	return nil, command.Usagef("no context %q: there are %s", name, strings.Join(names, ", "))
+	return nil, command.Usagef("there is no context %q; defined are %s", name, strings.Join(names, ", "))
 }
 
 // use makes a context the current one; "" means none.

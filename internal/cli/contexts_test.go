@@ -120,7 +120,7 @@ func TestContexts(t *testing.T) {
 	do("--context|web|list|-q", 0, "kprobes/myread\nkprobes/own1\n", "")
 	do("--context|farm|list|-q", 0, "kprobes/myread\nkprobes/own2\n", "")
 	do("--context|farm|--where|name=vm1|list|-q", 0, "kprobes/myread\nkprobes/own1\n", "")
-	do("--context|nosuch|list", 2, "", "guestprobe: no context \"nosuch\": there are farm, web\n"+hint("list"))
+	do("--context|nosuch|list", 2, "", "guestprobe: there is no context \"nosuch\"; defined are farm, web\n"+hint("list"))
 	do("--context|web|-s|vm2|list", 2, "", "guestprobe: --context names a daemon or a fleet: it cannot be used with --socket, --core, --fleet and --all\n"+hint("list"))
 	do("context|use|web", 0, "", "web is the current context.\n")
 	do("list|-q", 0, "kprobes/myread\nkprobes/own1\n", "")

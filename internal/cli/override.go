@@ -27,11 +27,11 @@ type overrideFlags struct {
 func (o *overrideFlags) add(f *pflag.FlagSet) {
 	o.set = f
 	f.StringVar(&o.value, "override", "", "with --unsafe, at a function's entry: it returns `N` without running; N is a number, or an error as -ENOENT")
-	f.StringVar(&o.probability, "probability", "100", "of --override: in `P` percent of the hits, chosen at random")
-	f.Int64Var(&o.times, "times", -1, "of --override: never override more than `N` times, -1 for no limit")
-	f.Uint64Var(&o.interval, "interval", 1, "of --override: only each hit whose `number` is a multiple of this")
-	f.Uint64Var(&o.after, "after", 0, "of --override: leave the first `N` hits alone")
-	f.Uint64Var(&o.seed, "seed", 0, "of --override: choose as a run with this `seed` did, which the answer says; 0 for a new one")
+	f.StringVar(&o.probability, "probability", "100", "with --override: override `P` percent of the hits, chosen at random")
+	f.Int64Var(&o.times, "times", -1, "with --override: override at most `N` times, -1 for no limit")
+	f.Uint64Var(&o.interval, "interval", 1, "with --override: override only hits whose `number` is a multiple of this")
+	f.Uint64Var(&o.after, "after", 0, "with --override: skip the first `N` hits")
+	f.Uint64Var(&o.seed, "seed", 0, "with --override: make the random choices of an earlier run with this `seed`, which its output shows; 0 for a new one")
 	f.BoolVar(&o.unsafe, "unsafe", false, "the probes may change what the guest does: --override, or programs that call override_return")
 }
 

@@ -71,7 +71,7 @@ func printNames(r *command.Run, ps []api.Probe, once bool) error {
 
 // addNoTrunc declares docker's --no-trunc for a command that never truncates.
 func addNoTrunc(f *pflag.FlagSet) {
-	f.Bool("no-trunc", false, "leave no column out and cut no value, which is so without it: docker's name, as 'guestprobe list' has it")
+	f.Bool("no-trunc", false, "accepted as for 'guestprobe list'; this output is never cut")
 }
 
 // rejectQuiet returns an error if both --quiet and --format were given.
