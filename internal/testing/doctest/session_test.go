@@ -203,6 +203,9 @@ func judge(s step, said, status string, vary *regexp.Regexp) string {
 	return compare(s, strings.Split(strings.TrimRight(said, "\n"), "\n"), vary)
 }
 
+// calls is the table of calls that have not returned, which detach and list show while there are some.
+const calls = `^NAME +HANDLED +RETURNED +ABANDONED +UNDER-WAY$|^\w+/\w+ +\d+ +\d+ +\d+ +\d+$`
+
 var (
 	hits = regexp.MustCompile(`^ *\S+-\d+ +\[\d{3}\] [a-zA-Z.]{5} +\d+\.\d{6}: `)
 	// What differs from run to run, and what by compilers and their hosts.
@@ -216,7 +219,7 @@ var (
 	// What was read and not shown, which is more on a busy machine.
 	unshown = regexp.MustCompile(`; \d+ not shown when it was saved`)
 	// What a busy machine loses or misses.
-	losses = regexp.MustCompile(`^(\[LOST |[Mm]issed \d|Lost \d)`)
+	losses = regexp.MustCompile(`^(\[LOST |[Mm]issed \d|Lost \d)|` + calls)
 	states = regexp.MustCompile(`\b(waiting|jump|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
 )
 
