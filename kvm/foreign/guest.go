@@ -65,7 +65,7 @@ type backend interface {
 }
 
 // Open opens the guest of a process. It prefers a QMP socket, if the guest's
-// RAM is in a shared file; why is then nil or says why that was not possible.
+// RAM is in a shared file; otherwise NoQMP says why that was not possible.
 // Errors are *Error.
 func Open(p Process) (*Guest, error) {
 	g := &Guest{Process: p, mem: new(guest.Memory)}

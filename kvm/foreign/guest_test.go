@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -418,6 +419,81 @@ func TestTwoObservers(t *testing.T) {
 	for len(seen) < 4 {
 		_, c := countCalls(t, b, at["calls"])
 		seen[c.Regs.RCX] = true
+	}
+}
+
+// TestManyObservers: several that stop two vCPUs at the same moments wait for each other, and no vCPU stays stopped.
+func TestManyObservers(t *testing.T) {
+	kvmtest.RequireRoot(t)
+	at := addresses(t)
+	q := kvmtest.StartQEMU(t, repo, "crowd", false, "-smp", "2")
+	first := openQEMU(t, q, 2)
+	for n := uint64(0); n == 0; {
+		n, _ = countCalls(t, first, at["calls"])
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		g, err := Open(first.Process)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		all.Go(func() {
+			for range 100 {
+				if err := g.Stop(t.Context(), func([]CPU) error { return nil }); err != nil && CodeOf(err) != CodeBusy {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	before, _ := countCalls(t, first, at["calls"])
+	for n := before; n == before; {
+		n, _ = countCalls(t, first, at["calls"])
+	}
+}
+
+// TestSecondHeld: the first vCPU's thread is interrupted, and the second's cannot be: the first is released, whether or not it has
+// stopped by then.
+func TestSecondHeld(t *testing.T) {
+	kvmtest.RequireRoot(t)
+	at := addresses(t)
+	q := kvmtest.StartQEMU(t, repo, "second", false, "-smp", "2")
+	g := openQEMU(t, q, 2)
+	o := g.back.(*outside)
+	var tid int
+	for n := uint64(0); n == 0 || tid == 0; {
+		n, _ = countCalls(t, g, at["calls"])
+		threads, err := o.threads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tid = threads[1]
+	}
+	seized, release, done := make(chan error), make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		seized <- seize(tid)
+		<-release
+		done <- errors.Join(awaitStop(tid), detach(tid))
+	}()
+	if err := <-seized; err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	for range 300 {
+		if _, err := o.stopOnce(true, func([]CPU) error { return nil }); CodeOf(err) != CodeBusy {
+			t.Errorf("%v; want %s", err, CodeBusy)
+		}
+	}
+	runtime.UnlockOSThread()
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	before, _ := countCalls(t, g, at["calls"])
+	for n := before; n == before; {
+		n, _ = countCalls(t, g, at["calls"])
 	}
 }
 

@@ -220,9 +220,13 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 	if err != nil {
 		return false, err
 	}
-	var stopped []int
+	var stopped []int // interrupted; the first awaited of them have stopped
+	awaited := 0
 	defer func() {
-		for _, tid := range stopped {
+		for i, tid := range stopped {
+			if i >= awaited { // it must not be released before it has stopped
+				_ = awaitStop(tid)
+			}
 			// The thread may have been killed.
 			if e := detach(tid); e != nil && err == nil && !errors.Is(e, unix.ESRCH) {
 				err = fail(CodeHostLayout, e, "release thread %d", tid)
@@ -240,6 +244,7 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 		stopped = append(stopped, tid)
 	}
 	for _, tid := range stopped {
+		awaited++
 		if err := awaitStop(tid); err != nil {
 			return false, traceError(err, o.pid, tid)
 		}

@@ -33,6 +33,8 @@ func detach(tid int) error {
 		case errors.Is(err, unix.EINTR):
 		case err != nil || ws.Exited() || ws.Signaled():
 			return unix.ESRCH
+		default:
+			return unix.PtraceDetach(tid) // it was not dead, only not stopped yet
 		}
 	}
 }
