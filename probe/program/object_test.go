@@ -1,11 +1,13 @@
 package program
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
@@ -379,4 +381,67 @@ func TestEndDuringReset(t *testing.T) {
 	}
 	during = func() {}
 	o.Close()
+}
+
+// TestEndFirstInstruction ends an object while a run is at its first instructions, where it is not counted yet. It is
+// waited for: it counts as handled, as its changes to the maps count.
+func TestEndFirstInstruction(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	stopped := func() {}
+	stop := cfg.Stop
+	cfg.Stop = func(f func() error) error { return stop(func() error { stopped(); return f() }) }
+	rt := newRuntime(t, cfg)
+	o, err := rt.Load(example(t, "count.o"), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, false, true, "")
+	b := o.Programs[0].blocks
+	if b == nil {
+		t.Fatal(o.Programs[0].Why)
+	}
+	area := b.areaOf(0)
+	// field returns the word of the block that read reads.
+	field := func(read func() uint64) []byte {
+		for at := 0; at < len(area.Bytes); at += 8 {
+			w := area.Bytes[at:][:8]
+			was := binary.LittleEndian.Uint64(w)
+			before := read()
+			binary.LittleEndian.PutUint64(w, was+1)
+			found := read() == before+1
+			binary.LittleEndian.PutUint64(w, was)
+			if found {
+				return w
+			}
+		}
+		t.Fatal("no such field")
+		return nil
+	}
+	began := field(func() uint64 { n, _, _, _ := bpf.BlockStats(area); return n })
+	ended := field(func() uint64 { return bpf.BlockAnswers(area)[0] })
+	was := bytes.Clone(area.Bytes)
+	b.info.Retire(area)
+	busy := -1
+	for at := range was {
+		if was[at] != area.Bytes[at] {
+			busy = at
+		}
+	}
+	if busy < 0 || b.info.Reentrant {
+		t.Fatal("the program takes no block")
+	}
+	stops := 0
+	stopped = func() {
+		if stops++; stops == 4 { // since the last one, the run has gone on and ended
+			began[0]++
+			ended[0]++
+			area.Bytes[busy] = 0
+		}
+	}
+	o.Settle(time.Minute)
+	if s := b.stats(); s.Runs != 1 || s.Missed != 0 {
+		t.Errorf("after %d stops: %+v, want 1 run, none missed", stops, s)
+	}
 }

@@ -339,12 +339,19 @@ func (rt *Runtime) end(bs []*blocks, wait time.Duration, last func()) (idle []bo
 			return nil
 		})
 	}
-	err := try(false)
-	if err == nil && slices.Contains(idle, false) {
-		for began := time.Now(); time.Since(began) < wait && slices.ContainsFunc(bs, (*blocks).busy); {
+	began, pause := time.Now(), settleTime/50
+	var err error
+	for last := wait <= 0; ; last = time.Since(began) >= wait {
+		if err = try(last); err != nil || last || !slices.Contains(idle, false) {
+			break
+		}
+		for time.Since(began) < wait && slices.ContainsFunc(bs, (*blocks).busy) {
 			time.Sleep(settleTime / 50)
 		}
-		err = try(true)
+		// A run may be at its first instructions, before it is counted, or another task may have begun
+		// one since: the counts alone do not say that none is under way.
+		time.Sleep(pause)
+		pause = min(2*pause, settleTime)
 	}
 	if err != nil {
 		clear(idle)
