@@ -57,10 +57,17 @@ func printHost(r *command.Run, h api.Host) error {
 		return err
 	}
 	k, u := h.Traps.CPL0, h.Traps.CPL3
-	return r.Table([]string{"TRAP", "CPL0", "CPL3", "USED FOR"}, [][]string{
+	if err := r.Table([]string{"TRAP", "CPL0", "CPL3", "USED FOR"}, [][]string{
 		{"int3", k.Int3, u.Int3, "probes"},
 		{"step", k.Step, u.Step, "instructions that cannot be moved"},
 		{"hwbreak", k.HWBreak, u.HWBreak, "execute watches"},
 		{"watch", k.Watch, u.Watch, "data watches"},
-	})
+	}); err != nil {
+		return err
+	}
+	linux := "yes"
+	if h.NoLinux != "" {
+		linux = "no: " + command.Clean(h.NoLinux)
+	}
+	return r.Print("\nLinux guests: %s\n", linux)
 }

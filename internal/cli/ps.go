@@ -102,7 +102,7 @@ func printLocals(r *command.Run, rows []localRow) error {
 		}
 	}
 	if len(rows) == 0 {
-		r.Note("There is no socket in %s.", strings.Join(socketFolders(r.Getenv), " and "))
+		r.Note("There is no socket in %s. A daemon that was started with --socket elsewhere is found by 'guestprobe --socket PATH ps', or by $GUESTPROBE_SOCKET.", strings.Join(socketFolders(r.Getenv), " and "))
 	}
 	return nil
 }

@@ -179,6 +179,9 @@ func readScript(ctx context.Context, r *command.Run, path string) (string, error
 
 // isText returns an error for a script that is not valid UTF-8: a request could not carry it unchanged.
 func isText(name, script string) error {
+	if strings.HasPrefix(script, "\x7fELF") {
+		return command.Usagef("%s is an ELF file, and a script is wanted here; a guest is named by --guest, an object by 'guestprobe bpf load'", name)
+	}
 	line, col := 1, 1
 	for i := 0; i < len(script); {
 		c, n := utf8.DecodeRuneInString(script[i:])

@@ -52,7 +52,13 @@ after --duration, and prints its maps; --interval also prints and clears them wh
 			t, ok := tools.Find(r.Args[0])
 			switch {
 			case !ok:
-				return command.Usagef("there is no tool %q: --list lists them", r.Args[0])
+				return command.Usagef("there is no tool %q: %s", r.Args[0], cmp.Or(command.Suggest(r.Args[0], func(yield func(string) bool) {
+					for _, t := range tools.List() {
+						if !yield(t.Name) {
+							return
+						}
+					}
+				}), "'guestprobe tool --list' lists them"))
 			case list:
 				return r.Show(t, func() error { return r.Print("%s", toolHelp(t)) })
 			case source:

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // completion converts a Completion to cobra's type.
@@ -24,9 +25,22 @@ func completion(f Completion) cobra.CompletionFunc {
 	}
 }
 
+// unquoteUsages removes the backquotes around the names of values in the descriptions of
+// flags, which only the help needs.
+func unquoteUsages(c *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "`", "") })
+	}
+	for _, sub := range c.Commands() {
+		unquoteUsages(sub)
+	}
+}
+
 // changeCompletion changes cobra's command that prints completion scripts for shells.
 func (r *running) changeCompletion(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
+	c.Short = "Print a completion script for a shell"
+	c.Long = "Print a completion script for a shell. 'completion SHELL --help' says how to install it."
 	c.RunE = func(c *cobra.Command, args []string) error { // cobra's own command ignores arguments and prints its help
 		if len(args) > 0 {
 			return r.unknownCommandError(c, args[0])
@@ -53,6 +67,8 @@ func (r *running) changeCompletion(c *cobra.Command) {
 		if write == nil {
 			continue
 		}
+		shell.Short = "Print the completion script for " + shell.Name()
+		shell.Long = fmt.Sprintf(completionHelp[shell.Name()], c.Root().Name())
 		change := inQuotes[shell.Name()]
 		shell.RunE = func(c *cobra.Command, _ []string) error {
 			plain := c.Flags().Lookup("no-descriptions")
@@ -68,6 +84,34 @@ func (r *running) changeCompletion(c *cobra.Command) {
 			return err
 		}
 	}
+}
+
+// completionHelp says how to install each shell's script. The daemon and the programs run on Linux.
+var completionHelp = map[string]string{
+	"bash": `Print the completion script for bash. It needs the package bash-completion. For this shell:
+
+	source <(%[1]s completion bash)
+
+For each new shell:
+
+	%[1]s completion bash | sudo tee /etc/bash_completion.d/%[1]s >/dev/null`,
+	"zsh": `Print the completion script for zsh. It needs compinit, as from 'autoload -U compinit; compinit' in ~/.zshrc. For this shell:
+
+	source <(%[1]s completion zsh)
+
+For each new shell, in a folder of $fpath:
+
+	%[1]s completion zsh >"${fpath[1]}/_%[1]s"`,
+	"fish": `Print the completion script for fish. For this shell:
+
+	%[1]s completion fish | source
+
+For each new shell:
+
+	%[1]s completion fish >~/.config/fish/completions/%[1]s.fish`,
+	"powershell": `Print the completion script for PowerShell. For this shell, and in its profile for each new one:
+
+	%[1]s completion powershell | Out-String | Invoke-Expression`,
 }
 
 // inQuotes are lines added to cobra's scripts. They complete a word with an open quote, such as 'p vfs_. They are inserted before

@@ -123,7 +123,7 @@ func suggestFlag(f *pflag.FlagSet, name string, not []string) string {
 			names = append(names, flag.Name)
 		}
 	})
-	if near := suggest(name, slices.Values(names)); near != "" {
+	if near := Suggest(name, slices.Values(names)); near != "" {
 		return ": " + near
 	}
 	return ""

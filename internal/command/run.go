@@ -126,6 +126,9 @@ func (p Program) Run(ctx context.Context, env Env) int {
 	if env.Only != nil { // completion requests do not run checkAllowed
 		env.Args = slices.DeleteFunc(slices.Clone(env.Args), func(a string) bool { return a == cobra.ShellCompRequestCmd || a == cobra.ShellCompNoDescRequestCmd })
 	}
+	if len(env.Args) > 0 && env.Args[0] == cobra.ShellCompRequestCmd {
+		unquoteUsages(root)
+	}
 	root.SetArgs(hideDeletions(env.Args))
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)

@@ -226,7 +226,7 @@ func (r *running) group(c *cobra.Command, args []string) error {
 func (r *running) unknownCommandError(c *cobra.Command, name string) error {
 	said := r.cures[c][name]
 	if said == "" {
-		said = suggest(name, func(yield func(string) bool) {
+		said = Suggest(name, func(yield func(string) bool) {
 			for _, sub := range c.Commands() {
 				if !sub.Hidden && !yield(sub.Name()) {
 					return
@@ -243,9 +243,9 @@ func (r *running) unknownCommandError(c *cobra.Command, name string) error {
 	return Usagef("no command %q%s", name, said)
 }
 
-// suggest returns a question with the names that begin with name, or with the most
+// Suggest returns a question with the names that begin with name, or with the most
 // similar name. It returns "" if no name is similar.
-func suggest(name string, names iter.Seq[string]) string {
+func Suggest(name string, names iter.Seq[string]) string {
 	const most = 4
 	var longer []string
 	if len(name) >= 3 {

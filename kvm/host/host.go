@@ -120,6 +120,16 @@ func (h Report) NoBreakReason(user, forwards bool) string {
 	}
 }
 
+// NoLinuxReason returns why a Linux guest cannot boot on this host, or "" if it can.
+func (h Report) NoLinuxReason() string {
+	if h.Traps.CPL0.Int3 != DeliveryEmulation {
+		return ""
+	}
+	// KVM's emulator has no cmpxchg16b, xrstor and fwait, and kvm_pvm does not allow hiding
+	// them from the guest (docs/linux.md).
+	return "this host emulates the kernel code of guests instruction by instruction; after some minutes of boot, Linux executes an instruction that KVM does not emulate"
+}
+
 // NoWatchReason says why this host cannot watch accesses to a variable of the
 // kernel's or of a user's, by the debug registers or, with emulate, by other
 // means: "" where it can.

@@ -153,7 +153,23 @@ func (st *Session) NotFoundError(name string) error {
 	if st.closed.Load() {
 		return ErrClosed
 	}
-	return &Error{Code: CodeProbeNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("no probe %q is attached", name)}
+	e := &Error{Code: CodeProbeNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("no probe %q is attached", name)}
+	near := guest.Nearest(name, func(yield func(string) bool) {
+		for _, a := range st.snapshot() {
+			if a.def == nil {
+				continue
+			}
+			for _, n := range []string{a.def.Event, a.def.Name()} {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	})
+	if near != "" && near != name {
+		e.Detail = "did you mean " + near + "?"
+	}
+	return e
 }
 
 // Choose returns the probes of these names, each once and by number; without names,

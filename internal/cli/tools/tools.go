@@ -124,7 +124,7 @@ func (t Tool) Script(args []string, has func(pattern string) bool) (script strin
 		value := ""
 		switch {
 		case len(p.Default) == 0:
-			return "", nil, fmt.Errorf("%s: want %s", t.Name, p.Name)
+			return "", nil, fmt.Errorf("%s needs an argument: %s", t.Name, p.Name)
 		case len(p.Default) == 1:
 			value = p.Default[0]
 		default:

@@ -58,7 +58,7 @@ func TestScript(t *testing.T) {
 		{"syscount", []string{"my_*"}, other, "my_*"},
 		{"syscount", nil, other, "syscount: the guest has no function __x64_sys_* or sys_*: say which PATTERN is"},
 		{"heat", []string{"f"}, other, "f 100"},
-		{"heat", nil, other, "heat: want PATTERN"},
+		{"heat", nil, other, "heat needs an argument: PATTERN"},
 		{"heat", []string{"f", "1", "2"}, other, `heat: unexpected argument "2"`},
 		{"runqlen", nil, linux, ""},
 		{"runqlen", nil, other, "runqlen: the guest has no function sched_enqueue, and none update_rq_clock"},

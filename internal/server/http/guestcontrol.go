@@ -47,6 +47,8 @@ func WireHost(h host.Report) api.Host {
 		},
 		Traps: api.HostTraps{CPL0: traps(h.Traps.CPL0), CPL3: traps(h.Traps.CPL3)},
 		Jail:  jail.Host(),
+
+		NoLinux: h.NoLinuxReason(),
 	}
 }
 

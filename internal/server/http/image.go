@@ -122,19 +122,14 @@ func (o *options) readInitrd() ([]byte, error) {
 	return b, nil
 }
 
-// slowBoot describes how a Linux guest ends on a host that emulates kernel code:
-// KVM's emulator has no cmpxchg16b, xrstor and fwait, and kvm_pvm does not allow
-// hiding them from the guest (docs/linux.md).
-const slowBoot = "comes in some minutes to an instruction that KVM does not emulate, and ends there"
-
 // checkLinuxHost rejects a host on which a Linux guest could hardly run.
 func checkLinuxHost(o *options) (*host.Report, error) {
 	h, err := host.Calibrate(context.Background(), o.kvm)
 	if err != nil {
 		return nil, err
 	}
-	if h.Traps.CPL0.Int3 == host.DeliveryEmulation && !o.slowly {
-		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest %s; give --slowly to probe what it does until then", slowBoot)
+	if why := h.NoLinuxReason(); why != "" && !o.slowly {
+		return nil, command.Usagef("--kernel: %s (guestprobe doctor); give --slowly to probe what a Linux guest does until then", why)
 	}
 	return &h, nil
 }

@@ -46,7 +46,7 @@ func TestLinuxHost(t *testing.T) {
 	}
 	for _, slowly := range []bool{false, true} {
 		_, err := checkLinuxHost(&options{slowly: slowly})
-		refused := err != nil && strings.Contains(err.Error(), "a Linux guest "+slowBoot+"; give --slowly")
+		refused := err != nil && strings.Contains(err.Error(), h.NoLinuxReason()+" (guestprobe doctor); give --slowly")
 		if want := h.Traps.CPL0.Int3 == host.DeliveryEmulation && !slowly; refused != want || !refused && err != nil {
 			t.Errorf("slowly %v, int3 of kernel code by %v: %v", slowly, h.Traps.CPL0.Int3, err)
 		}

@@ -3,6 +3,7 @@ package linuxtest
 import (
 	"context"
 	"embed"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -139,7 +140,38 @@ func (g *Guest) line(want string) string {
 			return take(l, ok)
 		case <-changed:
 		case <-timeout.C:
-			g.t.Fatalf("no word from the guest for %v; waited for %s\n%+v", silence, want, s)
+			g.t.Fatalf("no word from the guest for %v; waited for %s\n%+v\n%s", silence, want, s, g.vcpus())
 		}
 	}
+}
+
+// vcpus describes what the guest's vCPUs do, for the message of a test in which it hangs.
+func (g *Guest) vcpus() string {
+	var b strings.Builder
+	err := g.Look(func(l *machine.Look) error {
+		for cpu := range l.NumVCPU() {
+			r, err := l.Registers(cpu)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, "vCPU %d: %v, RIP %#x live %#x inside %v RFLAGS %#x CR2 %#x\n", cpu, r.Activity, r.Regs.RIP, r.Live, r.Inside, r.Regs.RFLAGS, r.System.CR2)
+			frames, _, err := l.Stack(cpu, 24)
+			if err != nil {
+				fmt.Fprintf(&b, "  %v\n", err)
+			}
+			for _, f := range frames {
+				name := "?"
+				if sym, ok := g.Image().Find(f.RuleAddr()); ok {
+					name = fmt.Sprintf("%s+%#x", sym.Name, f.PC-uint64(sym.Addr))
+				}
+				fmt.Fprintf(&b, "  %#x %s\n", f.PC, name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Fprintf(&b, "%v\n", err)
+	}
+	fmt.Fprintf(&b, "%+v\n", g.Stats())
+	return b.String()
 }

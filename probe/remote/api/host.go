@@ -6,6 +6,8 @@ type Host struct {
 	KVM   HostKVM   `json:"kvm"`
 	Traps HostTraps `json:"traps,omitzero"` // absent where KVM is not usable
 	Jail  string    `json:"jail"`           // the means by which a daemon can be confined here
+
+	NoLinux string `json:"noLinux,omitempty"` // why Linux guests cannot boot here; absent if they can
 }
 
 // HostKVM says whether /dev/kvm can be used, and what it offers.
