@@ -42,8 +42,9 @@ type expr struct {
 
 	typ  Type // set by the checker
 	decl *variable
-	own  bool // of a name: it has the meaning of this package, even if there is a macro of that name
-	site int  // if it can fail: its site in checker.sites
+	info *expr // of typeinfo: its value as the last pass has found it
+	own  bool  // of a name: it has the meaning of this package, even if there is a macro of that name
+	site int   // if it can fail: its site in checker.sites
 
 	// Of a part of a C value: its C type, its first bit, and the width of a bit
 	// field.
@@ -177,9 +178,9 @@ type script struct {
 	types       Types // of the guest; nil if unknown
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
-	macros      map[string]*macro
-	left        []*Error // warnings of functions that patterns skip
-	notes       []string // on parts of the script that have no effect
+	macros      map[string][]*macro   // of a name: they differ in the number or the kinds of their parameters
+	left        []*Error              // warnings of functions that patterns skip
+	notes       []string              // on parts of the script that have no effect
 	effort      effort
 }
 

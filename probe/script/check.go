@@ -10,6 +10,7 @@ type checker struct {
 	points  []*point // of the current probe
 	scopes  []map[string]*variable
 	closed  map[string]bool // variables of blocks of this probe that have ended
+	dead    int             // levels of branches that are never taken
 	final   bool            // all types that can be determined are known
 	changed bool
 	stored  *expr // the value assigned to a map: it may be an aggregation
@@ -174,10 +175,11 @@ func (c *checker) stmt(s *stmt) error {
 		if err := c.condition(s.value); err != nil {
 			return err
 		}
-		if err := c.stmts(s.body); err != nil {
+		n, known := c.constantValue(s.value)
+		if err := c.branch(s.body, known && n == 0); err != nil {
 			return err
 		}
-		return c.stmts(s.other)
+		return c.branch(s.other, known && n != 0)
 	case stReturn:
 		if s.value == nil {
 			return nil

@@ -15,10 +15,14 @@ func (c *checker) exprStmt(e *expr) error {
 		if err := c.condition(e.args[0]); err != nil {
 			return err
 		}
-		if err := c.exprStmt(e.args[1]); err != nil {
-			return err
+		n, known := c.constantValue(e.args[0])
+		for i, a := range e.args[1:] {
+			err := c.branch([]*stmt{{kind: stExpr, Span: a.Span, value: a}}, known && (n != 0) == (i == 1))
+			if err != nil {
+				return err
+			}
 		}
-		return c.exprStmt(e.args[2])
+		return nil
 	}
 	t, err := c.expr(e)
 	switch {
@@ -35,7 +39,9 @@ func (c *checker) exprStmt(e *expr) error {
 
 // isChoice reports whether it is a ?: of statements, which has no value.
 func (e *expr) isChoice() bool {
-	isAction := func(e *expr) bool { return e.kind == exCall && calls[e.name].statement }
+	isAction := func(e *expr) bool {
+		return e.kind == exCall && calls[e.name].statement || e.kind == exBlock && len(e.args) == 0
+	}
 	return e.kind == exCond && !e.short && isAction(e.args[1]) && isAction(e.args[2])
 }
 
@@ -124,6 +130,8 @@ func (c callChecker) action(e *expr) error {
 		}
 	case "print":
 		return c.print(e, o)
+	case "fail", "static_assert", "assert_str":
+		return c.buildTime(e)
 	case "override":
 		return c.override(e.Span, e.name, e.args[0])
 	case "setreg":
@@ -235,6 +243,9 @@ func (c callChecker) call(e *expr) (Type, error) {
 		return c.pton(e)
 	case "is_scalar":
 		return c.isKeyScalar(e)
+	case "stack_len":
+		e.name = "len"
+		return c.length(e)
 	case "len":
 		return c.length(e)
 	case "kstack", "ustack", "dw_ustack":
@@ -257,6 +268,8 @@ func (c callChecker) call(e *expr) (Type, error) {
 		return c.sizeOf(e)
 	case "offsetof":
 		return c.offsetOf(e)
+	case "typeinfo":
+		return c.typeInfo(e)
 	}
 	if e.name == "buf" || e.name == "ntop" || e.name == "macaddr" {
 		for _, a := range e.args {

@@ -104,7 +104,7 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 	case exBlock:
 		return c.block(e, false)
 	case exType:
-		return c.namedType(e.cast)
+		return Type{}, c.errorAt(e.Span, "%s", onlyTypeArg)
 	case exIncDec:
 		return c.incDecType(e)
 	}
@@ -321,6 +321,11 @@ func (c *checker) builtin(e *expr) (Type, error) {
 	switch e.name {
 	case "args":
 		return c.recordOfArgs(e)
+	case "config":
+		return c.calls().configRecord(e)
+	case "default_str_length":
+		*e = expr{kind: exInt, Span: e.Span, num: uint64(c.config.maxString)}
+		return c.typeOf(e)
 	case "retval":
 		return c.returnType(), nil
 	case "curtask":

@@ -306,7 +306,7 @@ func (c *checker) castToText(e *expr, from Type) (Type, error) {
 // sizeOf checks sizeof, with C's value.
 func (c *checker) sizeOf(e *expr) (Type, error) {
 	of := e.args[0]
-	t, err := c.part(of)
+	t, err := c.operandType(of)
 	if err != nil {
 		return t, err
 	}
@@ -355,7 +355,7 @@ func (t Type) tupleInC() (size, align int) {
 
 // offsetOf checks offsetof of a structure, or of an expression of that type.
 func (c *checker) offsetOf(e *expr) (Type, error) {
-	t, err := c.part(e.args[0])
+	t, err := c.operandType(e.args[0])
 	if err != nil || t.Kind == None {
 		return typeUint, err
 	}

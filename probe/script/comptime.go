@@ -7,15 +7,27 @@ func (e *expr) isComptime() bool { return e.kind == exUnary && e.name == "compti
 // comptimeType checks comptime E. When all types are known, it is replaced by its
 // value.
 func (c *checker) comptimeType(e *expr) (Type, error) {
+	of := e.args[0]
+	if _, err := c.value(of); err != nil {
+		return Type{}, err
+	}
+	part := of.constantPart()
+	if part.info != nil {
+		part = part.info
+	}
+	if part.kind == exTuple || part.kind == exString {
+		if c.final {
+			*e = *part
+			return c.typeOf(e)
+		}
+		return c.typeOf(part)
+	}
 	n, known, err := c.decide(e)
 	if err != nil || !known {
 		return Type{}, err
 	}
-	of := e.args[0]
 	value := &expr{kind: exCast, Span: e.Span, cast: &typeName{c: cNumbers["int64"]}, args: []*expr{{kind: exInt, Span: e.Span, num: uint64(n)}}}
 	switch {
-	case of.kind == exString:
-		value = of
 	case of.typ.Kind == Bool:
 		value = truthAt(e.Span, n != 0)
 	}
@@ -65,6 +77,9 @@ func (c *checker) constantValue(e *expr) (int64, bool) {
 	if n, ok := c.constant(e); ok {
 		return n, true
 	}
+	if part := e.constantPart(); part != e {
+		return c.constantValue(part)
+	}
 	switch e.kind {
 	case exString:
 		return int64(signIndex(e.text != "")), true
@@ -94,10 +109,10 @@ func (c *checker) constantValue(e *expr) (int64, bool) {
 
 // constantOperation is constantValue for an operation on two numbers.
 func (c *checker) constantOperation(e *expr) (int64, bool) {
-	if e.args[0].typ.Kind == String || e.args[1].typ.Kind == String {
-		a, b := e.args[0], e.args[1]
-		is := a.text == b.text
-		return int64(signIndex(is == (e.name == "=="))), a.kind == exString && b.kind == exString && (e.name == "==" || e.name == "!=")
+	if x, y := e.args[0].typ.Kind, e.args[1].typ.Kind; x == String || y == String || x == Tuple && y == Tuple {
+		a, okA := e.args[0].constantText()
+		b, okB := e.args[1].constantText()
+		return int64(signIndex((a == b) == (e.name == "=="))), okA && okB && (e.name == "==" || e.name == "!=")
 	}
 	a, ok := c.constantValue(e.args[0])
 	b, ok2 := c.constantValue(e.args[1])

@@ -15,7 +15,7 @@ func (e *expr) hasEffects() bool {
 
 // unevaluated are the calls that use only the types of their arguments.
 var unevaluated = map[string]bool{
-	"sizeof": true, "offsetof": true, "strcap": true, "is_ptr": true, "is_str": true, "is_integer": true, "is_unsigned_integer": true, "is_literal": true, "is_array": true, "is_scalar": true,
+	"sizeof": true, "typeinfo": true, "offsetof": true, "strcap": true, "is_ptr": true, "is_str": true, "is_integer": true, "is_unsigned_integer": true, "is_literal": true, "is_array": true, "is_scalar": true,
 }
 
 // haveEffects reports whether one of the expressions has effects.

@@ -2,6 +2,7 @@ package script
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -155,8 +156,14 @@ func (l *lexer) number() (token, error) {
 	return t, nil
 }
 
+// suffixes are the suffixes of numbers in C.
+var suffixes = []string{"u", "l", "ll", "ul", "ull", "lu", "llu"}
+
 // parseNumber is the value of a number's text.
 func parseNumber(text string) (uint64, bool) {
+	if strings.HasSuffix(text, "_") {
+		return 0, false
+	}
 	digits := strings.ReplaceAll(text, "_", "")
 	if n, err := strconv.ParseUint(digits, 0, 64); err == nil && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o") {
 		return n, true
@@ -177,7 +184,7 @@ func parseNumber(text string) (uint64, bool) {
 	if f, ok := units[suffix]; ok {
 		return n * f, n == 0 || n*f/n == f
 	}
-	if strings.Trim(suffix, "uUlL") == "" && len(suffix) <= 3 {
+	if slices.Contains(suffixes, strings.ToLower(suffix)) {
 		return n, true
 	}
 	if exp, ok := strings.CutPrefix(suffix, "e"); ok {

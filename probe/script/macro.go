@@ -2,6 +2,7 @@ package script
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -25,9 +26,6 @@ func (p *parser) macroDef() error {
 	if p.tok.kind != tokIdent {
 		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 	}
-	if p.macros[m.name] != nil {
-		return p.errorAt(m.Span, "Redefinition of macro: %s", m.name)
-	}
 	if err := p.advance(); err != nil {
 		return err
 	}
@@ -39,6 +37,9 @@ func (p *parser) macroDef() error {
 		case tokIdent, tokVar, tokMap:
 		default:
 			return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a parameter", p.describe())
+		}
+		if _, known := builtins[p.tok.text]; known && p.tok.kind == tokIdent {
+			return p.errorAt(p.tok.Span, "builtin '%s' can't be used as a macro argument", p.tok.text)
 		}
 		for _, x := range m.params {
 			if x.text == p.tok.text {
@@ -59,12 +60,20 @@ func (p *parser) macroDef() error {
 	if err := p.advance(); err != nil {
 		return err
 	}
-	p.macros[m.name] = m
-	p.inMacro = true
-	defer func() { p.inMacro = false }()
+	if slices.ContainsFunc(p.macros[m.name], m.takesSame) {
+		return p.errorAt(m.Span, "Redefinition of macro: %s", m.name)
+	}
+	p.macros[m.name] = append(p.macros[m.name], m)
+	p.macro = m
+	defer func() { p.macro = nil }()
 	var err error
 	m.block, err = p.blockExpr(true)
 	return err
+}
+
+// takesSame reports whether parameters of both have the same number and kinds.
+func (m *macro) takesSame(n *macro) bool {
+	return slices.EqualFunc(m.params, n.params, func(a, b token) bool { return a.kind == b.kind })
 }
 
 // blockExpr reads a block that may end with a value.
@@ -139,6 +148,9 @@ func (x *expander) stmts(body []*stmt, in *scope) ([]*stmt, error) {
 		if in != nil && in.at != nil {
 			n.Span = *in.at
 		}
+		if in != nil && s.kind == stLet && in.args[s.to.name] != nil {
+			return nil, x.errorAt(s.to.Span, "Variable declaration shadows macro arg %s", s.to.name)
+		}
 		var err error
 		for _, e := range []**expr{&n.to, &n.value, &n.bound} {
 			if *e != nil && err == nil {
@@ -188,13 +200,16 @@ func (x *expander) expr(e *expr, in *scope) (*expr, error) {
 		}
 		n.args = append(n.args, a)
 	}
-	if n.cast != nil && n.cast.of != nil {
-		of, err := x.expr(n.cast.of, in)
-		if err != nil {
+	for _, a := range n.args {
+		if a.kind == exType && e.kind != exIndex && (e.kind != exCall || !unevaluated[e.name] && len(x.macros[e.name]) == 0) {
+			return nil, x.errorAt(a.Span, "%s", onlyTypeArg)
+		}
+	}
+	if n.cast != nil {
+		var err error
+		if n.cast, err = x.typeName(n.cast, in); err != nil {
 			return nil, err
 		}
-		cast := *n.cast
-		cast.of, n.cast = of, &cast
 	}
 	switch e.kind {
 	case exBlock:
@@ -202,18 +217,77 @@ func (x *expander) expr(e *expr, in *scope) (*expr, error) {
 		n.body = body
 		return &n, err
 	case exCall, exBuiltin:
-		if m := x.macros[e.name]; m != nil && !e.own {
-			return x.call(m, &n)
+		if ms := x.macros[e.name]; len(ms) > 0 && !e.own {
+			return x.call(ms, &n)
+		}
+	case exIndex:
+		if t := n.args[0]; t.kind == exType && n.args[1].kind == exInt { // t[2], where t is a type
+			return x.arrayOf(&n)
 		}
 	}
 	return &n, nil
 }
 
+// kinds describes what a macro's parameter takes.
+var kinds = map[tokenKind]string{tokVar: "a variable", tokMap: "a map"}
+
+// kindOf describes an argument of a macro.
+func kindOf(a *expr) string {
+	switch {
+	case a.kind == exVar:
+		return kinds[tokVar]
+	case a.kind == exMap && len(a.args) == 0:
+		return kinds[tokMap]
+	}
+	return "an expression"
+}
+
+// fits counts the arguments that a macro does not take, and those that it takes as what they are.
+func (m *macro) fits(args []*expr) (wrong, exact int) {
+	for i, p := range m.params {
+		switch want := kinds[p.kind]; {
+		case want != "" && want != kindOf(args[i]):
+			wrong++
+		case want != "":
+			exact++
+		}
+	}
+	return wrong, exact
+}
+
+// choose returns the macro of ms for a call: of those that take all its arguments the one that takes most
+// of them as what they are. Without one it returns the closest.
+func choose(ms []*macro, args []*expr) (best *macro, ok bool) {
+	least, most := 0, 0
+	for _, m := range ms {
+		if len(m.params) != len(args) {
+			continue
+		}
+		wrong, exact := m.fits(args)
+		if best == nil || wrong < least || wrong == least && exact > most {
+			best, least, most = m, wrong, exact
+		}
+	}
+	if best == nil {
+		best = ms[0]
+		for _, m := range ms[1:] {
+			if abs(len(m.params)-len(args)) < abs(len(best.params)-len(args)) {
+				best = m
+			}
+		}
+		return best, false
+	}
+	return best, least == 0
+}
+
+func abs(n int) int { return max(n, -n) }
+
 // call expands one call, whose arguments are already expanded.
-func (x *expander) call(m *macro, e *expr) (*expr, error) {
-	if m.builtin && len(e.args) == 1 {
+func (x *expander) call(ms []*macro, e *expr) (*expr, error) {
+	if ms[0].builtin && len(e.args) == 1 {
 		e.args = append(e.args, &expr{kind: exString, Span: e.Span, text: " "})
 	}
+	m, ok := choose(ms, e.args)
 	if len(e.args) != len(m.params) {
 		_, isName := builtins[e.name]
 		if _, isCall := calls[e.name]; isCall || isName {
@@ -228,14 +302,7 @@ func (x *expander) call(m *macro, e *expr) (*expr, error) {
 	}
 	for i, p := range m.params {
 		a := e.args[i]
-		want, got := map[tokenKind]string{tokVar: "a variable", tokMap: "a map", tokIdent: ""}[p.kind], "an expression"
-		switch {
-		case a.kind == exVar:
-			got = "a variable"
-		case a.kind == exMap && len(a.args) == 0:
-			got = "a map"
-		}
-		if want != "" && want != got {
+		if want, got := kinds[p.kind], kindOf(a); !ok && want != "" && want != got {
 			return nil, x.errorAt(a.Span, "Mismatched arg. %s() expects %s for arg %s but got %s.", m.name, want, p.text, got)
 		}
 		in.args[p.text] = a

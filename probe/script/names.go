@@ -24,6 +24,7 @@ var builtins = map[string]builtin{
 	"comm": {typ: typeString(16)}, "cpu": {typ: typeUintOf(4)}, "vcpu": {typ: typeUintOf(4)}, "ncpus": {typ: typeUint},
 	"nsecs": {typ: typeUint}, "elapsed": {typ: typeUint}, "rand": {typ: typeUintOf(4)}, "curtask": {typ: typeUint}, "cgroup": {typ: typeUint}, "cr3": {typ: typeUint},
 	"usermode": {typ: typeUintOf(1)}, "probe": {typ: Type{Kind: String}}, "probetype": {typ: Type{Kind: String}}, "jiffies": {typ: typeUint}, "numaid": {typ: typeUint}, "func": {typ: Type{Kind: String}, where: atProbes},
+	"config": {typ: Type{Kind: Tuple}}, "default_str_length": {typ: typeInt},
 	"args":   {typ: Type{Kind: Void}, where: atProbes},
 	"retval": {typ: typeUint, where: atReturns}, "kstack": {typ: Type{Kind: KStack}}, "ustack": {typ: Type{Kind: UStack}}, "dw_ustack": {typ: Type{Kind: UStack}},
 	"arg0": {typ: typeUint, where: atProbes}, "arg1": {typ: typeUint, where: atProbes}, "arg2": {typ: typeUint, where: atProbes},
@@ -45,11 +46,11 @@ type call struct {
 var calls = map[string]call{
 	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true}, "override": {1, 1, true}, "setreg": {2, 2, true}, "poke": {2, 2, true}, "stop": {0, 1, true},
 	"delete": {1, 2, false}, "has_key": {1, 2, false}, "find": {2, 3, false}, "pton": {1, 1, false}, "is_scalar": {1, 1, false}, "debugf": {1, 64, true},
-	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false}, "syscall_name": {1, 1, false},
-	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 3, false}, "ustack": {0, 3, false}, "dw_ustack": {0, 3, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "container_of": {3, 3, false}, "nsecs": {0, 1, false},
+	"len": {1, 1, false}, "stack_len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false}, "syscall_name": {1, 1, false},
+	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 3, false}, "ustack": {0, 3, false}, "dw_ustack": {0, 3, false}, "sizeof": {1, 1, false}, "typeinfo": {1, 1, false}, "offsetof": {2, 2, false}, "container_of": {3, 3, false}, "nsecs": {0, 1, false},
 	"count": {0, 0, false}, "sum": {1, 1, false}, "avg": {1, 1, false}, "min": {1, 1, false}, "max": {1, 1, false}, "stats": {1, 1, false},
 	"hist": {1, 2, false}, "lhist": {4, 4, false}, "tseries": {3, 4, false},
-	"time": {0, 1, true}, "errorf": {1, 64, true}, "assert": {2, 2, true}, "warnf": {1, 64, true},
+	"time": {0, 1, true}, "errorf": {1, 64, true}, "assert": {2, 2, true}, "fail": {1, 64, true}, "static_assert": {2, 2, true}, "assert_str": {1, 1, true}, "warnf": {1, 64, true},
 	"pid": {0, 1, false}, "tid": {0, 1, false}, "strftime": {2, 2, false}, "strncmp": {3, 3, false}, "memcmp": {3, 3, false},
 	"strcontains": {2, 2, false}, "strstr": {2, 2, false}, "str_concat": {2, 2, false}, "strcap": {1, 1, false}, "bswap": {1, 1, false}, "ntop": {1, 2, false}, "macaddr": {1, 1, false},
 	"usym": {1, 1, false}, "uaddr": {1, 1, false}, "kptr": {1, 1, false}, "uptr": {1, 1, false}, "is_err": {1, 1, false},
@@ -72,11 +73,10 @@ var absent = map[string]string{
 	"path":     "write str() of the name that the dentry points to",
 	"username": "write uid: names are in a file of the guest",
 	"cpid":     "nothing is run for a script: write a condition with pid", "has_cpid": "nothing is run for a script", "vm": "a daemon has one guest",
-	"gtsc": "write nsecs", "socket_cookie": "write the address of the socket", "stack_len": "write len",
+	"gtsc": "write nsecs", "socket_cookie": "write the address of the socket",
 	"sarg0": "write arg6", "percpu_kaddr": "write kaddr, and add the vCPU's offset",
-	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeinfo": "write the type",
-	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel", "config": "the settings are in the script",
-	"default_str_length": "write max_strlen's number", "assert_str": "the compiler checks types by itself",
+
+	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel",
 }
 
 // unknownError is the error for an unknown name.

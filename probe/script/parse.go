@@ -22,7 +22,7 @@ type parser struct {
 	alignments   map[btf.Type]uint64 // of structures
 	inDefinition bool                // of a type
 	inPath       bool                // of a part of memory: ParsePath
-	inMacro      bool                // whose maps are parameters
+	macro        *macro              // that is being read: its maps are parameters
 	conditions   []Span              // #if and the like without an #endif so far
 	endsOpen     bool                // the last block ends with an expression without a semicolon
 }
@@ -42,7 +42,7 @@ const (
 // parse makes the tree of a script.
 func parse(name, text string, params []string, types Types, stop func() error) (*script, error) {
 	named, params := takeNamed(text, params)
-	s := &script{source: &source{name, text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}, effort: effort{stop: stop}}
+	s := &script{source: &source{name, text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {

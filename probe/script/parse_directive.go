@@ -80,7 +80,7 @@ func (p *parser) holds(word, rest string) (yes, ok bool) {
 			return false, false
 		}
 	}
-	defined := p.macros[name] != nil || name == hasTypes && p.types != nil
+	defined := len(p.macros[name]) > 0 || name == hasTypes && p.types != nil
 	return defined != not, name != ""
 }
 
@@ -132,15 +132,15 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 		return p.errorAt(sp, "#define without a name")
 	case strings.HasPrefix(p.text[to:], "("):
 		return p.errorAt(sp, "#define with parameters is not supported").hint("write macro %s(x) { x }", name)
-	case p.macros[name] != nil:
+	case len(p.macros[name]) > 0:
 		return p.errorAt(sp, "redefinition of '%s'", name)
 	}
 	m := &macro{Span: Span{from, to}, name: name, block: &expr{kind: exBlock, Span: sp}}
-	p.macros[name] = m
+	p.macros[name] = []*macro{m}
 	// Parse only this line.
 	all, end := p.src, p.pos
-	p.src, p.pos, p.inMacro = &source{p.name, p.text[:end]}, to, true
-	defer func() { p.src, p.pos, p.inMacro = all, end, false }()
+	p.src, p.pos, p.macro = &source{p.name, p.text[:end]}, to, m
+	defer func() { p.src, p.pos, p.macro = all, end, nil }()
 	if err := p.advance(); err != nil || p.tok.kind == tokEOF {
 		return err
 	}

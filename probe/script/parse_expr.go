@@ -241,7 +241,7 @@ func (p *parser) primary() (*expr, error) {
 		e.kind = exParam
 	case tokMap:
 		e.kind = exMap
-		if !p.inMacro {
+		if p.macro == nil {
 			p.mapDef(t.text, t.Span)
 		}
 		if err := p.advance(); err != nil || !p.isOp("[") {
@@ -319,8 +319,13 @@ func (p *parser) parseName(e *expr) (*expr, error) {
 		return e, nil
 	}
 	switch e.name {
-	case "sizeof", "offsetof":
+	case "sizeof", "offsetof", "typeinfo":
 		return p.parseTypeOperand(e)
+	case "typeof": // an argument of a macro
+		name := &typeName{Span: e.Span}
+		err := readTypeOf(p, name)
+		name.To = p.tok.From
+		return &expr{kind: exType, Span: name.Span, cast: name}, err
 	case "container_of":
 		return p.containerOf(e)
 	}

@@ -24,10 +24,13 @@ func (p *parser) typed() bool {
 	switch {
 	case p.tok.kind != tokIdent:
 		return false
+	case p.macro.hasTypeParam(w): // alone it may be an expression, too
+		stars, _, ok := pointsTo(p)
+		return ok && stars > 0
 	case w == "struct", w == "union", w == "enum", w == "void", w == "typeof" && p.follows("("), isQualifier(w):
 		return true
 	case cNumbers[w] != nil || slices.Contains(cWords, w):
-		return p.macros[w] == nil || !p.follows("(")
+		return len(p.macros[w]) == 0 || !p.follows("(")
 	}
 	_, isName := builtins[w]
 	_, isCall := calls[w]
@@ -72,6 +75,8 @@ func (p *parser) baseType() (t btf.Type, err error) {
 	default:
 		if w == "void" {
 			t = cVoid
+		} else if p.macro.hasTypeParam(w) {
+			t = &typeParam{Type: cVoid, name: w}
 		} else if t = p.plainType(w); t == nil {
 			return nil, p.unknownTypeError(at, types.TagNone, w)
 		}
@@ -172,6 +177,9 @@ func (p *parser) taggedType(tag types.Tag) (btf.Type, error) {
 	if name == "" {
 		return nil, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
 	}
+	if p.macro.hasTypeParam(name) {
+		return &typeParam{Type: cVoid, tag: tag, name: name}, nil
+	}
 	if t := p.typeNamed(tag, name); t != nil {
 		return t, nil
 	}
@@ -245,11 +253,16 @@ func (p *parser) typeName() (*typeName, error) {
 		return n, p.typeOf(n)
 	}
 	t, err := p.baseType()
-	if err == nil {
-		t, err = p.pointers(t)
-	}
-	if err == nil {
-		n.c, n.whole, err = p.dimensions(t)
+	for level := 0; err == nil; level++ { // int *[4]*: an array of pointers, and a pointer to it
+		if level == maxPointers {
+			return n, p.errorAt(p.tok.Span, "too many *")
+		}
+		if t, err = p.pointers(t); err == nil {
+			t, n.whole, err = p.dimensions(t)
+		}
+		if n.c = t; !p.isOp("*") {
+			break
+		}
 	}
 	n.To = p.tok.From
 	return n, err
@@ -260,6 +273,11 @@ func (p *parser) typeOf(n *typeName) (err error) {
 	if err := p.advance(); err != nil {
 		return err
 	}
+	return readTypeOf(p, n)
+}
+
+// readTypeOf is typeOf after its first word.
+func readTypeOf(p *parser, n *typeName) (err error) {
 	if err := p.expect("("); err != nil {
 		return err
 	}
@@ -297,7 +315,7 @@ func (p *parser) castOf() (*expr, bool, error) {
 		return nil, false, err
 	}
 	isText := p.isWord("string") && (p.follows(")") || p.follows("[")) && p.typeNamed(types.TagNone, "string") == nil
-	if !p.typed() && !isText {
+	if !p.typed() && !isText && !castsToParam(p) {
 		err := p.notTypeError()
 		p.tok, p.pos = open, back
 		return nil, false, err

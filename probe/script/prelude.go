@@ -30,7 +30,7 @@ var callsJoin = regexp.MustCompile(`\bjoin\s*\(`)
 
 // addJoin adds the macro join to a script that uses it without defining it.
 func (s *script) addJoin() error {
-	if s.macros["join"] != nil || !callsJoin.MatchString(s.text) {
+	if len(s.macros["join"]) > 0 || !callsJoin.MatchString(s.text) {
 		return nil
 	}
 	p := &parser{script: s, lexer: lexer{src: &source{"join", joinMacro}}}
@@ -40,6 +40,6 @@ func (s *script) addJoin() error {
 	if err := p.macroDef(); err != nil {
 		return err
 	}
-	s.macros["join"].builtin = true
+	s.macros["join"][0].builtin = true
 	return nil
 }
