@@ -123,10 +123,10 @@ func TestMissing(t *testing.T) {
 		line int
 		want string
 	}{
-		{"fs.c", 61, "no code is of fs.c:61: the next line that has some is 64"},
-		{"kernel/fs.c", 62, "no code is of kernel/fs.c:62: the next line that has some is 64"},
-		{"fs.c", 100000, "no code is of fs.c:100000"},
-		{"s.c", 64, "no code is of s.c:64: the debug information has no file of this name"},
+		{"fs.c", 61, "fs.c:61 has no code: the next line with code is 64"},
+		{"kernel/fs.c", 62, "kernel/fs.c:62 has no code: the next line with code is 64"},
+		{"fs.c", 100000, "fs.c:100000 has no code"},
+		{"s.c", 64, "s.c:64 has no code: the debug information has no file of this name"},
 	} {
 		_, err := i.Places(tt.file, tt.line)
 		var none *NoLineError

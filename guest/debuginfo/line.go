@@ -110,12 +110,12 @@ type NoLineError struct {
 // Error says which lines have code.
 func (e *NoLineError) Error() string {
 	if e.NoFile {
-		return fmt.Sprintf("no code is of %s:%d: the debug information has no file of this name", e.File, e.Line)
+		return fmt.Sprintf("%s:%d has no code: the debug information has no file of this name", e.File, e.Line)
 	}
 	if e.Next == 0 {
-		return fmt.Sprintf("no code is of %s:%d", e.File, e.Line)
+		return fmt.Sprintf("%s:%d has no code", e.File, e.Line)
 	}
-	return fmt.Sprintf("no code is of %s:%d: the next line that has some is %d", e.File, e.Line, e.Next)
+	return fmt.Sprintf("%s:%d has no code: the next line with code is %d", e.File, e.Line, e.Next)
 }
 
 // isFile reports whether name ends in the path asked.

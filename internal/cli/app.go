@@ -307,9 +307,9 @@ const exitStatusHelp = `Exit status:
   3    no daemon answers on the socket
   4    no such symbol, probe, map, script, task or type
   5    no permission
-  6    trace ended by itself before the hits of --count were there
-  7    some daemons of --fleet or --all have not done it, or fewer are there than --expect says
-  124  trace --timeout was over before the hits of --count were there
+  6    trace ended before --count hits
+  7    some daemons of --fleet or --all failed, or fewer than --expect answered
+  124  trace --timeout expired before --count hits
   N    run, script --follow, stop: the script has called exit(N)`
 
 // errTimeout ends a trace when --timeout expires before it has shown all its hits.
@@ -345,7 +345,7 @@ func judge(err error) command.Verdict {
 		return command.Verdict{Status: exitPermission, Code: codePermission}
 	case errors.Is(err, remote.ErrUnreachable):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
-			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it, 'guestprobe ps' lists those that run; 'guestprobe demo' needs none."}
+			Hint: "Is guestprobed running there? 'guestprobed' (with --socket PATH, where it is not the default) starts it, 'guestprobe ps' lists those that run; 'guestprobe demo' needs none."}
 	case errors.Is(err, remote.ErrOldDaemon):
 		return command.Verdict{Status: command.ExitFailed, Code: codeOldDaemon}
 	case errors.Is(err, fleet.ErrNoServer):

@@ -9,11 +9,11 @@ import (
 )
 
 func (a *app) arm() command.Spec {
-	return armCommand(a, true, "arm", "Arm every enabled probe again (the global knob)")
+	return armCommand(a, true, "arm", "Arm every enabled probe again (the global switch)")
 }
 
 func (a *app) disarm() command.Spec {
-	return armCommand(a, false, "disarm", "Disarm all probes at once, forgetting none (the global knob)")
+	return armCommand(a, false, "disarm", "Disarm all probes (the global switch)")
 }
 
 func armCommand(a *app, on bool, use, short string) command.Spec {

@@ -41,7 +41,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.mirror, "mirror", "", "at a function's entry: a jprobe that runs this `FUNCTION` of the guest first")
 	f.IntVar(&p.mirrorStack, "mirror-stack", 0, "restore this many `bytes` of stack after the mirror (default 64)")
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
-	f.StringVar(&p.filter, "filter", "", "only hits for which this `EXPRESSION` is true, such as 'count > 100 && name ~ \"/etc/*\"'")
+	command.OnceVar(f, &p.filter, "filter", "only hits for which this `EXPRESSION` is true, such as 'count > 100 && name ~ \"/etc/*\"'")
 	fileFlag(f, &p.files)
 	f.StringVar(&p.stop, "stop", "", "stop the vCPU at each hit that passes the filter, or all vCPUs: `WHICH`, "+api.StopVCPU+" (the default) or "+api.StopAll)
 	f.Lookup("stop").NoOptDefVal = api.StopVCPU

@@ -64,24 +64,32 @@ func (a *app) check() command.Spec {
 	return command.Spec{
 		Use:   "check [flags] SCRIPT...",
 		Short: "Test guests with scripts, each with a guest of its own",
-		Long: `Run each SCRIPT, a file in the language of 'guestprobe run', as a test: start a guestprobed of its own on a temporary socket,
-boot the guest under the script from its first instruction on, and stop. A test has passed when its
-script has called exit(), or its guest has ended with code 0: a script that never calls exit() tests only that the guest ends well. It has failed when the script has called
-exit(N) with another N, an assert() of it did not hold, the guest has crashed, its kernel has panicked or
-has ended with another code, --timeout was over, a run of the script was cut short (by its instruction budget, or by what no program may do), or where the script has config = { strict = 1 }
-something was missed or lost. A script that does not compile, or a guest that does not start, is an error, and
-fails as well.
+		Long: `Run each SCRIPT, a file in the language of 'guestprobe run', as a test: start a guestprobed of its own
+on a temporary socket, boot the guest under the script from its first instruction on, and stop.
 
-For each failed test, the last lines of its output and of the guest's console go to standard error. --keep
-keeps more of it, for each test that has failed in a folder of its own: output.txt, console.txt, daemon.log,
-guest.gps, for 'guestprobe --core', with the guest as it was then, and trace.ndjson with the events of --probe, for
+A test passes if its script calls exit(), or its guest ends with code 0: a script that never calls
+exit() tests only that the guest ends well.
+
+A test fails if
+
+  the script calls exit(N) with another N, or an assert() in it does not hold
+  the guest crashes, its kernel panics, or it ends with another code
+  --timeout expires
+  a run of the script is cut short, by its instruction budget or by a forbidden operation
+  something is missed or lost, and the script has config = { strict = 1 }
+  the script does not compile, or the guest does not start; this is an error
+
+For each failed test, the last lines of its output and of the guest's console go to standard error.
+--keep keeps more, in a folder for each failed test: output.txt, console.txt, daemon.log; guest.gps,
+the guest at that time, for 'guestprobe --core'; and trace.ndjson with the events of --probe, for
 'guestprobe convert' and 'report'.
 
---format json, tap, junit and markdown print the results in these forms; --junit, --tap and --markdown write
-files of them besides. docs/start/ci.md has the jobs for GitHub and GitLab, docs/scripts.md the form of the reports.
+--format json, tap, junit and markdown print the results in these formats; --junit, --tap and
+--markdown also write them to files. docs/start/ci.md has jobs for GitHub and GitLab, docs/scripts.md
+describes the reports.
 
-Exit status: 0 if all tests passed; otherwise the status of the first test that did not: N if its script called exit(N),
-124 if it took too long, 2 if it does not compile, 1 for any other failure.`,
+Exit status: 0 if all tests passed; otherwise the status of the first test that did not: N if its
+script called exit(N), 124 if it took too long, 2 if it does not compile, 1 for any other failure.`,
 		Example: `  guestprobe check tests/*.bt
   guestprobe check --kernel /boot/vmlinuz --append 'console=ttyS0 panic=-1' --timeout 5m --keep failed tests/boot.bt
   guestprobe check --jobs 4 --junit report.xml --markdown summary.md tests/*.bt`,

@@ -80,7 +80,7 @@ func newBreakage(err error) *fault {
 	f := &fault{testreport.Errored, kindDaemon, err.Error(), command.ExitFailed}
 	// The last output of a daemon that did not start is the reason.
 	if what, said, ok := strings.Cut(f.why, "; it said:\n"); ok {
-		f.why = what + "; it said last: " + said[strings.LastIndexByte(said, '\n')+1:] + "\n" + said
+		f.why = what + "; last message: " + said[strings.LastIndexByte(said, '\n')+1:] + "\n" + said
 	}
 	var wire *api.Error
 	switch {

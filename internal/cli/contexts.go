@@ -96,7 +96,7 @@ func readContexts(path string) (l contextList, err error) {
 		return l, nil
 	}
 	if err != nil {
-		return l, fmt.Errorf("contexts: %w", err)
+		return l, fmt.Errorf("contexts: %w; $HOME or $XDG_CONFIG_HOME is another user's: set it, or unset both to use none", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
@@ -386,7 +386,7 @@ describes them). Relative paths become absolute. The files themselves are not co
 		Short: "Name daemons and fleets, and choose the one that commands use",
 		Long: `A context is a daemon or a fleet with a name. Commands use the current context, or that of --context or
 $` + contextEnv + `, as if its flags were on the command line. --socket, --core, --fleet, --all and $` + api.SocketEnv + `
-come first; 'ps' and 'check' use no context.
+take precedence; 'ps' and 'check' use no context.
 
 Contexts are in $XDG_CONFIG_HOME/guestprobe/contexts.json (default: ~/.config), which only its user can read. A file
 that other users can write is rejected.`,

@@ -253,7 +253,7 @@ func (d *demo) checkRestored(ctx context.Context, c *remote.Client, before, duri
 	case g.State != "running":
 		return fmt.Errorf("the guest is %s", g.State)
 	}
-	d.step("with the probes %s of the guest's text differed from its image; now all %d are what they were (sha256 %.12s)",
+	d.step("%s of the guest's text differed from its image while the probes were attached; now all %d match again (sha256 %.12s)",
 		command.Plural(diffBytes(during), "byte"), after.Bytes, after.Live)
 	d.step("the guest is running, and its self-check has found no wrong result")
 	return nil

@@ -17,6 +17,7 @@ Every name must match a probe: the command applies to all of the probes or to no
 
 func (a *app) detach() command.Spec {
 	s := a.probesCommand(command.Spec{
+		Cures: map[string]string{"-q": ">/dev/null leaves the table out", "--quiet": ">/dev/null leaves the table out"},
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
 		Long: "Detach probes and show their final counts. Calls that a return probe followed at that time\n" +
@@ -41,7 +42,7 @@ func (a *app) enable() command.Spec {
 }
 
 func (a *app) disable() command.Spec {
-	return a.setEnabled(false, "disable PROBE... | --all", "Disarm probes without forgetting them")
+	return a.setEnabled(false, "disable PROBE... | --all", "Disarm probes, keeping them attached")
 }
 
 func (a *app) setEnabled(on bool, use, short string) command.Spec {

@@ -60,8 +60,9 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 	}
 	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), cmd.Short)
 	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
 	if cmd.Runnable() {
-		fmt.Fprintf(b, "\n    %s\n", cmd.UseLine())
+		fmt.Fprintf(b, "\n    %s\n", command.UseLine(cmd))
 	}
 	block := func(title, text string) {
 		if text = strings.Trim(text, "\n"); text == "" {
@@ -71,6 +72,9 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 		for _, line := range strings.Split(text, "\n") {
 			fmt.Fprintf(b, "%s\n", strings.TrimRight("    "+line, " "))
 		}
+	}
+	if cmd.HasAvailableSubCommands() {
+		block("Commands:", command.Subcommands(cmd))
 	}
 	// Long texts have their own line breaks and tables.
 	if cmd.Long != "" && cmd.Long != cmd.Short {

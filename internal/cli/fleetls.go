@@ -19,7 +19,7 @@ import (
 func (a *app) fleetCommands() command.Spec {
 	return command.Spec{
 		Use:   "fleet",
-		Short: "List daemons on many machines, and serve what they meet at",
+		Short: "List daemons on many machines, and run the server that connects them",
 		Sub:   []command.Spec{a.fleet.lsCommand(), a.fleet.reportCommand(), a.fleet.serveCommand(), a.fleet.initCommand()},
 	}
 }
@@ -136,12 +136,12 @@ func (ff *fleetFlags) serveCommand() command.Spec {
 	var o fleet.Serve
 	return command.Spec{
 		Use:   "serve",
-		Short: "Serve what the daemons of a fleet meet at",
-		Long: `Serve what the daemons of a fleet and their clients meet at: a NATS server, on loopback
-unless --listen says otherwise, with JetStream in --store. Clients must have the password
-of --password-file; --fleet-creds of guestprobed and guestprobe takes that file. Who has it
-may do with the guests of all daemons what their users may. Beyond this machine
-TLS is needed (--tls-cert, --tls-key; --fleet-ca of those who connect).
+		Short: "Run the server that connects the daemons of a fleet",
+		Long: `Run the server that connects the daemons of a fleet and their clients: a NATS server, on
+loopback unless --listen says otherwise, with JetStream in --store. Clients need the password
+of --password-file; --fleet-creds of guestprobed and guestprobe takes that file. Anyone who has it
+can control all guests, as users of the daemons can. Beyond this machine TLS is required
+(--tls-cert, --tls-key; --fleet-ca for clients).
 
 The server is guestprobe-fleetd, beside guestprobe or in PATH: it is a program of its own
 because it would make guestprobe a third larger. Any other NATS server of version 2.10 or

@@ -35,6 +35,7 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 		Example: `  guestprobe gdb --print
   guestprobe gdb --print vmlinux -- --nx`,
 		Args:  command.ArgsBetween(0, -1, ""),
+		Cures: map[string]string{"-e": curesOfGDB, "-x": curesOfGDB, "-b": curesOfGDB, "-p": curesOfGDB},
 		Files: []string{"gdb"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&program, "gdb", program, "start this `program`")
@@ -66,6 +67,9 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 		}),
 	}
 }
+
+// curesOfGDB is the advice for flags of GDB.
+const curesOfGDB = "arguments for GDB follow --, as in 'guestprobe gdb -- -ex list'"
 
 // quoteWord quotes a word for the shell if necessary.
 func quoteWord(word string) string {

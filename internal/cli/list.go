@@ -60,7 +60,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			f.BoolVarP(&wide, "wide", "w", false, "all columns of the table, however wide")
 			f.BoolVar(&wide, "no-trunc", false, "the same, as docker calls it")
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the names, a line each")
-			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
+			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, separated by commas")
 		},
 		Complete: a.completeProbes(),
 		Run: a.askAll(func(ctx context.Context, r *command.Run, m *members) (err error) {

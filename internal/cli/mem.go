@@ -110,7 +110,7 @@ func writeMemory(a *app, w remote.Where, bytes string, yes bool) func(context.Co
 			}
 		}
 		if !yes {
-			return api.Memory{}, command.Usagef("--write changes the guest, and nothing takes that back: add --yes")
+			return api.Memory{}, command.Usagef("--write changes the guest, which cannot be undone: add --yes")
 		}
 		return c.WriteMemory(ctx, req)
 	}, printMemory)

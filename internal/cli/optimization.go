@@ -17,7 +17,7 @@ func optimizationCommand(a *app) command.Spec {
 	var now bool
 	return command.Spec{
 		Use:   "optimization [on|off]",
-		Short: "Show or set whether probes become jumps (the global knob)",
+		Short: "Show or set whether probes become jumps (the global switch)",
 		Long: `Show or set whether int3s are replaced by jumps where the code allows it, and what
 that has cost. It is the kernel's sysctl debug.kprobes-optimization. Off takes
 every jump away at once; on lets the next pass put them back. list shows

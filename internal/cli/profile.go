@@ -80,6 +80,7 @@ graphs, red for more and blue for less; folded text has both values, the older o
 
 Samples that fall into the middle of a hit, or for which the host is too late, are lost;
 guestprobe reports their number.`,
+		Cures: map[string]string{"-F": "--hz N sets the rate", "-g": "stacks are always recorded", "-a": "all vCPUs are profiled"},
 		Example: `  guestprobe profile --duration 2s
   guestprobe profile -d 2s -o guest.html
   guestprobe profile -d 1s --format folded 'p vfs_read'`,
@@ -91,7 +92,7 @@ guestprobe reports their number.`,
 			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after `N` samples or hits; checked once a second, so there may be more")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "stacks of the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
-			f.StringVar(&flags.probes.filter, "filter", "", "with definitions: only hits for which this `EXPRESSION` is true, as for attach")
+			command.OnceVar(f, &flags.probes.filter, "filter", "with definitions: only hits for which this `EXPRESSION` is true, as for attach")
 			f.StringVar(&flags.probes.space, "space", "any", "with definitions: only hits in this address space: `CR3`, or any")
 			fileFlag(f, &flags.probes.files)
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
@@ -153,7 +154,7 @@ func (f *profileFlags) check(r *command.Run) error {
 			}
 		}
 		if r.Format == formatTable {
-			r.Note("%s gets the table: names that end with %s ask for other forms, and so does --format.", command.Clean(f.output),
+			r.Note("%s: unknown suffix, writing the table (--rows %d). Suffixes of other formats: %s; or use --format.", command.Clean(f.output), f.rows,
 				strings.Join(slices.Sorted(maps.Keys(bySuffix)), ", "))
 		}
 	}
@@ -420,7 +421,7 @@ type progress struct {
 }
 
 func (p *progress) start(probes int) {
-	what := "what the vCPUs do"
+	what := "all vCPUs"
 	if probes > 0 {
 		what = command.Plural(probes, "probe")
 	}

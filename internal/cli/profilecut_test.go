@@ -45,7 +45,7 @@ func TestProfileCutOff(t *testing.T) {
 	cmd := exec.CommandContext(patience.Context(t), self, "profile", "--output", saved)
 	cmd.Args[0], cmd.Env = "guestprobe", append(os.Environ(), api.SocketEnv+"="+path)
 	out, err := cmd.CombinedOutput()
-	want := regexp.MustCompile(`^Profiling what the vCPUs do\.
+	want := regexp.MustCompile(`^Profiling all vCPUs\.
 guestprobe: stream was cut off: 200 samples in \S+, as the daemon said last, are gone: until a profile ends its stacks are in the daemon\n$`)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !want.Match(out) {

@@ -88,7 +88,7 @@ func setRegisters(ctx context.Context, c *remote.Client, vcpu string, set []stri
 	case vectors:
 		return l, command.Usagef("--fp goes without --set")
 	case !yes:
-		return l, command.Usagef("--set changes the guest, and nothing takes that back: add --yes")
+		return l, command.Usagef("--set changes the guest, which cannot be undone: add --yes")
 	}
 	r, err := c.WriteRegisters(ctx, req)
 	return api.RegisterList{VCPUs: []api.Registers{r}}, err

@@ -131,7 +131,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 		{[]string{"PROBE", "CALLS", "MEAN-US", "MIN-US", "P50-US", "P90-US", "P99-US", "MAX-US", "FROM"}, took},
 		{[]string{"PROBE", "ARGUMENT", "VALUE", "EVENTS", "SHARE%"}, args},
 		{[]string{"WHERE", "EVENTS", "SHARE%"}, where},
-		{[]string{"NOTHING-FROM", "FOR"}, gaps},
+		{[]string{"GAP-START", "LENGTH"}, gaps},
 		{[]string{"BOOTED-AT"}, boots},
 		{[]string{"LOST-AFTER", "EVENTS"}, losses},
 	} {

@@ -33,7 +33,7 @@ func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.BoolVar(&s.req.Metrics, "metrics", false, "of --detach: its maps are metrics, too; see docs/see.md")
 	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
 	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
-	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them, so often")
+	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them at this interval")
 	f.BoolVar(&s.heat, "heat", false, "draw histograms over time, a column for each --interval, which is 1s by default")
 	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")
 }
@@ -98,6 +98,9 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, m *members) (err 
 				err = cmp.Or(c.close(), err)
 			}
 		}()
+	}
+	if m.alone && !r.WantsJSON() {
+		noteStill(ctx, r, m.all[0].Client)
 	}
 	s.req.Data = !m.alone
 	fs := newScriptStream(r, s, m.alone, out, func(ctx context.Context, c *remote.Client) (*remote.Stream, error) { return c.RunScript(ctx, s.req) })

@@ -36,13 +36,13 @@ func (a *app) scripts() command.Spec {
 	return command.Spec{
 		Use:   "scripts",
 		Short: "List the scripts that run without a client",
-		Long: `List the scripts that 'guestprobe run --detach NAME' has left running: their probes, hits
-of these, records that they have written and those that were lost, and since when they run.
+		Long: `List the scripts that 'guestprobe run --detach NAME' has left running: their probes,
+their hits, the records that they have written and lost, and their start time.
 A script that has ended by itself, by exit() or with its probes or the guest, stays in the
 list with the reason until 'guestprobe stop NAME' prints its end.
 
-With --fleet it lists what the fleet is to do (FROM is fleet), in how many daemons that runs and where it is
-refused, with the sums of their counts, and the scripts that daemons have besides.`,
+With --fleet it lists the scripts kept by the fleet (FROM is fleet), with the number of daemons that run or
+reject each and the sums of their counts, and other scripts of the daemons.`,
 		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
 		Args:    command.ArgsBetween(0, 0, ""),
 		Run:     a.listScripts,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -65,11 +66,22 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 				r.Note("There are more; --limit shows them.")
 			}
 			if len(l.Symbols) == 0 {
-				return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no symbol matches %q", q.Match)}
+				return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: noSymbol(q.Match)}
 			}
 			return nil
 		}),
 	}
+}
+
+// noSymbol says that no symbol matches a pattern.
+func noSymbol(match string) string {
+	switch {
+	case match == "":
+		return "the guest's symbols are not known: give its program, as with --vm-image FILE or guestprobed --guest FILE"
+	case !strings.ContainsAny(match, "*?["):
+		return fmt.Sprintf("no symbol matches %q; '%s*' matches all that begin with it", match, match)
+	}
+	return fmt.Sprintf("no symbol matches %q", match)
 }
 
 func printSymbols(r *command.Run, types, raw bool, syms []api.Symbol) error {

@@ -41,13 +41,12 @@ took, where handlers run (guest, or host: at a VM exit) and how hits come there 
 int3), and what the vCPUs leave the guest for, a second. ? shows the keys; enter looks into a
 probe: its durations, its last hits, and its callers if they are asked for.
 
-Durations are of the last ten intervals, and of fast functions of some hundred calls in each
-interval: no more are timed, so that watching costs the guest little, and beside them of a part
-of the calls of slow ones. TIMED says of how many: a part below 100% is a sample.
+Durations are of the last ten intervals. Of fast functions only a few hundred calls in each
+interval are timed, so that watching costs the guest little; slow functions are then sampled too.
+TIMED is the share of the calls that were timed.
 
---batch prints tables instead, one for each interval, until --count are there, with
---format json a line for each, and by a template a line for each probe. It is for all that is no
-terminal.
+--batch prints tables instead, one for each interval, --count of them; with --format json a line
+for each, and with a template a line for each probe. It is for output that is not a terminal.
 
 ` + tableTemplateHelp + `
 
@@ -90,7 +89,7 @@ func (f *topFlags) check(r *command.Run) error {
 	case r.Given("count") || r.Given("format"):
 		return command.Usagef("--count and --format are for --batch")
 	case !command.Terminal(r.Stdout) || !command.Terminal(in):
-		return command.Usagef("standard input and output are no terminal: 'guestprobe top --batch' prints tables")
+		return command.Usagef("standard input and output are not a terminal: 'guestprobe top --batch' prints tables")
 	case plainTerminals[r.Getenv("TERM")]:
 		return command.Usagef("the terminal cannot move its cursor (TERM=%s): 'guestprobe top --batch' prints tables", r.Getenv("TERM"))
 	}

@@ -58,9 +58,11 @@ The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
 guest ends; a second Ctrl-C exits at once. Its last lines, which begin with #, are its
 totals: all events, divided into events shown, events not shown because --count was reached,
 and lost events; and the counts of each probe. --format json prints the records of the
-stream, one per line; the last one is an end with the same totals. Its reason is
-interrupted, count or timeout if the trace ended the stream, or cut_off if the daemon sent no
-end, or not within 30 seconds: the totals are then of the events shown, and the exit status is 1.
+stream, one per line; the last one is an end with the same totals. The reason for the end is in
+parentheses: count, timeout, interrupted or asked, if a client ended the trace; guest_exit,
+guest_crash, detached, exit, shutdown or slow (the
+client did not keep up), if the daemon did; or cut_off if the daemon sent no end, or not within 30
+seconds: the totals are then of the events shown, and the exit status is 1.
 'guestprobe report' and 'guestprobe convert' read these records later.
 
 With --fleet the hits of all selected daemons come as one stream in order of time, each
@@ -77,8 +79,11 @@ and there is no header and there are no totals.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s
   guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
-		Args:    command.ArgsBetween(0, -1, ""),
-		Cures:   map[string]string{"-n": "-c N (--count N) ends the trace after N hits"},
+		Args: command.ArgsBetween(0, -1, ""),
+		Cures: map[string]string{
+			"-n": "-c N (--count N) ends the trace after N hits",
+			"-d": "--timeout 1s ends the trace after a time", "--duration": "--timeout 1s ends the trace after a time",
+		},
 		Formats: timeline.Formats,
 		Row:     hitRow{},
 		Files:   []string{"file", "output"},

@@ -136,6 +136,8 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 		case daemons == 0:
 		case t.alone && probes == 0 && len(specs) == 0 && len(flags.names) == 0 && !flags.quiet:
 			r.Note("No probe is attached, so there is nothing to show yet: attach one with 'guestprobe attach DEFINITION'.")
+		case t.alone && !flags.quiet && !r.WantsJSON():
+			noteStill(ctx, r, m.all[0].Client)
 		case !t.alone && !flags.quiet:
 			r.Note("Tracing %s in %s.", command.Plural(probes, "probe"), command.Plural(daemons, "daemon"))
 		}
@@ -331,7 +333,12 @@ func (t *tracer) reason(ctx context.Context) string {
 // finish writes the totals of each daemon, and returns an error if the trace did not show all hits of --count.
 func (t *tracer) finish(ctx context.Context) error {
 	if t.alone && t.all[0].err != nil {
-		return nameDefinition(t.all[0].err, t.Args)
+		err := nameDefinition(t.all[0].err, t.Args)
+		var wire *api.Error
+		if errors.As(err, &wire) && wire.Code == api.CodeBadDefinition && len(t.Args) == 1 && !strings.ContainsAny(t.Args[0], " :") {
+			return fmt.Errorf("%w\nThe hits of an attached probe: guestprobe trace --probe %s", err, t.Args[0])
+		}
+		return err
 	}
 	if !t.alone {
 		if _, err := t.order.Close(); err != nil {

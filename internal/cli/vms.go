@@ -127,7 +127,7 @@ func printVMs(r *command.Run, list vmList) error {
 	}
 	switch {
 	case list.Unseen > 0:
-		r.Note("%d processes could not be looked at. Root sees the processes of other users.", list.Unseen)
+		r.Note("Processes that could not be inspected: %d (it takes their user, or root with CAP_SYS_PTRACE).", list.Unseen)
 	case len(list.VMs) == 0:
 		r.Note("No process of this host has a KVM VM.")
 	}

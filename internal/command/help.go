@@ -24,17 +24,30 @@ func ShowOnlyIn(command string, f *pflag.FlagSet, flags ...string) {
 	}
 }
 
+// UseLine returns a command's usage in a line.
+func UseLine(c *cobra.Command) string {
+	if c.HasAvailableSubCommands() {
+		return c.CommandPath() + " COMMAND [flags]"
+	}
+	return c.UseLine()
+}
+
+// Subcommands returns the list of a command's subcommands by group, as in its help; "" if it has none.
+func Subcommands(c *cobra.Command) string {
+	var b strings.Builder
+	for _, g := range groups(c) {
+		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.text)
+	}
+	return strings.TrimPrefix(b.String(), "\n")
+}
+
 // writeHelp writes the help of a command: first usage and examples, then
 // subcommands by group, the description and the flags.
 func writeHelp(w io.Writer, c *cobra.Command) error {
 	var b strings.Builder
 	c.InitDefaultHelpFlag()
 	fmt.Fprintf(&b, "%s\n\nUsage:\n", c.Short)
-	if c.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "  %s COMMAND [flags]\n", c.CommandPath())
-	} else {
-		fmt.Fprintf(&b, "  %s\n", c.UseLine())
-	}
+	fmt.Fprintf(&b, "  %s\n", UseLine(c))
 	section := func(title, text string) {
 		if text = strings.Trim(text, "\n"); text != "" {
 			fmt.Fprintf(&b, "\n%s:\n%s\n", title, text)

@@ -41,7 +41,7 @@ func manual(c *cobra.Command) string {
 		}
 	}
 	if c.Runnable() {
-		section("SYNOPSIS", c.UseLine())
+		section("SYNOPSIS", UseLine(c))
 	}
 	section("DESCRIPTION", c.Long)
 	section("EXAMPLES", c.Example)

@@ -353,5 +353,5 @@ func invalidWhy(value *pflag.InvalidValueError) error {
 // use Go's terms.
 var valueTypes = map[string]string{
 	"int": "a number", "int64": "a number", "uint": "a number from 0 on", "uint64": "a number from 0 on",
-	"intSlice": "numbers with commas between", "duration": "a duration, as 500ms, 5s or 2m", "bool": "true or false",
+	"intSlice": "comma-separated numbers", "duration": "a duration, as 500ms, 5s or 2m", "bool": "true or false",
 }

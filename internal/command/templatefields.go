@@ -178,6 +178,10 @@ func (c *fieldChecker) fail(before []string, name string, t reflect.Type) {
 		c.err = fmt.Errorf("no field .%s%s, which has none", name, of)
 		return
 	}
+	if near := Suggest(name, slices.Values(there)); near != "" {
+		c.err = fmt.Errorf("no field .%s%s: %s", name, of, near)
+		return
+	}
 	c.err = fmt.Errorf("no field .%s%s; there are %s", name, of, strings.Join(there, ", "))
 }
 

@@ -95,7 +95,7 @@ func findNamed(what string) (Process, error) {
 	case len(found) > 1:
 		return Process{}, fail(CodeSeveralVMs, nil, "%d VMs are named %q: use the pid ('guestprobe vms' lists them)", len(found), what)
 	case unseen > 0:
-		return Process{}, fail(CodeNoVM, nil, "no VM is named %q; %d processes could not be looked at (root sees the processes of other users)", what, unseen)
+		return Process{}, fail(CodeNoVM, nil, "no VM is named %q; processes that could not be inspected: %d (it takes their user, or root with CAP_SYS_PTRACE)", what, unseen)
 	}
 	return Process{}, fail(CodeNoVM, nil, "no VM is named %q ('guestprobe vms' lists VMs)", what)
 }

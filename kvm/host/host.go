@@ -153,15 +153,15 @@ func (h Report) NoWatchReason(a probe.Access, user, emulate bool) string {
 				continue
 			}
 			if r.HWBreak != DeliveryWorks {
-				return fmt.Sprintf("it does not deliver execute breakpoints of the debug registers at CPL%d (calibration: %s); a breakpoint does the same, with emulate", cpl, r.HWBreak)
+				return fmt.Sprintf("it does not deliver execute breakpoints of the debug registers at CPL%d (calibration: %s); --emulate uses a breakpoint instead", cpl, r.HWBreak)
 			}
 			if r.Int3 != DeliveryDebugExit {
 				// KVM's emulator looks at the breakpoints and not at RFLAGS.RF: the
 				// same instruction would be reported for ever.
-				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest resumes; a breakpoint does the same, with emulate", cpl)
+				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest resumes; --emulate uses a breakpoint instead", cpl)
 			}
 		} else if r.Watch != DeliveryWorks {
-			return fmt.Sprintf("it does not deliver watchpoints of the debug registers at CPL%d (calibration: %s); protecting the page serves, with emulate", cpl, r.Watch)
+			return fmt.Sprintf("it does not deliver watchpoints of the debug registers at CPL%d (calibration: %s); --emulate protects the page instead", cpl, r.Watch)
 		}
 	}
 	return ""

@@ -24,7 +24,7 @@ var (
 	ErrNotRunning = errors.New("the guest is not running; resume it first")
 
 	// ErrNoInput: the guest does not read a console.
-	ErrNoInput = errors.New("this guest's console only writes: there is nothing to type at")
+	ErrNoInput = errors.New("this guest's console does not accept input")
 
 	// ErrNoSafePoint: no vCPU reached a point where the host may run a function of
 	// the guest before the time was over. The function was not run.

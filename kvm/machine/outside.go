@@ -102,6 +102,9 @@ func (g *outsideGuest) stop(m *Machine, f func() error) error {
 			regs, sregs := probe.Regs(c.Regs), c.Sregs
 			v.regs, v.sregs, v.others, v.gs = &regs, &sregs, outsideCPU{c}, 0
 		}
+		if phase := g.phaseOf(cpus); m.phase != phase && !m.phase.over() && m.phase != PhaseCreated {
+			m.setPhase(phase)
+		}
 		m.mu.Unlock()
 		if view := g.seen.Load(); view != nil {
 			view.Refresh()
@@ -118,6 +121,16 @@ func (g *outsideGuest) stop(m *Machine, f func() error) error {
 		m.mu.Unlock()
 	}
 	return err
+}
+
+// phaseOf returns paused if no vCPU's registers are known, because the VMM has paused the guest.
+func (*outsideGuest) phaseOf(cpus []foreign.CPU) Phase {
+	for i := range cpus {
+		if cpus[i].Known {
+			return PhaseRunning
+		}
+	}
+	return PhasePaused
 }
 
 // spaceOf returns the page tables of the first vCPU in 64-bit mode, in place of the

@@ -29,7 +29,7 @@ const (
 )
 
 // ErrOtherELF: an ELF file that guestprobe has not written.
-var ErrOtherELF = errors.New("it is an ELF file, but no core of 'guestprobe guest save --elf', or of an older guestprobe's: it does not say what machine it is of")
+var ErrOtherELF = errors.New("it is an ELF file, but not a core from 'guestprobe guest save --elf': the machine state is missing")
 
 // writeOwnNote adds that note, where memory is being left open.
 func (s *Snapshot) writeOwnNote(b *bytes.Buffer) error {

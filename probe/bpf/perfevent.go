@@ -20,7 +20,7 @@ var softwareEvents = map[string]string{
 }
 
 // NoCounters is the reason why hardware events are not supported.
-const NoCounters = "the host does not lend the guest's counters"
+const NoCounters = "hardware counters are not available"
 
 // SoftwareEvent returns advice for one of perf's software events that cannot be measured from outside of the guest. It returns "" for cpu-clock,
 // which can be. known is false for other names.

@@ -15,7 +15,7 @@ func TestPerfEvents(t *testing.T) {
 		"software:cs":                "software:cs: write tracepoint:sched:sched_switch",
 		"software:alignment-faults":  "the processor reports them to the guest alone",
 		"software:nothing":           `unknown software event "nothing"`,
-		"hardware:cache-misses:1000": "hardware:cache-misses: the host does not lend the guest's counters",
+		"hardware:cache-misses:1000": "hardware:cache-misses: hardware counters are not available",
 	} {
 		for _, key := range []string{"", "sample"} {
 			sel := Selection{Kernel: appKernel, Section: "?perf_event", At: map[string]string{}}

@@ -25,8 +25,13 @@ func TestAdvice(t *testing.T) {
 		"p vfs_read $arg1:nothing":  "types are u8 to u64",
 		"p vfs_read %edi":           "did you mean %di?",
 		"f:x vfs_read":              "f is for function probes",
-		"p:none":                    "",
-		"t:sched_switch":            "",
+		"p:vfs_read":                `vfs_read is the probe's name: write "p vfs_read" or "p:NAME vfs_read"`,
+		"t:sched_switch":            `write "t sched_switch" or "t:NAME sched_switch"`,
+		"p":                         "",
+		"p vfs_read x=:u64":         "in single quotes",
+		"p vfs_read x=$ret":         "there are $arg1, $retval,",
+		"p vfs_read x=$arg0":        "the first is $arg1",
+		"p vfs_read x=$retval":      "a return probe is defined by r",
 	} {
 		_, err := Parse(text)
 		var e *SyntaxError

@@ -33,7 +33,7 @@ func (c *Command) Define(scope Scope) (*Def, error) {
 	}
 	if len(src.tokens) < 2 {
 		e := src.fail(1, 0, CodeNoPlace)
-		e.Detail = scriptAdvice(src.tokens[0])
+		e.Detail = cmp.Or(scriptAdvice(src.tokens[0]), placeAdvice(src.tokens[0]))
 		return nil, e
 	}
 	p := &parser{line: src, scope: scope, def: &Def{Group: defaultGroup, src: src}}
@@ -157,6 +157,15 @@ func scriptAdvice(token string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s: is for scripts ('guestprobe run -e'); as a definition this is \"%s %s\"", prefix, letter, cmp.Or(place, "PLACE"))
+}
+
+// placeAdvice explains that p:NAME lacks a place, if NAME was meant as one; "" without a name.
+func placeAdvice(token string) string {
+	letter, name, ok := strings.Cut(token, ":")
+	if !ok || name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is the probe's name: write \"%s %s\" or \"%s:NAME %s\"", name, letter, name, letter, name)
 }
 
 // commandAdvice explains the error in a command's first letter.

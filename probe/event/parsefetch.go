@@ -13,7 +13,9 @@ import (
 // carets from there.
 func (p *parser) fetch(s string) (Fetch, error) {
 	if s == "" {
-		return nil, p.failHere(0, CodeBadFetchArg)
+		e := p.failHere(0, CodeBadFetchArg)
+		e.Detail = "it is empty: in a shell, a definition with $ is written in single quotes"
+		return nil, e
 	}
 	switch c := s[0]; {
 	case c == '$':
@@ -47,7 +49,9 @@ func (p *parser) variable(s string) (Fetch, error) {
 	if rest, ok := strings.CutPrefix(s, "retval"); ok {
 		switch {
 		case p.def.Kind != KindReturn:
-			return nil, p.failHere(0, CodeRetvalOnProbe)
+			e := p.failHere(0, CodeRetvalOnProbe)
+			e.Detail = "a return probe is defined by r"
+			return nil, e
 		case p.scope.Types != nil || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "."):
 			return p.parameter("$" + s)
 		case rest == "":
@@ -77,7 +81,11 @@ func (p *parser) variable(s string) (Fetch, error) {
 		case !ok || tail != "":
 			return nil, p.failHere(0, CodeBadVar)
 		case n == 0 || n > maxStackSlot:
-			return nil, p.failHere(0, CodeBadArgNum)
+			e := p.failHere(0, CodeBadArgNum)
+			if n == 0 {
+				e.Detail = "the first is $arg1"
+			}
+			return nil, e
 		case !p.entry:
 			return nil, p.failHere(0, CodeNofentryArgs)
 		}
@@ -86,7 +94,9 @@ func (p *parser) variable(s string) (Fetch, error) {
 		}
 		return FuncArg{int(n)}, nil
 	}
-	return nil, p.failHere(0, CodeBadVar)
+	e := p.failHere(0, CodeBadVar)
+	e.Detail = "there are $arg1, $retval, $stack, $stack0 and so on, and $comm"
+	return nil, e
 }
 
 // memory reads the text after an @.

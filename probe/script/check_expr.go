@@ -297,7 +297,14 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		if _, isCall := calls[e.name]; isCall {
 			return Type{}, c.errorAt(e.Span, "%s is a function: %s(...)", e.name, e.name)
 		}
-		return Type{}, c.unknownError(e, "identifier")
+		err := c.unknownError(e, "identifier")
+		for _, p := range c.points {
+			f := c.prototype(p)
+			if f.FuncProto != nil && slices.ContainsFunc(f.Params, func(x btf.FuncParam) bool { return x.Name == e.name }) {
+				return Type{}, err.hint("did you mean args.%s?", e.name)
+			}
+		}
+		return Type{}, err
 	}
 	for _, p := range c.points {
 		switch {
@@ -368,7 +375,7 @@ func (c *checker) taskKnown(e *expr) error {
 	}
 	if c.final && !c.lacking[part] {
 		c.lacking[part] = true
-		err.Message = fmt.Sprintf("%s, and what else is of the task, is always 0 or empty in this guest: %s", e.name, why)
+		err.Message = fmt.Sprintf("%s and other data of the task are 0 or empty in this guest: %s", e.name, why)
 		err.AtRunTime = true
 		c.warnings = append(c.warnings, err)
 	}

@@ -55,7 +55,7 @@ func (f fakeTarget) Func(name string) (*btf.FuncProto, string) {
 
 func (f fakeTarget) Source(place string) ([]string, error) {
 	if place != "fs/read_write.c:450" && place != "inline:rw_verify_area" {
-		return nil, errors.New("no code is of " + place)
+		return nil, errors.New(place + " has no code")
 	}
 	return []string{"vfs_read+16", "nf_nat:nf_nat_setup_info+4"}, nil
 }

@@ -66,7 +66,7 @@ var aggregations = map[string]Kind{"count": Count, "sum": Sum, "avg": Avg, "min"
 var absent = map[string]string{
 	"ctx":      "write reg(\"di\") and so on",
 	"quantize": "that is DTrace's name; write hist(n)", "lquantize": "that is DTrace's name; write lhist(n, min, max, step)",
-	"system": "nothing is run for a script: have what reads its output run it", "cat": "nothing of the host is read for a script: have what reads its output do it",
+	"system": "scripts cannot run commands: pipe the output to a program that does", "cat": "scripts cannot read files of the host: pipe the output to a program that does",
 	"signal": "send it in the guest, by guestprobe console", "signal_thread": "send it in the guest, by guestprobe console",
 	"write_user": "write poke(ADDRESS, VALUE), with --unsafe", "skboutput": "write printf with buf() of the packet, as %rh", "unwatch": "a probe is there as long as its script: end it with exit()",
 	"cgroupid": "compare cgroup with the number, which ls -di says in the guest", "cgroup_path": "write cgroup",

@@ -218,7 +218,7 @@ func (p *parser) list(end string) (args []*expr, err error) {
 			break
 		}
 		if end == ")" && p.isOp("=") {
-			return nil, p.errorAt(p.tok.Span, "records are not supported").hint("write a tuple, whose elements are .0, .1 and so on")
+			return nil, p.errorAt(p.tok.Span, "syntax error, unexpected \"=\", expecting \")\"").hint("== compares; (name=VALUE) is a record")
 		}
 		if err := p.expect(","); err != nil {
 			return nil, err

@@ -28,7 +28,7 @@ func (at *attacher) missingReason(what script.TaskPart) (why, cure string) {
 		case at.tasks() != nil:
 			return "the kernel's tasks are " + strings.TrimPrefix(err.Error(), "not known: "), needsBTF
 		case err == nil || errors.Is(err, guest.ErrSymbolNotFound):
-			return "the guest does not say where its tasks are", "a guest that is no Linux has an object gp_profile for it (docs/guest.md)"
+			return "it does not describe its tasks", "a bare guest can define the object gp_profile (docs/guest.md)"
 		}
 		return "the guest's profile is not usable: " + err.Error(), "see docs/guest.md"
 	}

@@ -12,7 +12,7 @@ import (
 // filters with such features are rejected.
 func TestTasksUnknown(t *testing.T) {
 	b := newBareOf(t, builtinWith(t, "gp_profile", "no_profile"), nil)
-	const says = "the guest does not say where its tasks are"
+	const says = "it does not describe its tasks"
 	for _, c := range []struct {
 		script string
 		names  []string // expected warnings, in this order
@@ -27,8 +27,8 @@ func TestTasksUnknown(t *testing.T) {
 		_, warnings, _ := sessiontest.Start(t, b.s, c.script, session.ScriptOptions{}).End()
 		var names []string
 		for _, w := range warnings {
-			if _, what, ok := strings.Cut(w, "WARNING: "); ok && strings.Contains(what, says) && strings.Contains(w, "HINT: a guest that is no Linux has an object gp_profile") {
-				name, _, _ := strings.Cut(what, ",")
+			if _, what, ok := strings.Cut(w, "WARNING: "); ok && strings.Contains(what, says) && strings.Contains(w, "HINT: a bare guest can define the object gp_profile") {
+				name, _, _ := strings.Cut(what, " ")
 				names = append(names, name)
 			}
 		}

@@ -57,7 +57,9 @@ trap:					# RSP -> vector, error code, RIP, CS, RFLAGS, RSP, SS
 	outb	%al, $0xf6		# then the host says where it was
 	cmpq	$-1, (%rsp)		# and may have dealt with it
 	je	2f
-1:	movl	(%rsp), %eax		# a defect of ours: the end, with 100 + vector
+1:	movq	%rsp, %rdi		# a defect of ours: say what and where
+	call	fault
+	movl	(%rsp), %eax		# the end, with 100 + vector
 	addl	$100, %eax
 	outl	%eax, $0xf4
 2:	addq	$16, %rsp

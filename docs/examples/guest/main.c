@@ -35,6 +35,29 @@ static void number(u64 n)
 	print(p);
 }
 
+static void hex(const char *name, u64 n)
+{
+	int i;
+
+	print(name);
+	for (i = 60; i >= 0; i -= 4)
+		print((char[]){ "0123456789abcdef"[n >> i & 15], 0 });
+}
+
+/* An exception that nothing expected. frame is on the stack: vector, error code, RIP. */
+void fault(u64 *frame)
+{
+	u64 cr2;
+
+	asm volatile("mov %%cr2, %0" : "=r"(cr2));
+	print("exception ");
+	number(frame[0]);
+	hex(", error code 0x", frame[1]);
+	hex(", at RIP 0x", frame[2]);
+	hex(", CR2 0x", cr2);
+	print("\n");
+}
+
 static void tables(void)
 {
 	struct { u16 limit; u64 base; } __attribute__((packed)) d;

@@ -167,13 +167,13 @@ func (s *server) checkLooksOnly(rt route) error {
 	switch {
 	case s.saved != nil && !looks[name]:
 		return &api.Error{
-			Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it can be looked at, and nothing else",
+			Code: api.CodeUnavailable, Errno: "EROFS", Message: "the guest is one of a file (--core): it is read-only",
 			Detail: "'guestprobed --restore FILE' resumes it",
 		}
 	case s.vm == nil:
 		return nil
 	case !vmLooks[name]:
-		return &api.Error{Code: api.CodeNotOurs, Errno: "EROFS", Message: "the guest belongs to another VMM (--vm): it can be looked at, and nothing else",
+		return &api.Error{Code: api.CodeNotOurs, Errno: "EROFS", Message: "the guest belongs to another VMM (--vm): it is read-only",
 			Detail: "regs, mem, bt, pt, disas, tasks, symbols, vars, profile and guest status read it"}
 	case rt.Path == "/version", rt.Method == http.MethodDelete, rt.Path == "/v1/profile":
 		return nil // these read nothing, or by themselves

@@ -119,7 +119,7 @@ func (o *options) imageName() string {
 func (o *options) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.given, o.set = f.Changed, f
-	f.StringVar(&o.config, "config", o.config, "take what no flag says from this `file` (docs/service.md)")
+	f.StringVar(&o.config, "config", o.config, "read options from this `file`; flags override it (docs/service.md)")
 	f.BoolVar(&o.checkConfig, "check-config", o.checkConfig, "check the flags, --config and the files that they name, and exit")
 	o.guestFlags(f)
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
@@ -131,7 +131,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
 	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, as 127.0.0.1:9105")
-	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: they make their events all the time then")
+	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: return probes then always produce events")
 	f.StringVar(&o.webListen, "web-listen", o.webListen, "serve the page of 'guestprobe web' on this loopback `ADDRESS:PORT`, from its first use on; port 0 is any")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
 	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
@@ -172,7 +172,11 @@ func (o *options) check() error {
 	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
 	case o.memory == 0 || o.memory%guest.PageSize != 0 || o.memory > guest.MaxRAM:
-		return command.Usagef("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
+		advice := ""
+		if o.memory > 0 && o.memory < guest.PageSize { // megabytes, as for other VMMs
+			advice = fmt.Sprintf(": did you mean %dM?", o.memory)
+		}
+		return command.Usagef("--memory %s: not a multiple of %s from %[2]s to %s%s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM), advice)
 	case o.maps == 0 || o.maps > guest.MaxRAM:
 		return command.Usagef("--map-memory %s: not in 1 to %s", formatSize(o.maps), formatSize(guest.MaxRAM))
 	case o.tick < 0 || o.tick > 0 && o.tick < machine.MinTick:

@@ -20,7 +20,7 @@ func TestProgramWarnings(t *testing.T) {
 	o := defaultOptions()
 	o.vcpus = 2
 	h := serveGuest(t, newFakeGuestOf(t, img, o.vcpus), o)
-	const says = "the guest does not say where its tasks are"
+	const says = "it does not describe its tasks"
 	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o")})
 	if err != nil {
 		t.Fatal(err)

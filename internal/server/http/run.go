@@ -75,9 +75,9 @@ So does SIGHUP without --config. With --config, SIGHUP makes the daemon read the
 log level and limits change, and the log names the settings that wait for the next start.
 docs/service.md describes this, and the protocol with service managers.
 
-Exit status: 0 stopped by a signal; 1 failed, or the guest's text is not its image's at
-the end, which the guest may have done itself; 2 bad flags or --config, or a --probe or
---script that is not right; 5 no permission for /dev/kvm or the socket.`,
+Exit status: 0 stopped by a signal; 1 failed, or the guest's text differs from its image at
+the end, which the guest may have done itself; 2 bad flags or --config, or an invalid --probe
+or --script; 5 no permission for /dev/kvm or the socket.`,
 			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,

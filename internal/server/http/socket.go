@@ -64,12 +64,15 @@ func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, 
 	return s, nil
 }
 
+// cureSocketLive is what to do about errSocketLive.
+const cureSocketLive = "end it and wait until it has ended, or choose another path with --socket"
+
 // lockSocket takes the lock file beside a socket.
 func lockSocket(path string) (*os.File, error) {
 	f, err := files.Lock(path + api.LockSuffix)
 	var locked *files.LockedError
 	if errors.As(err, &locked) {
-		return nil, fmt.Errorf("socket %s: %w (process %s)", path, errSocketLive, locked.PID)
+		return nil, fmt.Errorf("socket %s: %w (process %s): %s", path, errSocketLive, locked.PID, cureSocketLive)
 	}
 	return f, err
 }
@@ -99,7 +102,7 @@ func (s *socket) clear(ctx context.Context) error {
 	switch {
 	case err == nil:
 		c.Close()
-		return fmt.Errorf("socket %s: %w", s.path, errSocketLive)
+		return fmt.Errorf("socket %s: %w: %s", s.path, errSocketLive, cureSocketLive)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		if err := os.Remove(s.path); err != nil {
 			return fmt.Errorf("stale socket: %w", err)

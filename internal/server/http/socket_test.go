@@ -34,7 +34,7 @@ func TestListen(t *testing.T) {
 	}
 
 	_, err = listen(ctx, path, -1, nil)
-	if want := fmt.Sprintf("socket %s: another daemon serves this socket (process %d)", path, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, errSocketLive) {
+	if want := fmt.Sprintf("socket %s: another daemon serves this socket (process %d): "+cureSocketLive, path, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, errSocketLive) {
 		t.Errorf("second daemon: %v, want %s", err, want)
 	}
 	if c, err := net.Dial("unix", path); err != nil {

@@ -120,9 +120,17 @@ func Totals(end api.End) string {
 		fmt.Fprintf(&b, "; %d late", end.Late)
 	}
 	fmt.Fprintf(&b, " (%s)\n", command.Line(end.Reason))
+	named := map[string]int{}
+	for _, p := range end.Probes {
+		named[p.Name]++
+	}
 	for _, p := range end.Probes {
 		s := p.Stats
-		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Line(p.Name), command.Plural(s.Hits, "hit"), s.Handled, s.Filtered, s.Missed)
+		at := "" // to tell probes of one name apart
+		if named[p.Name] > 1 && p.Symbol != "" {
+			at = fmt.Sprintf(" at %s+%#x", command.Line(p.Symbol), p.Offset)
+		}
+		fmt.Fprintf(&b, "# %s%s: %s, %d handled, %d filtered, %d missed", command.Line(p.Name), at, command.Plural(s.Hits, "hit"), s.Handled, s.Filtered, s.Missed)
 		if p.Kind == "r" {
 			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
 		}
