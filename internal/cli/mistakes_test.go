@@ -42,7 +42,7 @@ func TestMistakes(t *testing.T) {
 		{"detach|--all|-q", "'q' in -q: >/dev/null leaves the table out"},
 		{"gdb|-ex|list", "'e' in -ex: arguments for GDB follow --, as in 'guestprobe gdb -- -ex list'"},
 		{"profile|-F|99", "'F' in -F: --hz N sets the rate"},
-		{"attach|--filter|fd==3|--filter|count==4|p vfs_read fd count", `invalid argument "count==4" for "--filter" flag: it is given twice: join them with &&`},
+		{"attach|--filter|fd==3|--filter|count==4|p vfs_read fd count", `--filter "count==4": it is given twice: join them with &&`},
 		{"trace|--cuont|5", "unknown flag: --cuont: did you mean count?"},
 		{"guest|stop", `guestprobe: guest has no command "stop": 'guestprobe guest pause' stops the vCPUs; a signal to guestprobed ends the guest`},
 		{"guest|reboot", "'guestprobe guest reset' boots the guest again"},
