@@ -152,55 +152,9 @@ type entry struct{ mount, dentry guest.GVA }
 // path without symbolic links. Only files that the kernel has in memory are found.
 func (x *Files) resolve(path string, read Read) (inode, string, error) {
 	fail := func(err error) (inode, string, error) { return inode{}, "", fmt.Errorf("%s: %w", path, err) }
-	if x.missing != nil {
-		return fail(errors.New(strings.Join(x.missing, "; ")))
-	}
-	root, err := x.root(read)
+	at, names, err := x.walk(path, read)
 	if err != nil {
 		return fail(err)
-	}
-	at, names := []entry{root}, []string(nil) // the entries passed, and the names of the path's parts
-	todo := strings.Split(path, "/")
-	left := maxEntries
-	for links := 0; len(todo) > 0; {
-		name := todo[0]
-		todo = todo[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			if len(names) > 0 {
-				at, names = at[:len(at)-1], names[:len(names)-1]
-			}
-			continue
-		}
-		next, err := x.child(at[len(at)-1], name, &left, read)
-		if err != nil {
-			return fail(err)
-		}
-		in, err := read.follow(next.dentry, x.f.inode)
-		if err != nil {
-			return fail(errNoFile) // a negative entry
-		}
-		if mode, err := read.value(in, x.f.mode); err != nil {
-			return fail(err)
-		} else if mode&modeType != modeLink {
-			at, names = append(at, next), append(names, name)
-			continue
-		}
-		if links++; links > maxSymlinks {
-			return fail(errors.New("too many symbolic links"))
-		}
-		to, err := x.target(in, read)
-		if err != nil {
-			return fail(err)
-		}
-		if strings.HasPrefix(to, "/") {
-			at, names = at[:1], nil
-		}
-		if todo = append(strings.Split(to, "/"), todo...); len(todo) > maxPath {
-			return fail(errors.New("too long a way"))
-		}
 	}
 	addr, err := read.follow(at[len(at)-1].dentry, x.f.inode)
 	if err != nil {
@@ -220,6 +174,62 @@ func (x *Files) resolve(path string, read Read) (inode, string, error) {
 		return fail(errors.New("its file system (hugetlbfs) counts its pages in others than 4 KiB"))
 	}
 	return in, "/" + strings.Join(names, "/"), nil
+}
+
+// walk returns the entries on the way to path, without symbolic links, the last of which is its own, and their names
+// below the root.
+func (x *Files) walk(path string, read Read) (at []entry, names []string, err error) {
+	if x.missing != nil {
+		return nil, nil, errors.New(strings.Join(x.missing, "; "))
+	}
+	root, err := x.root(read)
+	if err != nil {
+		return nil, nil, err
+	}
+	at = []entry{root}
+	todo := strings.Split(path, "/")
+	left := maxEntries
+	for links := 0; len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(names) > 0 {
+				at, names = at[:len(at)-1], names[:len(names)-1]
+			}
+			continue
+		}
+		next, err := x.child(at[len(at)-1], name, &left, read)
+		if err != nil {
+			return nil, nil, err
+		}
+		in, err := read.follow(next.dentry, x.f.inode)
+		if err != nil {
+			return nil, nil, errNoFile // a negative entry
+		}
+		if mode, err := read.value(in, x.f.mode); err != nil {
+			return nil, nil, err
+		} else if mode&modeType != modeLink {
+			at, names = append(at, next), append(names, name)
+			continue
+		}
+		if links++; links > maxSymlinks {
+			return nil, nil, errors.New("too many symbolic links")
+		}
+		to, err := x.target(in, read)
+		if err != nil {
+			return nil, nil, err
+		}
+		if strings.HasPrefix(to, "/") {
+			at, names = at[:1], nil
+		}
+		if todo = append(strings.Split(to, "/"), todo...); len(todo) > maxPath {
+			return nil, nil, errors.New("too long a way")
+		}
+	}
+	return at, names, nil
 }
 
 // root returns the root of the guest's first process.

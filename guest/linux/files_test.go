@@ -82,9 +82,10 @@ func newFileMemory(t testing.TB) *fileMemory {
 	const dir = 0o040755
 	m.prog = inode(modeRegular | 0o755)
 	loop, gone := m.dentry("loop", link("loop")), m.dentry("gone", 0)
-	bin := m.dentry("bin", inode(dir), gone, loop, m.dentry("prog", m.prog))
+	bin := m.dentry("bin", inode(dir), gone, loop, m.dentry("prog", m.prog), m.dentry("tool", link("prog")))
+	lib := m.dentry("lib", inode(dir), m.dentry("libgone.so.1", 0), m.dentry("libx.so.6", link("/usr/bin/prog")), m.dentry("libxy.so", m.prog), m.dentry("libdir.so", inode(dir)))
 	point := m.dentry("mnt", inode(dir))
-	root := m.dentry("/", inode(dir), m.dentry("bin", link("usr/bin")), m.dentry("usr", inode(dir), bin), point)
+	root := m.dentry("/", inode(dir), m.dentry("bin", link("usr/bin")), m.dentry("usr", inode(dir), bin, lib), point)
 	deeper := m.dentry("deeper", inode(dir))
 	top := m.dentry("/", inode(dir), m.dentry("top", link("/bin/prog")), deeper)
 	below := m.dentry("/", inode(dir), m.dentry("up", link("../../usr/bin/prog")))
@@ -191,6 +192,36 @@ func TestResolve(t *testing.T) {
 		case c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)):
 			t.Errorf("%s: %v, want %q", c.path, err, c.fails)
 		}
+	}
+}
+
+// TestSearch: a name without a path means a library, or a program, that the guest has in memory.
+func TestSearch(t *testing.T) {
+	m := newFileMemory(t)
+	find := func(name string) string {
+		for _, c := range []struct {
+			folders []string
+			is      func(string) bool
+		}{{libraryFolders, func(file string) bool { return isLibrary(name, file) }}, {programFolders, func(file string) bool { return file == name }}} {
+			if at := m.files.search(c.folders, c.is, m.read); at != "" {
+				return at
+			}
+		}
+		return ""
+	}
+	for name, want := range map[string]string{
+		"libx": "/usr/bin/prog", "x": "/usr/bin/prog", "libxy": "/usr/lib/libxy.so", "prog": "/usr/bin/prog", "tool": "/usr/bin/prog",
+		"libgone": "", "gone": "", "libdir": "", "lib": "", "li": "", "loop": "", "none": "", "": "",
+	} {
+		if got := find(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	// A directory that never ends costs a bounded time.
+	link, _ := m.types.field("dentry.d_sib")
+	m.set(m.names["libxy.so"], "dentry.d_sib.next", m.names["libxy.so"]+guest.GVA(link.Off))
+	if got := find("prog"); got != "/usr/bin/prog" {
+		t.Errorf("beside an endless directory: %q", got)
 	}
 }
 

@@ -123,6 +123,7 @@ type attachPoint struct {
 	text     string // with parameters substituted
 	provider string // in full
 	target   string // the text after the provider
+	file     string // the name, without a path, of the file of the guest that the target is in; "": the target says where it is
 	source   bool   // that is a place in the source
 }
 

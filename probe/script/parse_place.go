@@ -87,6 +87,10 @@ func (s *script) target(a *attachPoint, word string) error {
 		return refuse("%s probe type requires %s", a.provider, what)
 	}
 	if a.atStatic() {
+		if file, rest, ok := strings.Cut(a.target, ":"); ok && file != "" && rest != "" && !strings.Contains(file, "/") {
+			a.file, a.target = file, rest
+			return nil
+		}
 		if _, _, _, ok := splitStatic(a.target); !ok {
 			return refuse("%s: want /PATH:NAME or /PATH:PROVIDER:NAME, with a path in the guest", a.text).hint("-l 'usdt:/PATH:*' lists the probes of a file")
 		}
@@ -131,7 +135,8 @@ func (s *script) target(a *attachPoint, word string) error {
 	// vmlinux is the Linux kernel itself, as in bpftrace.
 	if mod, fn, ok := strings.Cut(a.target, ":"); ok {
 		if mod != "" && fn != "" && a.inUser() {
-			return refuse("%s is no file of the guest", mod).hint("write where it is there, as %s:/usr/lib/x86_64-linux-gnu/%s.so:%s", a.provider, strings.TrimSuffix(mod, ".so"), fn)
+			a.file, a.target = mod, fn
+			return nil
 		}
 		if mod == "" || fn == "" || strings.ContainsRune(fn, ':') || a.inUser() {
 			return refuse("%s: want a function, with +OFFSET or without, or an address", a.text)

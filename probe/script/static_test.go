@@ -9,6 +9,14 @@ import (
 )
 
 // StaticProbes returns the probes of /bin/app.
+// FindFile knows libm.
+func (fakeTarget) FindFile(name string) string {
+	if name == "libm" {
+		return "/usr/lib/libm.so.6"
+	}
+	return ""
+}
+
 func (f fakeTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	if path != "/bin/app" {
 		return nil, path, errors.New(path + ": no such file")
@@ -61,7 +69,7 @@ func TestStaticProbes(t *testing.T) {
 		`usdt:/bin/app:lost { }`:                            "usdt:/bin/app:lost cannot be probed: it is at 0x10, where the file has no code",
 		`usdt:/bin/app:app:requst { }`:                      "did you mean request?",
 		`usdt:/bin/none:x { }`:                              "/bin/none: no such file",
-		`usdt:app:x { }`:                                    "want /PATH:NAME or /PATH:PROVIDER:NAME",
+		`usdt:app:x { }`:                                    "app is no file of the guest",
 		`usdt:/bin/app { }`:                                 "want /PATH:NAME or /PATH:PROVIDER:NAME",
 		`usdt:/bin/app:a:b:c { }`:                           "want /PATH:NAME or /PATH:PROVIDER:NAME",
 		`usdt:/bin/app:app:request { print(retval); }`:      "can only be used with 'kretprobe' probes",

@@ -39,6 +39,8 @@ type Target interface {
 	// not known.
 	Events() []string
 	Event(name string) ([]EventField, error)
+	// FindFile returns the path of the guest's file with a name that has no path, such as libc, or "".
+	FindFile(name string) string
 	// StaticProbes returns the statically defined probes of a file of the guest (USDT), and the path in their places. It fails if they are not
 	// known, or if the file has none.
 	StaticProbes(path string) (all []sdt.Probe, at string, err error)
@@ -116,6 +118,13 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			}
 			ps = append(ps, p)
 			continue
+		}
+		if a.file != "" { // its path is known from here on
+			at := t.FindFile(a.file)
+			if at == "" {
+				return nil, nil, s.errorAt(a.Span, "%s is no file of the guest", a.file).hint("write where it is there, as %s:/usr/lib/x86_64-linux-gnu/%s.so:%s, and --file PATH=COPY with a copy, if the guest does not have it in memory", a.provider, strings.TrimSuffix(a.file, ".so"), a.target)
+			}
+			a.target = at + ":" + a.target
 		}
 		find := s.functions
 		switch {

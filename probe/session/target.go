@@ -84,6 +84,14 @@ func (t scriptTarget) Event(name string) ([]script.EventField, error) {
 	return t.st.recorders.fields(name)
 }
 
+// FindFile implements script.Target.
+func (t scriptTarget) FindFile(name string) string {
+	if view, ok := t.st.guest.Image().(*linux.View); ok {
+		return linux.Programs{View: view}.FindFile(name)
+	}
+	return ""
+}
+
 // StaticProbes implements script.Target.
 func (t scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return t.st.staticProbes(path)

@@ -36,6 +36,8 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 }
 
 func (scriptTarget) Func(string) (*btf.FuncProto, string) { return nil, "" }
+func (scriptTarget) FindFile(string) string               { return "" }
+
 func (scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return nil, path, sdt.ErrNoProbes
 }

@@ -138,6 +138,9 @@ func (t *target) Event(string) ([]script.EventField, error) {
 	return []script.EventField{{Name: "common_field", Type: &btf.Int{Name: "unsigned long", Size: 8}, Offset: 8}}, nil
 }
 
+// FindFile takes any name for that of a program, as bpftrace's tests have programs.
+func (t *target) FindFile(name string) string { return "/bin/" + name }
+
 func (t *target) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return nil, path, errNeedsGuest
 }

@@ -249,6 +249,12 @@ END { $t = *(struct list_head *)0; print($t); }`, session.ScriptOptions{})
 		for _, i := range sc.Probes() {
 			t.Logf("%s runs in the guest: %v (%s)", i.Name, i.Site.InGuest, i.OnHost)
 		}
+		programs := linux.Programs{View: g.Image().(*linux.View)}
+		for name, want := range map[string]string{"busybox": "/bin/busybox", "sh": "/bin/busybox", "libnone": ""} {
+			if at := programs.FindFile(name); at != want && name != "sh" || name == "sh" && at != want && at != "" {
+				t.Errorf("the file %s is %q, want %q", name, at, want)
+			}
+		}
 		g.Type("\n")
 		g.await("end")
 		out, warnings, _ := sc.End()
