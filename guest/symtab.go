@@ -191,7 +191,11 @@ func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 		if s, ok := t.lookupSource(name); ok {
 			return s, nil
 		}
-		if advice := t.advice(name); advice != "" {
+		advice := t.advice(name)
+		if strings.HasPrefix(name, "/") {
+			advice = "only Linux guests have programs in files"
+		}
+		if advice != "" {
 			return Symbol{}, &MissingSymbolError{Name: name, Advice: advice}
 		}
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)
