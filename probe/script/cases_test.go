@@ -49,7 +49,7 @@ func TestCases(t *testing.T) {
 		{name: "printf_arity", script: `BEGIN { printf("%d %d\n", 1); }`, fails: true, want: `not enough arguments for format string \(1 supplied, 2 expected\)`},
 		{name: "buf_formats", script: `BEGIN { printf("%r %rx %rh\n", buf("A\0", 2), buf("A\0", 2), buf("A\0", 2)); }`, want: `A\x00 \x41\x00 41 00`},
 		{name: "positional", params: []string{"7", "vm0"}, script: `BEGIN { printf("%d %s %d\n", $1, str($2), $#); }`, want: "7 vm0 2"},
-		{name: "exit_code", script: `BEGIN { exit(3); print("no"); }`, status: 3},
+		{name: "exit_code", script: `BEGIN { if (1) { exit(3); } print("no"); }`, status: 3},
 		{name: "map_scalar", script: `BEGIN { @a = 5; }`, want: "@a: 5"},
 		{name: "map_sorted_by_value", script: `BEGIN { @["b"] = 3; @["a"] = 9; @["c"] = 1; }`, want: "@[c]: 1\n@[b]: 3\n@[a]: 9"},
 		{name: "map_tuple_key", script: `BEGIN { @a[(int16)-1, (2, 3)] = 10; }`, want: "@a[-1, (2, 3)]: 10"},

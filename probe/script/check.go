@@ -144,12 +144,26 @@ func (c *checker) stmts(body []*stmt) error {
 		}
 		c.scopes = c.scopes[:last]
 	}()
-	for _, s := range body {
+	for i, s := range body {
 		if err := c.stmt(s); err != nil {
 			return err
 		}
+		if s.leaves() && i+1 < len(body) {
+			c.warnOnce(body[i+1].Span, "Unreachable statement")
+		}
 	}
 	return nil
+}
+
+// leaves reports whether no statement after s in its block runs.
+func (s *stmt) leaves() bool {
+	switch s.kind {
+	case stReturn, stBreak, stContinue:
+		return true
+	case stExpr:
+		return s.value.kind == exCall && s.value.name == "exit"
+	}
+	return false
 }
 
 func (c *checker) stmt(s *stmt) error {

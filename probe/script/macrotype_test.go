@@ -62,11 +62,27 @@ func TestTypeArguments(t *testing.T) {
 		{`begin { static_assert(nsecs == 4, "x"); }`, "Unable to resolve comptime expression"},
 		{`begin { assert_str(1); }`, "string-like values must be"},
 		{`begin { print(config.nosuch); }`, "Record does not contain a field named 'nosuch'"},
+		{`config = { license = "none" } begin { }`, "1:22-28: ERROR: Invalid value for license. Found: none"},
 		{`begin { print(1_); }`, `invalid number "1_"`},
 		{`begin { print(1lul); }`, `invalid number "1lul"`},
 	} {
 		if _, err := runScript(t, c[0], nil, false, 0, readFile()...); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%s\nerror %v\nwant %s", c[0], err, c[1])
+		}
+	}
+}
+
+// TestUnreachable warns of each statement after exit, return, break and continue.
+func TestUnreachable(t *testing.T) {
+	for text, want := range map[string]string{
+		`begin { exit(); print(1); }`:                                        "1:17-25: WARNING: Unreachable statement",
+		`begin { $i = 0; while ($i < 3) { $i++; continue; print(1); } }`:     "1:50-58: WARNING: Unreachable statement",
+		`begin { $i = 0; while ($i < 3) { $i++; if (1) { break; } $i++; } }`: "",
+		`begin { if (1) { return; } print(1); }`:                             "",
+	} {
+		r, err := runScript(t, text, nil, false, 0, readFile()...)
+		if err != nil || want == "" && r.warnings != "" || !strings.Contains(r.warnings, want) {
+			t.Errorf("%s: %v, warnings %q, want %q", text, err, r.warnings, want)
 		}
 	}
 }

@@ -207,6 +207,9 @@ var tuning = []string{
 	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
 }
 
+// licenses are those with which the kernel lets programs call its helpers (include/linux/license.h). Here they have no effect.
+var licenses = []string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}
+
 // settings are the valid settings of config blocks.
 var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict"}
 
@@ -249,6 +252,9 @@ func (p *parser) applySetting(name, value token) error {
 			return p.errorAt(value.Span, "missing_probes: want error, warn or ignore")
 		}
 		return nil
+	}
+	if key == "license" && (value.kind != tokString && value.kind != tokIdent || !slices.Contains(licenses, value.text)) {
+		return p.errorAt(value.Span, "Invalid value for license. Found: %s", value.text).hint("there are %s", strings.Join(licenses, ", "))
 	}
 	if slices.Contains(tuning, key) {
 		if value.kind != tokInt && value.kind != tokString && value.kind != tokIdent {
