@@ -20,6 +20,7 @@ func analyzeCommand() command.Spec {
 	var rules string
 	var top int
 	return command.Spec{
+		Local: true,
 		Use:   "analyze FILE...",
 		Short: "Count the places of a program or kernel that can be optimized",
 		Long: `Count the function entries and the instructions of FILE at which a probe could be a

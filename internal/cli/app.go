@@ -76,6 +76,7 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 			f.Uint64Var(&a.vm.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 			a.fleet.add(f)
 		},
+		Remote:       []string{"vm", "vm-image", "vm-slide"}, // others have been ignored since level 1.0
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
 		Judge:        judge,
 		Prepare: func(r *command.Run) error {

@@ -24,6 +24,7 @@ func bpfExec() command.Spec {
 	var backend string
 	var cpl int
 	return command.Spec{
+		Local: true,
 		Use:   "exec [MEMORY] [--backend interp|guest]",
 		Short: "Run one program on a piece of memory and print what it returns",
 		Long: `Run the program whose bytes stand in hexadecimal on standard input, on the memory

@@ -24,6 +24,7 @@ func bpfCheck() command.Spec {
 	var kernel, config, section, at string
 	var strict, skip bool
 	return command.Spec{
+		Local: true,
 		Use:   "check FILE... [--kernel FILE]",
 		Short: "Say whether the programs of object files can be loaded, and where they would run",
 		Long: `Load the programs of each object file as attach --program does, and say of each what

@@ -19,6 +19,7 @@ import (
 func convertCommand() command.Spec {
 	var clock string
 	return command.Spec{
+		Local: true,
 		Use:   "convert [flags] IN [OUT]",
 		Short: "Convert a saved trace to another format",
 		Long: `Convert a trace that 'guestprobe trace --format json' has saved. IN - is standard input;

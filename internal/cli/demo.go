@@ -38,6 +38,7 @@ var demoProbes = []demoProbe{
 func demoCommand() command.Spec {
 	var verbose bool
 	return command.Spec{
+		Local: true,
 		Use:   "demo",
 		Short: "Boot a guest, probe it, show what happens, and put everything back",
 		Long: `Start a guestprobed of its own on a temporary socket, boot the built-in guest with

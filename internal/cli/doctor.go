@@ -14,6 +14,7 @@ import (
 func doctorCommand() command.Spec {
 	var kvm string
 	return command.Spec{
+		Local: true,
 		Use:   "doctor",
 		Short: "Find out what this host's KVM delivers",
 		Long: `Find out, by running a small guest, how this host's KVM delivers breakpoints,

@@ -43,6 +43,8 @@ func TestMistakes(t *testing.T) {
 		{"gdb|-ex|list", "'e' in -ex: arguments for GDB follow --, as in 'guestprobe gdb -- -ex list'"},
 		{"profile|-F|99", "'F' in -F: --hz N sets the rate"},
 		{"attach|--filter|fd==3|--filter|count==4|p vfs_read fd count", `--filter "count==4": it is given twice: join them with &&`},
+		{"doctor|--vm|1", "doctor uses no daemon, and no guest of others: leave out --vm"},
+		{"ps|--vm|1", "ps lists the daemons of this machine: leave out --core and --vm"},
 		{"trace|--cuont|5", "unknown flag: --cuont: did you mean count?"},
 		{"guest|stop", `guestprobe: guest has no command "stop": 'guestprobe guest pause' stops the vCPUs; a signal to guestprobed ends the guest`},
 		{"guest|reboot", "'guestprobe guest reset' boots the guest again"},

@@ -48,7 +48,10 @@ daemons on other machines.
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the sockets of daemons that answer, a line each")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
-			if a.fleet.URL != "" || a.core != "" || a.vm.Name != "" {
+			switch {
+			case a.core != "" || a.vm.Name != "":
+				return command.Usagef("ps lists the daemons of this machine: leave out --core and --vm")
+			case a.fleet.URL != "":
 				return command.Usagef("ps is of this machine: 'guestprobe fleet ls' lists the daemons of --fleet")
 			}
 			if _, err := a.fleet.check(); err != nil {

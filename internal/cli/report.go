@@ -16,6 +16,7 @@ import (
 func reportCommand() command.Spec {
 	var values int
 	return command.Spec{
+		Local: true,
 		Use:   "report FILE",
 		Short: "Sum up a saved trace",
 		Long: `Sum up a trace that 'guestprobe trace --format json' has saved, without a daemon. FILE - is

@@ -36,7 +36,10 @@ type Program struct {
 	// HelpExamples are examples for the help of the help command.
 	HelpExamples string
 
-	// Prepare runs before each command without ThisMachine, after its command line has been
+	// Remote are flags of Global that select the server of a command, and that commands with Local reject.
+	Remote []string
+
+	// Prepare runs before each command without ThisMachine or Local, after its command line has been
 	// validated. If it returns an error, the command does not run. It may be nil.
 	Prepare func(*Run) error
 
@@ -116,6 +119,7 @@ type running struct {
 	files []string // Program.Files
 
 	cures   map[*cobra.Command]map[string]string // Spec.Cures
+	remote  []string                             // Program.Remote
 	prepare func(*Run) error                     // Program.Prepare
 }
 
@@ -162,7 +166,7 @@ func (p Program) Describe() *cobra.Command { return p.root(&running{}) }
 
 // root builds the program's cobra command for one run.
 func (p Program) root(r *running) *cobra.Command {
-	r.cures, r.prepare = map[*cobra.Command]map[string]string{}, p.Prepare
+	r.cures, r.remote, r.prepare = map[*cobra.Command]map[string]string{}, p.Remote, p.Prepare
 	root := p.Spec.command(r)
 	root.Version = api.Build().Version
 	root.SetFlagErrorFunc(r.flagError)

@@ -73,6 +73,9 @@ type Spec struct {
 	// ThisMachine means that Program.Prepare is not called for the command.
 	ThisMachine bool
 
+	// Local means that the command also rejects the flags Program.Remote: it needs no server.
+	Local bool
+
 	// Run is the action. A command without Run is a group of the commands in Sub and
 	// prints its help.
 	Run func(context.Context, *Run) error
@@ -176,7 +179,12 @@ func (s Spec) command(p *running) *cobra.Command {
 			return err
 		}
 		p.Run.Args, p.Run.flags = args, c.Flags()
-		if p.prepare != nil && !s.ThisMachine {
+		for _, name := range p.remote {
+			if s.Local && c.Flags().Changed(name) {
+				return Usagef("%s uses no daemon, and no guest of others: leave out --%s", strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "), name)
+			}
+		}
+		if p.prepare != nil && !s.ThisMachine && !s.Local {
 			if err := p.prepare(&p.Run); err != nil {
 				return err
 			}
