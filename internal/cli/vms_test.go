@@ -15,10 +15,11 @@ func TestVMScripts(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	plain := kvmtest.StartQEMU(t, "../..", "plain", false)
 	qmp := kvmtest.StartQEMU(t, "../..", "cooperative", true, "-smp", "2")
-	for _, q := range []*kvmtest.QEMU{plain, qmp} {
+	ends := kvmtest.StartQEMU(t, "../..", "ends", true)
+	for _, q := range []*kvmtest.QEMU{plain, qmp, ends} {
 		awaitCalls(t, q)
 	}
-	runScripts(t, "../../testdata/script/vms", map[string]string{"PID": strconv.Itoa(plain.PID), "QMP": strconv.Itoa(qmp.PID)})
+	runScripts(t, "../../testdata/script/vms", map[string]string{"PID": strconv.Itoa(plain.PID), "QMP": strconv.Itoa(qmp.PID), "ENDS": strconv.Itoa(ends.PID)})
 }
 
 // awaitCalls waits until the guest has counted a call.

@@ -72,7 +72,12 @@ func (g *guard) set(paused bool) error {
 
 // close ends the guard.
 func (g *guard) close() error {
-	return errors.Join(g.to.Close(), g.cmd.Wait())
+	err := g.to.Close()
+	// A process that is confined may not wait for others: the guard is then left to the one that adopts it.
+	if e := g.cmd.Wait(); e != nil && !errors.Is(e, unix.EPERM) {
+		err = errors.Join(err, e)
+	}
+	return err
 }
 
 // runGuard is the guard's process: descriptor 3 is the QMP connection, 4 the pipe.

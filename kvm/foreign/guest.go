@@ -2,7 +2,10 @@ package foreign
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -20,8 +23,9 @@ type Guest struct {
 	// NoQMP is why the QMP socket of the VMM could not be used, or nil.
 	NoQMP error
 
-	back backend
-	mem  *guest.Memory
+	back  backend
+	mem   *guest.Memory
+	pidfd int // of the VMM
 }
 
 // Way is how a guest is reached.
@@ -70,6 +74,9 @@ type backend interface {
 func Open(p Process) (*Guest, error) {
 	g := &Guest{Process: p, mem: new(guest.Memory)}
 	var err error
+	if g.pidfd, err = unix.PidfdOpen(p.PID, 0); err != nil {
+		return nil, fail(CodeGone, err, "process %d", p.PID)
+	}
 	if p.QMP != "" {
 		var q *qmp
 		if q, err = openQMP(p.PID, p.QMP); err == nil {
@@ -78,6 +85,9 @@ func Open(p Process) (*Guest, error) {
 	}
 	if g.back == nil {
 		o, outer := openOutside(p)
+		if outer != nil {
+			unix.Close(g.pidfd)
+		}
 		switch {
 		case outer != nil && err != nil:
 			return nil, fail(CodeOf(outer), outer, "by its QMP socket: %v; from outside", err)
@@ -95,8 +105,26 @@ func Open(p Process) (*Guest, error) {
 	return g, nil
 }
 
-// Close ends the access. No other method may run.
-func (g *Guest) Close() error { return g.back.close() }
+// Close ends the access. It may be called again. No other method may run.
+func (g *Guest) Close() error {
+	err := g.back.close()
+	if g.pidfd >= 0 {
+		err = errors.Join(err, unix.Close(g.pidfd))
+		g.pidfd = -1
+	}
+	return err
+}
+
+// AwaitEnd waits until the VMM's process ends, and returns true, or until ctx ends. Close must not be called before it returns.
+func (g *Guest) AwaitEnd(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		fds := []unix.PollFd{{Fd: int32(g.pidfd), Events: unix.POLLIN}}
+		if n, err := unix.Poll(fds, 200); n > 0 && err == nil {
+			return true
+		}
+	}
+	return false
+}
 
 // VCPUs returns the number of vCPUs.
 func (g *Guest) VCPUs() int { return g.back.vcpus() }

@@ -175,7 +175,7 @@ func (s *server) checkLooksOnly(rt route) error {
 	case !vmLooks[name]:
 		return &api.Error{Code: api.CodeNotOurs, Errno: "EROFS", Message: "the guest belongs to another VMM (--vm): it is read-only",
 			Detail: "regs, mem, bt, pt, disas, tasks, symbols, vars, profile and guest status read it"}
-	case rt.Path == "/version", rt.Method == http.MethodDelete, rt.Path == "/v1/profile":
+	case rt.Path == "/version", rt.Method == http.MethodDelete, rt.Path == "/v1/profile", rt.Path == "/v1/daemon", rt.Path == "/v1/probes", rt.Path == "/v1/kprobes/enabled":
 		return nil // these read nothing, or by themselves
 	}
 	return s.vm.Refresh()

@@ -41,7 +41,7 @@ const handover = time.Second
 // fails, it logs the reason and returns nil: everything else works without the
 // socket.
 func (s *server) listenGDB(ctx context.Context, path string) *socket {
-	if _, ok := s.guest.(stoppable); !ok {
+	if _, ok := s.guest.(stoppable); !ok || s.vm != nil {
 		return nil
 	}
 	sock, err := listen(ctx, path+api.GDBSuffix, s.opt.gid, s.opt.allowUIDs)

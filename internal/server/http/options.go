@@ -67,6 +67,7 @@ type options struct {
 
 	cache       string            // folder, "" for the default, or noCache
 	vm          string            // the VMM of the guest, for answers; "": this daemon
+	lookAt      VM                // of --vm; without a name: the daemon boots a guest
 	scans       *saved.Cache      // of cache; nil: none
 	state       string            // folder, or ""
 	config      string            // file of flags, or ""
@@ -129,6 +130,9 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.scripts, "script", o.scripts, "run the script in this `file` from the guest's first instruction on, as 'guestprobe run --detach' does, by the file's name without .bt; may be repeated")
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
+	f.StringVar(&o.lookAt.Name, "vm", "", "boot no guest, and serve the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'): it is read-only (docs/vms.md)")
+	f.StringVar(&o.lookAt.Image, "vm-image", "", "`file` of that guest's kernel or program")
+	f.Uint64Var(&o.lookAt.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
 	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, as 127.0.0.1:9105")
 	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: return probes then always produce events")
@@ -157,6 +161,9 @@ func (o *options) flags(f *pflag.FlagSet) {
 // check rejects values that no flag's own parser could reject, and fills in
 // options that depend on others.
 func (o *options) check() error {
+	if err := o.checkVM(); err != nil {
+		return err
+	}
 	switch {
 	case o.memory != 0:
 	case o.kernel != "":

@@ -64,10 +64,13 @@ func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal,
 	return command.Program{
 		Spec: command.Spec{
 			Use:   "guestprobed",
-			Short: "Boot a guest and serve its probes",
+			Short: "Boot a guest and serve its probes, or serve the guest of another VMM",
 			Long: `guestprobed boots one x86-64 guest under KVM and serves its state, probes and
 events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
 client.
+
+With --vm it boots no guest, and serves the guest of another VMM on this host, read-only
+(docs/vms.md); it ends with that VMM.
 
 SIGTERM and SIGINT take every probe out, restore the guest's text, end all streams
 and stop the guest, in a few seconds whatever clients do; the exit status is then 0.
@@ -80,7 +83,8 @@ the end, which the guest may have done itself; 2 bad flags or --config, or an in
 or --script; 5 no permission for /dev/kvm or the socket.`,
 			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
-  guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
+  guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'
+  guestprobed --vm web --socket /tmp/web.sock`,
 			Plain: true,
 			Flags: o.flags,
 			Args: func(args []string) error {
@@ -156,15 +160,30 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 			return o.flagError("restore", err)
 		}
 	}
-	prog, err := loadProgram(&o)
-	if err != nil {
-		return err
+	var prog bootable
+	if o.lookAt.Name == "" {
+		if prog, err = loadProgram(&o); err != nil {
+			return err
+		}
 	}
 	if sock == nil {
 		if sock, err = listen(ctx, o.socket, o.gid, o.allowUIDs); err != nil {
 			return err
 		}
 		defer sock.Close()
+	}
+	isReady := func(s *server) {
+		log.Info("ready", "socket", sock.path, "pid", s.pid)
+		if _, err := fmt.Fprintf(ready, "ready %s\n", sock.path); err != nil {
+			log.Warn("ready descriptor", "err", err)
+		}
+		ready.Close()
+	}
+	finish := func(s *server) {
+		s.monitor, s.manager, s.logLevel, s.reopenLog, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, env.Args, hangups
+	}
+	if o.lookAt.Name != "" {
+		return serveVM(ctx, o, log, lw.LostLines, sock, enter, finish, isReady)
 	}
 	var kept *saved.Store
 	if o.state != "" {
@@ -197,7 +216,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.LostLines)
-	s.monitor, s.manager, s.logLevel, s.reopenLog, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, env.Args, hangups
+	finish(s)
 	s.useState(kept)
 	defer s.probes.Close()
 	if snap != nil {
@@ -230,13 +249,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		}
 		return nil
 	}
-	return s.run(ctx, sock, func() {
-		log.Info("ready", "socket", sock.path, "pid", s.pid)
-		if _, err := fmt.Fprintf(ready, "ready %s\n", sock.path); err != nil {
-			log.Warn("ready descriptor", "err", err)
-		}
-		ready.Close()
-	})
+	return s.run(ctx, sock, func() { isReady(s) })
 }
 
 // openReady returns the descriptor for the message that clients can connect, or

@@ -179,7 +179,10 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	sock.stop()
 	s.leaving()
 	s.tellEnd()
-	left := s.restore()
+	var left error
+	if s.vm == nil {
+		left = s.restore()
+	}
 	if left != nil {
 		s.log.Error("shutdown", "err", left)
 	}

@@ -16,53 +16,51 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// VM says which guest of another VMM to look at, for OpenVM.
-type VM struct {
-	Name  string // its VMM's pid, or its own name
-	Image string // the file of its kernel or program, or ""
-	Slide uint64 // of the addresses of a program that is not Linux, in bytes
-}
-
 // vmLooks are the routes for a guest of another VMM.
 var vmLooks = func() map[string]bool {
 	out := maps.Clone(looks)
 	delete(out, "POST /v1/guest/save")
 	delete(out, "GET /v1/blacklist")
 	out["POST /v1/profile"], out["DELETE /v1/events/{stream}"] = true, true
+	// What 'guestprobe ps' and 'list' ask of a daemon. There are no probes.
+	out["GET /v1/daemon"], out["GET /v1/probes"], out["GET /v1/kprobes/enabled"] = true, true, true
 	return out
 }()
 
 // OpenVM opens the guest of another VMM on this host. It serves the requests
 // that look at a guest, and changes nothing. Errors name the missing part.
 func OpenVM(v VM, log *slog.Logger) (_ *Core, err error) {
-	p, err := foreign.Find(v.Name)
+	s, g, _, err := openVM(v, defaultOptions(), log, func() uint64 { return 0 })
 	if err != nil {
-		return nil, vmError(err)
+		return nil, err
 	}
-	g, err := foreign.Open(p)
-	if err != nil {
-		return nil, vmError(err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, g.Close())
-		}
-	}()
-	if g.NoQMP != nil {
-		log.Warn("the VMM's QMP socket is not used", "error", g.NoQMP)
-	}
-	m, o, prog, err := observe(g, v, log)
-	if err != nil {
-		return nil, vmError(err)
-	}
-	s := newServer(log, o, newGuestOf(m, &o, prog, log), func() uint64 { return 0 })
-	s.vm = m
 	return newCore(s, g.Close), nil
 }
 
-// observe finds out what runs in the guest, and returns it as a machine.
-func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o options, prog bootable, err error) {
-	o = defaultOptions()
+// openVM returns a server for the guest of another VMM, and the guest, to be closed
+// after the server's.
+func openVM(v VM, o options, log *slog.Logger, logLost func() uint64) (_ *server, g *foreign.Guest, prog bootable, err error) {
+	p, err := foreign.Find(v.Name)
+	if err != nil {
+		return nil, nil, prog, vmError(err)
+	}
+	if g, err = foreign.Open(p); err != nil {
+		return nil, nil, prog, vmError(err)
+	}
+	if g.NoQMP != nil {
+		log.Warn("the VMM's QMP socket is not used", "error", g.NoQMP)
+	}
+	m, prog, err := observe(g, v, &o, log)
+	if err != nil {
+		return nil, nil, prog, errors.Join(vmError(err), g.Close())
+	}
+	s := newServer(log, o, newGuestOf(m, &o, prog, log), logLost)
+	s.vm = m
+	return s, g, prog, nil
+}
+
+// observe finds out what runs in the guest, notes it in o, and returns it as a machine.
+func observe(g *foreign.Guest, v VM, o *options, log *slog.Logger) (_ *machine.Machine, prog bootable, err error) {
 	o.vm = fmt.Sprintf("process %d (%s), by %s", g.Process.PID, g.Process.VMM, g.Way)
 	o.given, o.vcpus, o.memory, o.tick = func(string) bool { return false }, g.VCPUs(), g.Size(), 0
 	out := machine.Outside{Guest: g, Log: log}
@@ -73,23 +71,23 @@ func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o op
 	})
 	switch {
 	case err != nil:
-		return nil, o, prog, err
+		return nil, prog, err
 	case none == nil && v.Slide == 0:
 		o.kernel = v.Image
 		if o.kernel == "" {
 			if o.kernel, err = findKernel(out.Linux.Release); err != nil {
-				return nil, o, prog, err
+				return nil, prog, err
 			}
 		}
 		k, err := linux.Load(o.kernel)
 		if err != nil {
-			return nil, o, prog, fmt.Errorf("the guest's kernel: %w", err)
+			return nil, prog, fmt.Errorf("the guest's kernel: %w", err)
 		}
 		out.Kernel, prog.linux = k, &machine.LinuxConfig{Kernel: k}
 	case v.Image != "":
 		img, err := guest.LoadAny(v.Image)
 		if err != nil {
-			return nil, o, prog, fmt.Errorf("--vm-image: %w", err)
+			return nil, prog, fmt.Errorf("--vm-image: %w", err)
 		}
 		o.guest, prog.image = v.Image, img
 		out.View = guest.MoveView(img, guest.GVA(v.Slide))
@@ -97,7 +95,7 @@ func observe(g *foreign.Guest, v VM, log *slog.Logger) (_ *machine.Machine, o op
 		o.guest, out.View = "unknown", guest.Nameless()
 	}
 	m, err := machine.Observe(out)
-	return m, o, prog, err
+	return m, prog, err
 }
 
 // kernelPlaces are where distributions have the image of a kernel, by its

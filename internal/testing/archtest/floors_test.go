@@ -41,7 +41,7 @@ var floorsOf = map[string][]floor{
 		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts withdraw"},
 	},
 	"internal/server/http": {
-		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags"},
+		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags vmflags"},
 		{"guest", "the guest that is served, and its state", "cache guest image source startcheck inspector frames tasks disas runcontrol state sampler convert"},
 		{"features", "what can be seen and changed of it", "passed backtrace look memory places registers setregs step stops vars knobs text console changed symbols " +
 			"events eventhost counts profile durations probehost probes program programmaps"},
@@ -49,7 +49,7 @@ var floorsOf = map[string][]floor{
 		{"control", "who stops the guest, saves it and resets it", "gdbbreak gdbguest gdbrun restorer snapshot crashsave guestcontrol"},
 		{"server", "the daemon with all of it", "server filecopy runtime service web metrics attachstart fleet fleetdefs reload gdb optimization config"},
 		{"routes", "the addresses of requests", "core routes routesguest routesprobes vm"},
-		{"start", "the program", "jail run inprocess"},
+		{"start", "the program", "jail vmserve run inprocess"},
 	},
 }
 

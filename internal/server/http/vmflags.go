@@ -1,0 +1,38 @@
+package http
+
+import (
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// VM says which guest of another VMM to look at, for OpenVM and guestprobed --vm.
+type VM struct {
+	Name  string // its VMM's pid, or its own name
+	Image string // the file of its kernel or program, or ""
+	Slide uint64 // of the addresses of a program that is not Linux, in bytes
+}
+
+// vmFlags are the flags that go together with --vm.
+var vmFlags = []string{
+	"vm", "vm-image", "vm-slide", "socket", "config", "check-config", "allow-uid", "group", "max-connections", "max-bodies", "body-timeout", "stall-timeout", "ready-fd",
+	"user", "memory-limit", "require-jail", "no-jail", "log-level", "log-format", "log-file",
+}
+
+// checkVM rejects flags that do not go together with --vm.
+func (o *options) checkVM() (err error) {
+	if o.lookAt.Name == "" {
+		if o.lookAt.Image != "" || o.lookAt.Slide != 0 {
+			return command.Usagef("--vm-image and --vm-slide are about the guest of --vm")
+		}
+		return nil
+	}
+	o.set.VisitAll(func(f *pflag.Flag) {
+		if err == nil && o.given(f.Name) && !slices.Contains(vmFlags, f.Name) {
+			err = command.Usagef("--%s is for a guest that guestprobed boots: it cannot be used with --vm", f.Name)
+		}
+	})
+	return err
+}
