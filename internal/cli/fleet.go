@@ -31,7 +31,7 @@ var fleetFiles = []string{"fleet", "fleet-creds", "fleet-ca", "fleet-cert", "fle
 func (ff *fleetFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&ff.URL, "fleet", "", "ask the daemons that 'guestprobed --fleet' has brought to this `URL`, instead of one on this machine")
 	ff.Flags(f, "fleet-")
-	f.StringVar(&ff.where, "where", "", "of the fleet, or of --all, only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
+	f.StringVar(&ff.where, "where", "", "of the fleet, or of --all, only those whose labels meet these `CONDITIONS`, such as 'kernel=6.*,arch!=zen3'")
 	f.IntVar(&ff.expect, "expect", 0, "wait for `N` daemons; fail after one minute")
 	command.ShowOnlyIn("fleet", f, append([]string{"where", "expect"}, fleetFiles...)...)
 }

@@ -44,7 +44,10 @@ func (a *app) guest() command.Spec {
 		}
 		return c.Resume(ctx)
 	}, printGuest)
-	resume.Flags = func(f *pflag.FlagSet) { f.IntVar(&vcpu, "vcpu", -1, "resume only this stopped `VCPU`") }
+	resume.Flags = func(f *pflag.FlagSet) {
+		f.IntVar(&vcpu, "vcpu", -1, "resume only this stopped `VCPU`")
+		command.HideDefault(f, "vcpu")
+	}
 	status := action("status", "Show the guest's state", nil)
 	status.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Guest, error) {
 		g, err := c.Guest(ctx)

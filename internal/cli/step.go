@@ -23,6 +23,7 @@ func steppingCommand(a *app, spec command.Spec, how string, ask func(r *command.
 	spec.Long += "\n\n" + steppingHelp
 	spec.Flags = func(f *pflag.FlagSet) {
 		f.IntVar(&vcpu, "vcpu", -1, "the `VCPU`, where several are stopped")
+		command.HideDefault(f, "vcpu")
 		f.DurationVar(&timeout, "timeout", timeout, "fail after this `TIME`, 1ms to 1m")
 	}
 	spec.Run = show(a, func(ctx context.Context, r *command.Run, c *remote.Client) (api.Stepped, error) {

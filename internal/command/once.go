@@ -18,6 +18,9 @@ func OnceVar(f *pflag.FlagSet, to *string, name, usage string) {
 	f.Var(&once{text: to}, name, usage)
 }
 
+// HideDefault leaves the default of a number out of the help, where it means that the flag is not given.
+func HideDefault(f *pflag.FlagSet, name string) { f.Lookup(name).DefValue = "0" }
+
 // Set implements pflag.Value.
 func (o *once) Set(text string) error {
 	if o.given {

@@ -186,7 +186,7 @@ func (p Program) root(r *running) *cobra.Command {
 	}
 	if !p.Plain {
 		f.StringVar(&r.Format, "format", formatTable, "`FORMAT` of the output, errors included: table or json; a command's help says where there are more")
-		f.StringVar(&r.color, "color", colorAuto, "`WHEN` to colour: auto, always or never; auto obeys NO_COLOR")
+		f.StringVar(&r.color, "color", colorAuto, "`WHEN` to use colors: auto, always or never; auto obeys NO_COLOR")
 		f.BoolVar(&r.noHeaders, "no-headers", false, "leave out the heading of tables, and the header of a trace")
 	}
 	if len(p.Sub) == 0 {

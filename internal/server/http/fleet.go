@@ -20,10 +20,10 @@ import (
 
 // fleetFlags declares the flags about the fleet.
 func (o *options) fleetFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.fleet.URL, "fleet", o.fleet.URL, "join the fleet at this `URL` of NATS servers, as nats://HOST:4222; clients of 'guestprobe --fleet' then have the rights of this daemon")
+	f.StringVar(&o.fleet.URL, "fleet", o.fleet.URL, "join the fleet at this `URL` of NATS servers, such as nats://HOST:4222; clients of 'guestprobe --fleet' then have the rights of this daemon")
 	o.fleet.Flags(f, "fleet-")
 	f.StringVar(&o.fleetName, "fleet-name", o.fleetName, "our `NAME` in the fleet (default: the host's, with that of a socket that is not guestprobed.sock)")
-	f.Var((*labelsValue)(&o.labels), "label", "describe this daemon in the fleet by `NAME=VALUE`, as kernel=6.1; may be repeated")
+	f.Var((*labelsValue)(&o.labels), "label", "describe this daemon in the fleet by `NAME=VALUE`, such as kernel=6.1; may be repeated")
 }
 
 // checkFleet rejects values that fleets do not accept.

@@ -134,7 +134,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.lookAt.Image, "vm-image", "", "`file` of that guest's kernel or program")
 	f.Uint64Var(&o.lookAt.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
-	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, as 127.0.0.1:9105")
+	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, such as 127.0.0.1:9105")
 	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: return probes then always produce events")
 	f.StringVar(&o.webListen, "web-listen", o.webListen, "serve the page of 'guestprobe web' on this loopback `ADDRESS:PORT`, from its first use on; port 0 is any")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
