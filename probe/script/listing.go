@@ -21,6 +21,9 @@ type Listed struct {
 // without a provider lists kprobes: probes at returns have the same functions.
 var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "rawtracepoint", "watchpoint", "interval", "profile", "software", "vm"}
 
+// ofFiles are the providers whose places may be in a file of the guest.
+var ofFiles = []string{"uprobe", "uretprobe", "usdt"}
+
 // periods are the units of periodic probes, which a script prefixes to a number.
 var periods = []string{"hz:", "ms:", "s:", "us:"}
 
@@ -44,6 +47,11 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		word = full
 	} else if instead, known := elsewhere[word]; known {
 		return nil, s.errorAt(at, "probe type '%s' is not supported", word).hint("%s", instead)
+	}
+	if file, fn, ok := strings.Cut(rest, ":"); ok && file != "" && !strings.ContainsAny(file, "/*?[") && slices.Contains(ofFiles, word) {
+		if at := t.FindFile(file); at != "" {
+			rest = at + ":" + fn
+		}
 	}
 	for _, p := range listed {
 		if ok, err := path.Match(word, p); err != nil || !ok {

@@ -9,12 +9,9 @@ import (
 )
 
 // StaticProbes returns the probes of /bin/app.
-// FindFile knows libm.
+// FindFile knows libm, and the file with probes.
 func (fakeTarget) FindFile(name string) string {
-	if name == "libm" {
-		return "/usr/lib/libm.so.6"
-	}
-	return ""
+	return map[string]string{"libm": "/usr/lib/libm.so.6", "prog": "/bin/app"}[name]
 }
 
 func (f fakeTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
@@ -85,6 +82,12 @@ func TestStaticProbes(t *testing.T) {
 	listed, err := List("usdt:/bin/app:*:re*", target)
 	if err != nil || len(listed) != 1 || strings.Join(listed[0].Places, " ") != "/bin/app:app:request /bin/app:app:reply /bin/app:other:reply" {
 		t.Errorf("%+v, %v", listed, err)
+	}
+	if listed, err := List("usdt:prog:app:*", target); err != nil || len(listed) != 1 || len(listed[0].Places) == 0 || !strings.HasPrefix(listed[0].Places[0], "/bin/app:app:") {
+		t.Errorf("by the file's name: %+v, %v", listed, err)
+	}
+	if listed, err := List("uprobe:libm:s*", target); err != nil || len(listed) != 1 || listed[0].Pattern != "/usr/lib/libm.so.6:s*" {
+		t.Errorf("functions by the file's name: %+v, %v", listed, err)
 	}
 	if _, err := List("usdt:/bin/none:*", target); err == nil {
 		t.Error("listed those of no file")
