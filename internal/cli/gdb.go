@@ -49,6 +49,9 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 			if a.vm.Name != "" {
 				return command.Usagef("--vm: GDB connects to guestprobed's own guests")
 			}
+			if g, err := c.Guest(ctx); err == nil && g.VM != "" {
+				return &api.Error{Code: api.CodeNotOurs, Errno: "EROFS", Message: "the guest belongs to another VMM: GDB connects to guestprobed's own guests"}
+			}
 			args := []string{"-q", "-l", "30"} // seconds: to collect a kernel's symbols may take longer than GDB's 2
 			rest := r.Args
 			if len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {

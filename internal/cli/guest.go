@@ -218,11 +218,11 @@ func noteEnd(r *command.Run, e api.End, usual string) {
 	switch e.Reason {
 	case usual, endInterrupted, endCount, endTimeout, endCutOff: // known to the user, or reported by the caller
 	case api.EndGuestExit:
-		code := int64(0)
-		if e.Code != nil {
-			code = *e.Code
+		if e.Code == nil { // of the guest of another VMM
+			r.Note("The guest's VMM has ended.")
+			return
 		}
-		r.Note("The guest has exited with code %d.", code)
+		r.Note("The guest has exited with code %d.", *e.Code)
 	case api.EndGuestCrash:
 		r.Note("The guest has crashed; 'guestprobe guest status' says how.")
 	case api.EndShutdown:

@@ -53,7 +53,13 @@ func startGuard(conn *net.UnixConn) (*guard, error) {
 		Path: exe, Args: []string{"guestprobe: guard of a paused guest"}, Env: []string{guardEnv + "=1"},
 		ExtraFiles: []*os.File{socket, from}, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	// The copy of the connection has made both blocking, so that no deadline would hold.
+	raw, inner := conn.SyscallConn()
+	if inner == nil {
+		inner = raw.Control(func(fd uintptr) { err = errors.Join(err, unix.SetNonblock(int(fd), true)) })
+	}
+	if err = errors.Join(err, inner); err != nil {
 		to.Close()
 		return nil, err
 	}
@@ -86,6 +92,10 @@ func runGuard() {
 	from := os.NewFile(4, "pipe")
 	paused := false
 	for b := make([]byte, 1); ; {
+		if paused && !ready(4, guardTime) { // the parent is stopped itself, or hangs
+			_ = unix.Sendto(3, []byte("\n{\"execute\": \"cont\", \"id\": \""+guardID+"\"}\n"), unix.MSG_NOSIGNAL, nil)
+			paused = false
+		}
 		if _, err := io.ReadFull(from, b); err != nil {
 			break // the parent has ended
 		}
@@ -108,6 +118,22 @@ func runGuard() {
 	in := bufio.NewScanner(conn)
 	in.Buffer(nil, maxAnswer)
 	for in.Scan() && !bytes.Contains(in.Bytes(), []byte(guardID)) {
+	}
+}
+
+// guardTime is how long a guest may be paused by a parent that does not end.
+const guardTime = 15 * time.Second
+
+// ready reports whether a descriptor can be read within that time.
+func ready(fd int32, wait time.Duration) bool {
+	for end := time.Now().Add(wait); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: fd, Events: unix.POLLIN}}, int(max(0, time.Until(end).Milliseconds())))
+		switch {
+		case n > 0:
+			return true
+		case err == nil && !time.Now().Before(end), err != nil && !errors.Is(err, unix.EINTR):
+			return err != nil
+		}
 	}
 }
 

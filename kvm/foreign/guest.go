@@ -1,8 +1,12 @@
 package foreign
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,10 +81,18 @@ func Open(p Process) (*Guest, error) {
 	if g.pidfd, err = unix.PidfdOpen(p.PID, 0); err != nil {
 		return nil, fail(CodeGone, err, "process %d", p.PID)
 	}
-	if p.QMP != "" {
+	if isStopped(p.PID) {
+		unix.Close(g.pidfd)
+		return nil, fail(CodeBusy, nil, "process %d is stopped (SIGSTOP), and its guest with it: SIGCONT continues it", p.PID)
+	}
+	for _, path := range append([]string{p.QMP}, p.otherQMP...) {
+		if path == "" {
+			break
+		}
 		var q *qmp
-		if q, err = openQMP(p.PID, p.QMP); err == nil {
+		if q, err = openQMP(p.PID, path); err == nil {
 			g.back, g.Way = q, Cooperative
+			break
 		}
 	}
 	if g.back == nil {
@@ -103,6 +115,16 @@ func Open(p Process) (*Guest, error) {
 		}
 	}
 	return g, nil
+}
+
+// isStopped reports whether a process is stopped by a signal (proc_pid_stat(5)).
+func isStopped(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ")
+	return strings.HasPrefix(after, "T")
 }
 
 // Close ends the access. It may be called again. No other method may run.

@@ -173,6 +173,6 @@ func FuzzParse(f *testing.F) {
 		flatRanges(text)
 		args := strings.Fields(text)
 		vmName(args)
-		qmpSocket(args)
+		qmpSockets(args)
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +21,18 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
+// qmpTime bounds how long a QEMU may take for one answer.
+var qmpTime = 10 * time.Second // tests change it
+
 const (
-	// qmpTime bounds how long a QEMU may take for one answer.
-	qmpTime = 10 * time.Second
+	// silentTime is qmpTime for a QEMU that has not given the last answer.
+	silentTime = 300 * time.Millisecond
+
+	// greetTime bounds how long a QEMU may take to greet a client.
+	greetTime = 2 * time.Second
+
+	// waiting is how many answers wait to be read.
+	waiting = 64
 
 	// openTime bounds how long opening a guest may take.
 	openTime = 20 * time.Second
@@ -40,17 +48,55 @@ const (
 // qmp reaches the guest of a QEMU by its QMP socket. The guest's RAM is in
 // files.
 type qmp struct {
-	mu    sync.Mutex // held for a command and its answer, and while vCPUs are stopped
-	conn  *net.UnixConn
-	in    *bufio.Scanner
-	until time.Time // not zero: it is being opened, until then
-	guard *guard
-	pid   int
+	turn    chan struct{} // holds a value for a command and its answer, and while vCPUs are stopped
+	conn    *net.UnixConn
+	answers chan qmpAnswer // closed when the connection ends
+	until   time.Time      // not zero: it is being opened, until then
+	seq     uint64         // the number of the last command
+	silent  bool           // it has not answered that in time
+	paused  bool           // the guest is paused by us, and QEMU has not answered the command that resumes it
+	guard   *guard
+	pid     int
 
 	files map[string]*os.File // by memory backend
 	mem   copied
 	ram   []guest.Region
 	cpus  int
+}
+
+// otherClient is why a QEMU does not greet.
+const otherClient = "another client has it (QEMU serves one: give it a second socket with another -qmp)"
+
+// qmpAnswer is a line from a QEMU, other than an event.
+type qmpAnswer struct {
+	ID     json.RawMessage `json:"id"` // of the command
+	Return json.RawMessage `json:"return"`
+	Error  *struct {
+		Desc string `json:"desc"`
+	} `json:"error"`
+	Event string `json:"event"`
+
+	wrong error // the line is no JSON
+}
+
+// read reads answers until the connection ends. Answers that no command waits for any more are dropped at last.
+func (q *qmp) read(in *bufio.Scanner) {
+	defer close(q.answers)
+	in.Buffer(nil, maxAnswer)
+	for in.Scan() {
+		var m qmpAnswer
+		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
+			m = qmpAnswer{wrong: err}
+		}
+		if m.Event != "" {
+			continue
+		}
+		select {
+		case q.answers <- m:
+		default: // a QEMU that answers more than it was asked
+			return
+		}
+	}
 }
 
 // openQMP connects to a QEMU, the process pid. Errors name the missing part.
@@ -59,11 +105,13 @@ func openQMP(pid int, path string) (_ *qmp, err error) {
 	switch {
 	case refused(err):
 		return nil, fail(CodeNoPermission, err, "QMP socket %s", path)
+	case errors.Is(err, unix.EAGAIN): // its queue of connections is full
+		return nil, fail(CodeBusy, err, "QMP socket %s: %s", path, otherClient)
 	case err != nil:
 		return nil, fail(CodeBusy, err, "QMP socket %s", path)
 	}
-	q := &qmp{conn: conn, in: bufio.NewScanner(conn), files: map[string]*os.File{}, until: time.Now().Add(openTime), pid: pid}
-	q.in.Buffer(nil, maxAnswer)
+	q := &qmp{turn: make(chan struct{}, 1), conn: conn, answers: make(chan qmpAnswer, waiting), files: map[string]*os.File{}, until: time.Now().Add(openTime), pid: pid}
+	go q.read(bufio.NewScanner(conn))
 	defer func() {
 		if err != nil {
 			q.close()
@@ -76,9 +124,13 @@ func openQMP(pid int, path string) (_ *qmp, err error) {
 		return nil, fail(CodeNoVM, nil, "QMP socket %s is served by process %d, not by %d", path, by, pid)
 	}
 	// QEMU serves one client at a time, and greets the next when it has gone.
-	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
-	if !q.in.Scan() {
-		return nil, fail(CodeBusy, q.in.Err(), "QMP socket %s: another client has it (QEMU serves one: give it a second socket with another -qmp)", path)
+	select {
+	case _, ok := <-q.answers:
+		if !ok {
+			return nil, fail(CodeGone, nil, "QMP socket %s: the connection ended", path)
+		}
+	case <-time.After(greetTime):
+		return nil, fail(CodeBusy, nil, "QMP socket %s: %s", path, otherClient)
 	}
 	if err := q.execute("qmp_capabilities", nil, nil); err != nil {
 		return nil, err
@@ -130,39 +182,53 @@ func (q *qmp) close() error {
 	return errors.Join(errs...)
 }
 
-// execute runs a command. Precondition: mu held, or no other goroutine knows q.
+// execute runs a command. Precondition: turn held, or no other goroutine knows q.
 func (q *qmp) execute(command string, arguments, out any) error {
+	q.seq++
+	id := strconv.FormatUint(q.seq, 10)
 	line, err := json.Marshal(struct {
-		Execute   string `json:"execute"`
-		Arguments any    `json:"arguments,omitempty"`
-	}{command, arguments})
+		Execute   string          `json:"execute"`
+		Arguments any             `json:"arguments,omitempty"`
+		ID        json.RawMessage `json:"id"`
+	}{command, arguments, json.RawMessage(id)})
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(qmpTime)
+	limit := qmpTime
+	if q.silent {
+		limit = silentTime
+	}
+	deadline := time.Now().Add(limit)
 	if !q.until.IsZero() && q.until.Before(deadline) {
 		deadline = q.until
 	}
-	_ = q.conn.SetDeadline(deadline)
+	_ = q.conn.SetWriteDeadline(deadline)
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
 		return fail(CodeGone, err, "QMP: %s", command)
 	}
-	for q.in.Scan() {
-		var m struct {
-			Return json.RawMessage `json:"return"`
-			Error  *struct {
-				Desc string `json:"desc"`
-			} `json:"error"`
-			Event string `json:"event"`
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	for {
+		var m qmpAnswer
+		var ok bool
+		select {
+		case m, ok = <-q.answers:
+		case <-late.C:
+			q.silent = true
+			return fail(CodeBusy, nil, "QMP: %s: QEMU (process %d) has not answered in time: it is stopped, or has no processor", command, q.pid)
 		}
-		if err := json.Unmarshal(q.in.Bytes(), &m); err != nil {
-			return fail(CodeHostLayout, err, "QMP: %s", command)
+		switch {
+		case !ok:
+			return fail(CodeGone, nil, "QMP: %s: the connection ended", command)
+		case m.wrong != nil:
+			return fail(CodeHostLayout, m.wrong, "QMP: %s", command)
+		case m.ID != nil && string(m.ID) != id:
+			continue // the answer to a command that has been given up
 		}
+		q.silent = false
 		switch {
 		case m.Error != nil:
 			return fail(CodeHostLayout, nil, "QMP: %s: %s", command, m.Error.Desc)
-		case m.Event != "":
-			continue
 		case out == nil:
 			return nil
 		}
@@ -171,7 +237,18 @@ func (q *qmp) execute(command string, arguments, out any) error {
 		}
 		return nil
 	}
-	return fail(CodeGone, q.in.Err(), "QMP: %s: the connection ended", command)
+}
+
+// resume resumes the guest that stop has paused. If QEMU does not answer, it does so later, and the guard stays ready.
+func (q *qmp) resume() error {
+	if err := q.execute("cont", nil, nil); err != nil {
+		return err
+	}
+	q.paused = false
+	if err := q.guard.set(false); err != nil {
+		return fail(CodeHostLayout, err, "the process that resumes a paused guest")
+	}
+	return nil
 }
 
 // monitor runs a command of the human monitor, whose answers are text.
@@ -344,9 +421,20 @@ func flatRanges(text string) (all []flatRange) {
 }
 
 // stop implements backend. A guest that its user has paused stays paused.
-func (q *qmp) stop(_ context.Context, _ time.Duration, f func([]CPU) error) (err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (q *qmp) stop(ctx context.Context, _ time.Duration, f func([]CPU) error) (err error) {
+	select {
+	case q.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(qmpTime):
+		return fail(CodeBusy, nil, "QMP: QEMU (process %d) has not answered an earlier request", q.pid)
+	}
+	defer func() { <-q.turn }()
+	if q.paused { // QEMU has not answered the last one
+		if err := q.resume(); err != nil {
+			return err
+		}
+	}
 	var status struct {
 		Running bool `json:"running"`
 	}
@@ -357,11 +445,12 @@ func (q *qmp) stop(_ context.Context, _ time.Duration, f func([]CPU) error) (err
 		if err := q.guard.set(true); err != nil {
 			return fail(CodeHostLayout, err, "the process that resumes a paused guest")
 		}
-		defer func() { err = errors.Join(err, q.guard.set(false)) }()
+		q.paused = true
+		// Also if stop is not answered in time: QEMU may still carry it out, and then this, which follows it.
+		defer func() { err = errors.Join(err, q.resume()) }()
 		if err := q.execute("stop", nil, nil); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, q.execute("cont", nil, nil)) }()
 	}
 	text, err := q.monitor("info registers -a")
 	if err != nil {

@@ -25,6 +25,8 @@ type Process struct {
 
 	// QMP is the path of a QMP socket on the command line, or "". Only a QEMU has one.
 	QMP string
+
+	otherQMP []string // more of them
 }
 
 // List returns the processes of this host that have KVM VMs, by pid. unseen is
@@ -158,11 +160,18 @@ func inspect(proc string, pid int) (Process, error) {
 	for _, a := range bytes.Split(bytes.TrimSuffix(cmdline, []byte{0}), []byte{0}) {
 		args = append(args, string(a))
 	}
-	p.Name, p.QMP = vmName(args), qmpSocket(args)
-	if p.QMP != "" && !filepath.IsAbs(p.QMP) {
-		if cwd, err := os.Readlink(filepath.Join(dir, "cwd")); err == nil {
-			p.QMP = filepath.Join(cwd, p.QMP)
+	p.Name = vmName(args)
+	sockets := qmpSockets(args)
+	for i, path := range sockets {
+		if cwd, err := os.Readlink(filepath.Join(dir, "cwd")); err == nil && !filepath.IsAbs(path) {
+			sockets[i] = filepath.Join(cwd, path)
 		}
+	}
+	if len(sockets) > 0 {
+		p.QMP = sockets[0]
+	}
+	if len(sockets) > 1 {
+		p.otherQMP = sockets[1:]
 	}
 	return p, nil
 }
@@ -198,9 +207,9 @@ func vmName(args []string) string {
 	return ""
 }
 
-// qmpSocket returns the path of a unix socket that a QEMU's command line has for
+// qmpSockets returns the paths of the unix sockets that a QEMU's command line has for
 // QMP: -qmp unix:PATH, or a -mon in control mode on a -chardev socket.
-func qmpSocket(args []string) string {
+func qmpSockets(args []string) (all []string) {
 	chardevs := map[string]string{}
 	var monitors []string
 	for i := 1; i+1 < len(args); i++ {
@@ -209,7 +218,7 @@ func qmpSocket(args []string) string {
 		case "-qmp", "-qmp-pretty":
 			if path, ok := strings.CutPrefix(v, "unix:"); ok {
 				path, _, _ = strings.Cut(path, ",")
-				return path
+				all = append(all, path)
 			}
 		case "-chardev":
 			if o := options(v); o[""] == "socket" && o["path"] != "" {
@@ -223,10 +232,10 @@ func qmpSocket(args []string) string {
 	}
 	for _, m := range monitors {
 		if path := chardevs[m]; path != "" {
-			return path
+			all = append(all, path)
 		}
 	}
-	return ""
+	return all
 }
 
 // options splits an option of QEMU's; its first word has the name "".

@@ -31,7 +31,7 @@ type Outside struct {
 }
 
 // ErrOutside: the guest belongs to another VMM.
-var ErrOutside = errors.New("the guest belongs to another VMM: it can be looked at only")
+var ErrOutside = errors.New("not available for the guest of another VMM")
 
 // errNotReachable returns ErrOutside for an operation.
 func errNotReachable(what string) error { return fmt.Errorf("%s: %w", what, ErrOutside) }

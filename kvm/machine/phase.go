@@ -63,7 +63,8 @@ func (m *Machine) State() State {
 	defer m.mu.Unlock()
 	s := State{
 		Phase: m.phase, ExitCode: m.exitCode, Exit: m.exit, Crash: m.crash,
-		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
+		Checks:  CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
+		Outside: m.outside != nil,
 	}
 	for _, v := range m.vcpus {
 		c := VCPUState{ID: v.id, Activity: v.resumedActivity(), Stop: v.stop}

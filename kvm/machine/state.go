@@ -27,6 +27,7 @@ type State struct {
 	Crash    *CrashReport // with PhaseCrashed
 	Checks   CheckReports // self-check failures that the guest reported
 	VCPUs    []VCPUState
+	Outside  bool // the guest is of another VMM: with PhaseExited, that VMM has ended, and there is no exit code
 }
 
 // ExitReport describes an exit. It is taken on the vCPU that asked for it.

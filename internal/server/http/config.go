@@ -73,6 +73,12 @@ func (o *options) checkFiles(r *command.Run) error {
 			return o.placeError(err)
 		}
 	}
+	if o.lookAt.Name != "" { // whether the VM is there, the start finds out
+		if err := cmp.Or(o.checkPlaces(r.Getenv), o.lookAt.checkImage()); err != nil {
+			return err
+		}
+		return o.printSound(r)
+	}
 	if err := cmp.Or(o.checkPlaces(r.Getenv), o.checkKVM()); err != nil {
 		return err
 	}
@@ -105,6 +111,11 @@ func (o *options) checkFiles(r *command.Run) error {
 			}
 		}
 	}
+	return o.printSound(r)
+}
+
+// printSound says that the flags and files are accepted.
+func (o *options) printSound(r *command.Run) error {
 	what := "the command line"
 	if o.config != "" {
 		what = o.config

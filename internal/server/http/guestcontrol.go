@@ -205,7 +205,7 @@ func (rc *runControl) wireGuest() api.Guest {
 		VCPUs: len(st.VCPUs), Memory: rc.opt.memory, Cmdline: rc.opt.cmdline, TickUS: rc.opt.tick.Microseconds(),
 		Probes: len(rc.probes.Probes()), Enabled: rc.probes.Armed(), Checks: st.Checks.Count, LogLinesLost: rc.logLost(),
 	}
-	if st.Phase == machine.PhaseExited {
+	if st.Phase == machine.PhaseExited && !st.Outside {
 		code := int64(st.ExitCode)
 		g.ExitCode = &code
 	}

@@ -242,7 +242,11 @@ func (s *server) watchGuest() {
 				attrs := append([]any{"cpu", st.Crash.CPU, "kind", st.Crash.Kind, "reason", st.Crash.Text}, s.saveCrash(hasCrashed)...)
 				s.log.Error("guest crashed", append(attrs, "report", st.Crash.String())...)
 			case machine.PhaseExited:
-				s.logExit(st)
+				if st.Outside {
+					s.log.Info("the VMM has ended")
+				} else {
+					s.logExit(st)
+				}
 			default:
 				level := slog.LevelInfo
 				if s.debugger.Load() != nil { // it may stop the guest thousands of times

@@ -302,6 +302,9 @@ func (st *stream) endAs(e api.End) {
 func guestEnd(st machine.State) (reason string, code *int64, ended bool) {
 	switch st.Phase {
 	case machine.PhaseExited:
+		if st.Outside {
+			return api.EndGuestExit, nil, true
+		}
 		c := int64(st.ExitCode)
 		return api.EndGuestExit, &c, true
 	case machine.PhaseCrashed:

@@ -1,10 +1,14 @@
 package http
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/spf13/pflag"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
@@ -15,10 +19,40 @@ type VM struct {
 	Slide uint64 // of the addresses of a program that is not Linux, in bytes
 }
 
+// vmName is the value of --vm.
+type vmName string
+
+// String, Set and Type implement pflag.Value.
+func (v *vmName) String() string { return string(*v) }
+
+func (v *vmName) Set(s string) error {
+	if s == "" {
+		return errors.New("it is empty: 'guestprobe vms' lists VMs")
+	}
+	*v = vmName(s)
+	return nil
+}
+
+func (*vmName) Type() string { return "VM" }
+
 // vmFlags are the flags that go together with --vm.
 var vmFlags = []string{
 	"vm", "vm-image", "vm-slide", "socket", "config", "check-config", "allow-uid", "group", "max-connections", "max-bodies", "body-timeout", "stall-timeout", "ready-fd",
 	"user", "memory-limit", "require-jail", "no-jail", "log-level", "log-format", "log-file",
+}
+
+// checkImage checks the file of --vm-image.
+func (v *VM) checkImage() error {
+	if v.Image == "" {
+		return nil
+	}
+	if _, err := linux.Load(v.Image); err == nil {
+		return nil
+	}
+	if _, err := guest.LoadAny(v.Image); err != nil {
+		return fmt.Errorf("--vm-image: %w", err)
+	}
+	return nil
 }
 
 // checkVM rejects flags that do not go together with --vm.
@@ -28,6 +62,9 @@ func (o *options) checkVM() (err error) {
 			return command.Usagef("--vm-image and --vm-slide are about the guest of --vm")
 		}
 		return nil
+	}
+	if o.lookAt.Slide != 0 && o.lookAt.Image == "" {
+		return command.Usagef("--vm-slide moves the addresses of --vm-image: give both")
 	}
 	o.set.VisitAll(func(f *pflag.Flag) {
 		if err == nil && o.given(f.Name) && !slices.Contains(vmFlags, f.Name) {
