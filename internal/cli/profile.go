@@ -287,7 +287,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 	case len(a.Stacks) == 0 && req.Hz > 0 && f.duration > 0 && f.duration < 3*time.Second/time.Duration(req.Hz):
 		return fmt.Errorf("%w: %v has hardly a sample at %d a second; take a longer --duration or more --hz", errNoSamples, f.duration, req.Hz)
 	case len(a.Stacks) == 0 && req.Hz > 0:
-		return fmt.Errorf("%w: no vCPU has run ('guestprobe guest status' says why)", errNoSamples)
+		return fmt.Errorf("%w: at each sample all vCPUs were idle, stopped or had ended ('guestprobe guest status' says which)", errNoSamples)
 	case len(a.Stacks) == 0:
 		return fmt.Errorf("%w: no probe was hit", errNoSamples)
 	}
