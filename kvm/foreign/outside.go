@@ -103,6 +103,9 @@ func openOutside(p Process) (_ *outside, err error) {
 // slotReadOnly is KVM_MEM_READONLY.
 const slotReadOnly = 1 << 1
 
+// maxSeize is how often a thread that nothing traces is tried again.
+const maxSeize = 20
+
 // traceError returns the error of an access that ptrace's rules decide.
 func traceError(err error, pid, tid int) error {
 	switch {
@@ -238,7 +241,13 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 		if tid == 0 || slices.Contains(stopped, tid) {
 			continue
 		}
-		if err := seize(tid); err != nil {
+		err := seize(tid)
+		// Opening has shown that it may be traced. Another process may have traced it until just now.
+		for try := 0; refused(err) && try < maxSeize && tracer(o.pid, tid) == 0; try++ {
+			time.Sleep(time.Millisecond)
+			err = seize(tid)
+		}
+		if err != nil {
 			return false, traceError(err, o.pid, tid)
 		}
 		stopped = append(stopped, tid)
