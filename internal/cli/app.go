@@ -71,7 +71,7 @@ slow machine set $` + answerTimeEnv + ` to a longer time, such as 1m.
 			f.StringVar(&a.context, "context", "", "use the daemon or the fleet of this `CONTEXT` of 'guestprobe context' (default: $"+contextEnv+", else the current one)")
 			f.StringVar(&a.core, "core", "", "inspect the guest in this `file` from 'guestprobe guest save', with or without --elf, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
 			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, if it has been moved")
-			f.Var((*vmName)(&a.vm.Name), "vm", "inspect the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'), without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, profile, guest status")
+			f.Var((*daemon.VMName)(&a.vm.Name), "vm", "inspect the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'), without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, profile, guest status")
 			f.StringVar(&a.vm.Image, "vm-image", "", "`file` of that guest's kernel or program (default: the kernel of its release below /boot, /usr/lib/debug and /lib/modules)")
 			f.Uint64Var(&a.vm.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 			a.fleet.add(f)
@@ -103,22 +103,6 @@ type app struct {
 	context                 string // a name from 'guestprobe context'
 	fleet                   fleetFlags
 }
-
-// vmName is the value of --vm.
-type vmName string
-
-// String, Set and Type implement pflag.Value.
-func (v *vmName) String() string { return string(*v) }
-
-func (v *vmName) Set(s string) error {
-	if s == "" {
-		return errors.New("it is empty: 'guestprobe vms' lists VMs")
-	}
-	*v = vmName(s)
-	return nil
-}
-
-func (v *vmName) Type() string { return "string" }
 
 // asking is the part of a command that talks to a daemon.
 type asking func(context.Context, *command.Run, *remote.Client) error

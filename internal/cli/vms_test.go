@@ -15,11 +15,25 @@ func TestVMScripts(t *testing.T) {
 	kvmtest.RequireRoot(t)
 	plain := kvmtest.StartQEMU(t, "../..", "plain", false)
 	qmp := kvmtest.StartQEMU(t, "../..", "cooperative", true, "-smp", "2")
+	awaitCalls(t, plain)
+	awaitCalls(t, qmp)
+	runScripts(t, "../../testdata/script/vms", map[string]string{"PID": strconv.Itoa(plain.PID), "QMP": strconv.Itoa(qmp.PID)})
+}
+
+// TestVMDaemonScripts: guestprobed --vm. It has VMs of its own, because scripts run at the same time, and a VM that is
+// traced is busy for others.
+func TestVMDaemonScripts(t *testing.T) {
+	kvmtest.RequireRoot(t)
+	plain := kvmtest.StartQEMU(t, "../..", "plain", false)
+	qmp := kvmtest.StartQEMU(t, "../..", "cooperative", true, "-smp", "2")
 	ends := kvmtest.StartQEMU(t, "../..", "ends", true)
 	for _, q := range []*kvmtest.QEMU{plain, qmp, ends} {
 		awaitCalls(t, q)
 	}
-	runScripts(t, "../../testdata/script/vms", map[string]string{"PID": strconv.Itoa(plain.PID), "QMP": strconv.Itoa(qmp.PID), "ENDS": strconv.Itoa(ends.PID)})
+	waits := kvmtest.StartQEMU(t, "../..", "waits", false, "-S")
+	runScripts(t, "../../testdata/script/vmdaemon", map[string]string{
+		"PID": strconv.Itoa(plain.PID), "QMP": strconv.Itoa(qmp.PID), "ENDS": strconv.Itoa(ends.PID), "WAITS": strconv.Itoa(waits.PID),
+	})
 }
 
 // awaitCalls waits until the guest has counted a call.

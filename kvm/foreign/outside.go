@@ -243,7 +243,10 @@ func (o *outside) stopOnce(anyway bool, f func([]CPU) error) (done bool, err err
 		}
 		err := seize(tid)
 		// Opening has shown that it may be traced. Another process may have traced it until just now.
-		for try := 0; refused(err) && try < maxSeize && tracer(o.pid, tid) == 0; try++ {
+		for try := 0; refused(err) && try < maxSeize; try++ {
+			if by := tracer(o.pid, tid); by != 0 {
+				return false, fail(CodeBusy, err, "process %d traces process %d", by, o.pid)
+			}
 			time.Sleep(time.Millisecond)
 			err = seize(tid)
 		}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +22,16 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// qmpTime bounds how long a QEMU may take for one answer.
-var qmpTime = 10 * time.Second // tests change it
+// Tests change these.
+var (
+	// qmpTime bounds how long a QEMU may take for one answer.
+	qmpTime = 10 * time.Second
 
-const (
 	// silentTime is qmpTime for a QEMU that has not given the last answer.
 	silentTime = 300 * time.Millisecond
+)
 
+const (
 	// greetTime bounds how long a QEMU may take to greet a client.
 	greetTime = 2 * time.Second
 
@@ -54,7 +58,7 @@ type qmp struct {
 	until   time.Time      // not zero: it is being opened, until then
 	seq     uint64         // the number of the last command
 	silent  bool           // it has not answered that in time
-	paused  bool           // the guest is paused by us, and QEMU has not answered the command that resumes it
+	cont    atomic.Uint64  // the number of the command that resumes the guest, from before stop until QEMU answers it; 0: none
 	guard   *guard
 	pid     int
 
@@ -90,6 +94,11 @@ func (q *qmp) read(in *bufio.Scanner) {
 		}
 		if m.Event != "" {
 			continue
+		}
+		if n := q.cont.Load(); n != 0 && string(m.ID) == strconv.FormatUint(n, 10) {
+			// Also if no command waits for it any more: the guard must not resume a guest that its user pauses later.
+			_ = q.guard.set(false)
+			q.cont.CompareAndSwap(n, 0)
 		}
 		select {
 		case q.answers <- m:
@@ -170,6 +179,8 @@ func (q *qmp) vcpus() int              { return q.cpus }
 
 func (q *qmp) close() error {
 	errs := []error{q.conn.Close()}
+	for range q.answers { // until nothing reads any more
+	}
 	if q.guard != nil {
 		errs = append(errs, q.guard.close())
 		q.guard = nil
@@ -184,7 +195,16 @@ func (q *qmp) close() error {
 
 // execute runs a command. Precondition: turn held, or no other goroutine knows q.
 func (q *qmp) execute(command string, arguments, out any) error {
+	if q.silent && command != resumes {
+		// Nothing more is sent to a QEMU that has not answered, so that few answers come when it continues.
+		if err := q.awaitAnswer(command, strconv.FormatUint(q.seq, 10), time.Now().Add(silentTime), nil); CodeOf(err) == CodeBusy || CodeOf(err) == CodeGone {
+			return err
+		}
+	}
 	q.seq++
+	if command == resumes {
+		q.cont.Store(q.seq)
+	}
 	id := strconv.FormatUint(q.seq, 10)
 	line, err := json.Marshal(struct {
 		Execute   string          `json:"execute"`
@@ -206,6 +226,14 @@ func (q *qmp) execute(command string, arguments, out any) error {
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
 		return fail(CodeGone, err, "QMP: %s", command)
 	}
+	return q.awaitAnswer(command, id, deadline, out)
+}
+
+// resumes is the command that resumes a guest.
+const resumes = "cont"
+
+// awaitAnswer waits for the answer to the command of that number.
+func (q *qmp) awaitAnswer(command, id string, deadline time.Time, out any) error {
 	late := time.NewTimer(time.Until(deadline))
 	defer late.Stop()
 	for {
@@ -237,18 +265,6 @@ func (q *qmp) execute(command string, arguments, out any) error {
 		}
 		return nil
 	}
-}
-
-// resume resumes the guest that stop has paused. If QEMU does not answer, it does so later, and the guard stays ready.
-func (q *qmp) resume() error {
-	if err := q.execute("cont", nil, nil); err != nil {
-		return err
-	}
-	q.paused = false
-	if err := q.guard.set(false); err != nil {
-		return fail(CodeHostLayout, err, "the process that resumes a paused guest")
-	}
-	return nil
 }
 
 // monitor runs a command of the human monitor, whose answers are text.
@@ -430,24 +446,20 @@ func (q *qmp) stop(ctx context.Context, _ time.Duration, f func([]CPU) error) (e
 		return fail(CodeBusy, nil, "QMP: QEMU (process %d) has not answered an earlier request", q.pid)
 	}
 	defer func() { <-q.turn }()
-	if q.paused { // QEMU has not answered the last one
-		if err := q.resume(); err != nil {
-			return err
-		}
-	}
 	var status struct {
 		Running bool `json:"running"`
 	}
 	if err := q.execute("query-status", nil, &status); err != nil {
 		return err
 	}
+	// QEMU answers in order: an earlier command that resumes the guest has been answered by now.
 	if status.Running {
 		if err := q.guard.set(true); err != nil {
 			return fail(CodeHostLayout, err, "the process that resumes a paused guest")
 		}
-		q.paused = true
-		// Also if stop is not answered in time: QEMU may still carry it out, and then this, which follows it.
-		defer func() { err = errors.Join(err, q.resume()) }()
+		// Also if stop is not answered in time: QEMU may still carry it out, and then this, which follows it. The guard
+		// stays ready until that is answered.
+		defer func() { err = errors.Join(err, q.execute(resumes, nil, nil)) }()
 		if err := q.execute("stop", nil, nil); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 
 // TestTypeArguments: macros of one name are chosen by their parameters, types are arguments of macros, and typeinfo names types.
 func TestTypeArguments(t *testing.T) {
-	for _, c := range [][2]string{
+	wantOutputs(t, [][2]string{
 		// By the number and the kinds of parameters; the one that takes an argument as what it is goes first.
 		{`macro what(x) { "value" } macro what($x) { "variable" } macro what(@x) { "map" } macro what(x, y) { "two" } begin { $a = 1; @m = 1; print((what(1), what($a), what(@m), what($a, 2))); clear(@m); }`, "(value, variable, map, two)"},
 		{`macro pick($x, y) { $x - y } macro pick(x, $y) { x * $y } begin { $a = 7; print((pick($a, 2), pick(3, $a))); }`, "(5, 21)"},
@@ -30,16 +30,7 @@ func TestTypeArguments(t *testing.T) {
 		// What ends the compilation.
 		{`macro only(x) { fail("no %s", typeinfo(x).full_type) } macro only($x) { $x } begin { $a = 3; print(only($a)); if ($# > 2) { fail("%d parameters", $#); } else { print($#); } }`, "3\n0"},
 		{`begin { $a = (uint16)1; static_assert(sizeof($a) == 2, "wrong"); assert_str("a"); 1 ? print(1) : fail("never"); }`, "1"},
-	} {
-		r, err := runScript(t, c[0], nil, false, 0, readFile()...)
-		if err != nil {
-			t.Errorf("%s\n%v", c[0], err)
-			continue
-		}
-		if got := strings.Trim(r.out, "\n"); got != c[1] || strings.Contains(r.warnings, "ERROR") {
-			t.Errorf("%s\noutput\n%s\nwant\n%s\nwarnings %s", c[0], got, c[1], r.warnings)
-		}
-	}
+	})
 	for _, c := range [][2]string{
 		{`macro f($x) { $x } macro f(@x) { @x } begin { print(f(1)); }`, "1:55-56: ERROR: Mismatched arg. f() expects a variable for arg $x but got an expression"},
 		{`macro f(x) { x } macro f(x, y) { x + y } begin { print(f(1, 2, 3)); }`, "wrong number of arguments. Expected: 2 but got 3"},

@@ -130,7 +130,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.scripts, "script", o.scripts, "run the script in this `file` from the guest's first instruction on, as 'guestprobe run --detach' does, by the file's name without .bt; may be repeated")
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
-	f.Var((*vmName)(&o.lookAt.Name), "vm", "boot no guest, and serve the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'): it is read-only (docs/vms.md)")
+	f.Var((*VMName)(&o.lookAt.Name), "vm", "boot no guest, and serve the guest of another VMM, by its `VM`'s pid or name ('guestprobe vms'): it is read-only (docs/vms.md)")
 	f.StringVar(&o.lookAt.Image, "vm-image", "", "`file` of that guest's kernel or program")
 	f.Uint64Var(&o.lookAt.Slide, "vm-slide", 0, "move the addresses of a program that is not Linux by `N` bytes")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")

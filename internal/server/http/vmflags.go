@@ -19,21 +19,21 @@ type VM struct {
 	Slide uint64 // of the addresses of a program that is not Linux, in bytes
 }
 
-// vmName is the value of --vm.
-type vmName string
+// VMName is the value of --vm, of both programs.
+type VMName string
 
 // String, Set and Type implement pflag.Value.
-func (v *vmName) String() string { return string(*v) }
+func (v *VMName) String() string { return string(*v) }
 
-func (v *vmName) Set(s string) error {
+func (v *VMName) Set(s string) error {
 	if s == "" {
 		return errors.New("it is empty: 'guestprobe vms' lists VMs")
 	}
-	*v = vmName(s)
+	*v = VMName(s)
 	return nil
 }
 
-func (*vmName) Type() string { return "VM" }
+func (*VMName) Type() string { return "VM" }
 
 // vmFlags are the flags that go together with --vm.
 var vmFlags = []string{
