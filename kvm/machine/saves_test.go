@@ -291,7 +291,7 @@ func TestSaves(t *testing.T) {
 			}
 			boots++
 			fallthrough
-		case PhaseCreated:
+		case PhaseCreated, PhasePaused:
 			if err := m.Resume(); err != nil {
 				t.Fatal(err)
 			}
@@ -310,6 +310,9 @@ func TestSaves(t *testing.T) {
 		if s.Config.Ended != "" {
 			i--
 			continue
+		}
+		if err := m.Pause(); err != nil && m.Phase() == PhaseRunning { // it takes no processor time from the other one
+			t.Fatal(err)
 		}
 		if err := other.ResetTo(context.Background(), s); err != nil {
 			t.Fatal(err)

@@ -285,9 +285,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for _, cpl := range []int{0, 3} {
 		res.Rows = append(res.Rows, g.rows(ctx, cpl, o)...)
 	}
-	looks, windows, inGuest := o.Runs, profilingWindows, uint64(inGuestCalls)
+	looks, windows, inGuest, watching := o.Runs, profilingWindows, uint64(inGuestCalls), watchingWindow
 	if o.Calls < DefaultCalls { // such a run only checks that everything works
-		looks, windows, inGuest = 1, 1, fewInGuestCalls
+		looks, windows, inGuest, watching = 1, 1, fewInGuestCalls, shortWatching
 	}
 	o.Progress("in the guest")
 	if res.InGuest, err = g.guestRows(ctx, o.Runs, inGuest); err != nil {
@@ -319,7 +319,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		res.Profiling.Unavailable = err.Error()
 	}
 	o.Progress("top")
-	if res.Watching, err = measureWatching(ctx, looks); err != nil {
+	if res.Watching, err = measureWatching(ctx, looks, watching); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}

@@ -36,11 +36,12 @@ var (
 	watchedProbes  = []string{"p:watched/count vfs_read fd=%di:s32", "r:watched/took do_fork", "p:watched/user user_hot"}
 	watchIntervals = []int{1000, 100} // the usual one, and one with ten times the cost
 	watchingWindow = 1200 * time.Millisecond
+	shortWatching  = 100 * time.Millisecond // of a run that only checks that everything works
 )
 
 // measureWatching measures the cost of guestprobe top for the guest, through the
-// daemon's socket. Windows with and without a watcher alternate.
-func measureWatching(ctx context.Context, runs int) (out Watching, err error) {
+// daemon's socket. Windows with and without a watcher alternate; each is at least span long.
+func measureWatching(ctx context.Context, runs int, span time.Duration) (out Watching, err error) {
 	out.VCPUs, out.Probes = 2, watchedProbes
 	c, end, err := startGuest(ctx, out.VCPUs, "busy quiet")
 	if err != nil {
@@ -62,14 +63,14 @@ func measureWatching(ctx context.Context, runs int) (out Watching, err error) {
 	out.Every = make([]WatchingAt, len(watchIntervals))
 	for range runs {
 		for i, every := range watchIntervals {
-			before, err := window(ctx, c, rounds, watchingWindow, nil)
+			before, err := window(ctx, c, rounds, span, nil)
 			if err != nil {
 				return out, err
 			}
 			plain = append(plain, before.all)
 			w := &out.Every[i]
 			w.IntervalMS = every
-			with, err := w.window(ctx, c)
+			with, err := w.window(ctx, c, span)
 			if err != nil {
 				return out, err
 			}
@@ -86,7 +87,7 @@ func measureWatching(ctx context.Context, runs int) (out Watching, err error) {
 }
 
 // window returns the rate of a window with a watcher that reads every record, at least one with a timed call.
-func (w *WatchingAt) window(ctx context.Context, c *remote.Client) (with usage, err error) {
+func (w *WatchingAt) window(ctx context.Context, c *remote.Client, span time.Duration) (with usage, err error) {
 	s, err := c.Counts(ctx, api.StreamCounts{IntervalMS: w.IntervalMS, Durations: true})
 	if err != nil {
 		return with, err
@@ -114,7 +115,7 @@ func (w *WatchingAt) window(ctx context.Context, c *remote.Client) (with usage, 
 	}()
 	select {
 	case id := <-started:
-		with, err = window(ctx, c, rounds, watchingWindow, seen.Load)
+		with, err = window(ctx, c, rounds, span, seen.Load)
 		err = errors.Join(err, c.EndStream(ctx, id), <-read)
 	case err = <-read:
 	}

@@ -10,7 +10,7 @@ import (
 
 // Limits of Options.
 const (
-	MinDuration = 5 * time.Second
+	MinDuration = 2 * time.Second
 	MaxDuration = 7 * 24 * time.Hour
 	MaxClients  = 64
 )

@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(beDaemon)
 		os.Exit(daemon.Main(cli.Monitor))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	stopBrowser()
+	os.Exit(code)
 }
 
 // guest is a guestprobed with the built-in guest.
@@ -110,17 +112,49 @@ type window struct {
 	told   []string // what its console has
 }
 
-// newBrowser starts a browser, and returns its first window.
-func newBrowser(t *testing.T) *window {
+// browser is the process that all tests share: a start of its own for each would take most of their time.
+var browser struct {
+	ctx  context.Context
+	stop []func()
+}
+
+// startBrowser returns the context of the browser, which it starts if it does not run.
+func startBrowser(t *testing.T) context.Context {
 	t.Helper()
+	if browser.ctx != nil && browser.ctx.Err() == nil {
+		return browser.ctx
+	}
 	chromium := kvmtest.RequireCommand(t, "chromium")
-	home := t.TempDir()
+	stopBrowser()
+	home, err := os.MkdirTemp("", "gpweb")
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Chromium sometimes ignores a key that begins a smooth scroll on a busy machine.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(home, "user")),
 		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-smooth-scrolling", true), chromedp.Flag("disable-dev-shm-usage", true))
-	ctx, end := chromedp.NewExecAllocator(patience.Context(t), opts...)
-	t.Cleanup(end)
-	return openWindow(t, ctx)
+	alloc, end := chromedp.NewExecAllocator(context.Background(), opts...)
+	ctx, cancel := chromedp.NewContext(alloc)
+	browser.ctx, browser.stop = ctx, []func(){cancel, end, func() { os.RemoveAll(home) }}
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// stopBrowser ends the browser, if it runs.
+func stopBrowser() {
+	for _, f := range browser.stop {
+		f()
+	}
+	browser.ctx, browser.stop = nil, nil
+}
+
+// newBrowser returns the first window of a browser that shares no cookies and no storage with others.
+func newBrowser(t *testing.T) *window {
+	t.Helper()
+	in := startBrowser(t)
+	return openWindow(t, in, chromedp.WithNewBrowserContext())
 }
 
 // openWindow opens a window of the same browser.
@@ -129,12 +163,13 @@ func (w *window) openWindow() *window {
 	return openWindow(w.t, w.ctx)
 }
 
-func openWindow(t *testing.T, in context.Context) *window {
+func openWindow(t *testing.T, in context.Context, opts ...chromedp.ContextOption) *window {
 	t.Helper()
 	w := &window{t: t}
 	var end context.CancelFunc
-	w.ctx, end = chromedp.NewContext(in)
+	w.ctx, end = chromedp.NewContext(in, opts...)
 	t.Cleanup(end)
+	context.AfterFunc(patience.Context(t), end)
 	err := chromedp.Listen(w.ctx, func(ev any) {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -74,6 +74,7 @@ func replaceVars(t *testing.T, env string, in map[string]string) (out []string) 
 // TestAction runs the command of the action, as GitHub does: with what the action says for its inputs, and with what
 // workflows and documents give it.
 func TestAction(t *testing.T) {
+	t.Parallel()
 	kvmtest.Require(t)
 	if err := programs(); err != nil {
 		t.Fatal(err)

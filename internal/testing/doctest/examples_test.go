@@ -14,6 +14,7 @@ import (
 // TestExamples runs the examples of guestprobe's help, as docs/cli.md has them, each on
 // what it takes to be there.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	kvmtest.Require(t)
 	dir := objects(t, ".")
 	first, err := os.ReadFile(filepath.Join(example, "first.elf"))
@@ -42,7 +43,7 @@ func TestExamples(t *testing.T) {
 	}
 	todo := []step{
 		{where: "examples", command: "guestprobe fleet serve --listen 127.0.0.1:0 --store fleet --url-file url &"},
-		{where: "examples", command: "guestprobed --vcpus 2 --tick 20ms --fleet $(cat url) --fleet-creds fleet/creds --label kernel=6.1.1 &"},
+		{where: "examples", command: "guestprobed --vcpus 2 --tick 100ms --fleet $(cat url) --fleet-creds fleet/creds --label kernel=6.1.1 &"},
 	}
 	seen, changed := 0, true
 	for i, line := range strings.Split(documents(t)["docs/cli.md"], "\n") {

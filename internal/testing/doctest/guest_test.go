@@ -53,6 +53,7 @@ func TestGuestSources(t *testing.T) {
 // TestGuest builds the guest of docs/start/own-guest.md, where there is a compiler, and does
 // with it what the document does; where there is none, with the file that was built.
 func TestGuest(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	_, gcc := exec.LookPath("gcc")
 	_, ld := exec.LookPath("ld")

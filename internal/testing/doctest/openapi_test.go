@@ -19,6 +19,7 @@ import (
 //
 // The generator and its dependencies are of a module of their own in testdata.
 func TestGeneratedClient(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/openapi-client")); err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func TestGeneratedClient(t *testing.T) {
 	kvmtest.Require(t)
 	var todo []step
 	for _, command := range []string{
-		"guestprobed --vcpus 2 --tick 20ms &",
+		"guestprobed --vcpus 2 --tick 100ms &",
 		"guestprobe optimization off", // a probe that gets its jump between the two lists would differ
 		"guestprobe attach 'p:reads vfs_read fd=%di:s32' 'r:results vfs_read got=$retval:s64' 'p:hot user_hot' --filter 'cpu == 0'",
 		"guestprobe guest pause", // so that counts stay

@@ -47,6 +47,7 @@ func makeModule(t *testing.T, files map[string]string) (dir string) {
 
 // TestFirstProgram builds the programs of docs/handlers.md as modules of their own, and runs each on the guest, or with the daemon, that it is shown with.
 func TestFirstProgram(t *testing.T) {
+	t.Parallel()
 	all, programs := blocks(t, "docs/handlers.md"), 0
 	for i, b := range all {
 		if b.info == "go" && strings.HasPrefix(b.text, "package main\n") {

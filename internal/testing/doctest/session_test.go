@@ -283,6 +283,7 @@ func compare(s step, said []string, vary *regexp.Regexp) string {
 // TestTour does what the README's tour does, in a directory with the repository's
 // docs/examples and nothing else.
 func TestTour(t *testing.T) {
+	t.Parallel()
 	kvmtest.Require(t)
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "docs/examples"), os.DirFS(root+"/docs/examples")); err != nil {
@@ -297,6 +298,7 @@ func TestStart(t *testing.T) {
 	kvmtest.Require(t)
 	for _, doc := range []string{"first-trace", "ci", "debugging"} {
 		t.Run(doc, func(t *testing.T) {
+			t.Parallel()
 			play(t, t.TempDir(), sessions(t, "docs/start/"+doc+".md", ""), numbers)
 		})
 	}
@@ -308,7 +310,8 @@ func TestSessions(t *testing.T) {
 	kvmtest.Require(t)
 	for _, doc := range []string{"definitions", "programs", "scripts", "tools", "handlers", "optimization", "debugging", "see"} {
 		t.Run(doc, func(t *testing.T) {
-			todo := []step{{where: doc, command: "guestprobed --vcpus 2 --tick 20ms &"}}
+			t.Parallel()
+			todo := []step{{where: doc, command: "guestprobed --vcpus 2 --tick 100ms &"}}
 			todo = append(todo, sessions(t, "docs/"+doc+".md", "guestprobe detach --all; guestprobe guest resume; guestprobe optimization on")...)
 			play(t, objects(t, "."), todo, numbers)
 		})

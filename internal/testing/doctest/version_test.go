@@ -16,6 +16,7 @@ import (
 
 // TestVersionRecorded: a program that was built with VERSION says so, and from which commit.
 func TestVersionRecorded(t *testing.T) {
+	t.Parallel()
 	const version = "7.8.9+1.gabcdef"
 	dir := t.TempDir()
 	plan := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-n", "build", "VERSION="+version, "BIN="+dir, "PROGRAMS=./cmd/guestprobe")
@@ -54,6 +55,7 @@ func TestVersionRecorded(t *testing.T) {
 // go command only prints what it would run: all packages are loaded from the proxy, but
 // not compiled again.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	const version = "v1.999.0"
 	proxy, bin := t.TempDir(), t.TempDir()
 	release := filepath.Join(proxy, module, "@v")
