@@ -296,6 +296,12 @@ func (m *Machine) reset(ctx context.Context, check func() error, build func() (b
 	if err != nil {
 		return fail(err)
 	}
+	// The threads are new, and State knows the registers of those at rest only.
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.awaitRest(nil, m.stopTimeout, true); err != nil {
+		return fail(err)
+	}
 	return nil
 }
 

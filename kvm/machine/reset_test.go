@@ -146,3 +146,30 @@ func TestResetWithAnImageThatCannotBoot(t *testing.T) {
 		t.Errorf("state %+v: the guest from before must still run", s)
 	}
 }
+
+// TestResetToRest: after a reset, all vCPUs are parked with the registers that they have then, however busy the host is.
+func TestResetToRest(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 4, Memory: 16 << 20, Cmdline: "busy quiet", Tick: slowTick})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	awaitRounds(t, m, 4)
+	snap, err := m.Save(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60 {
+		to := func() error { return m.ResetTo(context.Background(), snap) }
+		if i%2 == 1 {
+			to = func() error { return m.Reset(context.Background(), nil) }
+		}
+		if err := to(); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range m.State().VCPUs {
+			if v.RIP == 0 || i%2 == 0 && v.RIP != guest.GVA(snap.CPUs[v.ID].Regs.RIP) {
+				t.Fatalf("reset %d: vCPU %d is %s at %#x, saved at %#x", i, v.ID, v.Activity, v.RIP, snap.CPUs[v.ID].Regs.RIP)
+			}
+		}
+	}
+}
