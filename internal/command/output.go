@@ -139,7 +139,14 @@ func Clean(s string) string {
 }
 
 // Line is Clean for a part of a line: it also escapes newlines and tabs, as in C.
-func Line(s string) string { return Clean(inCell.Replace(s)) }
+func Line(s string) string {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' {
+			return Clean(inCell.Replace(s))
+		}
+	}
+	return s
+}
 
 // Plural formats a number of things: "1 probe", "2 probes".
 func Plural[N int | int64 | uint64](n N, one string) string {

@@ -371,7 +371,7 @@ func (e *eventStream) deliver(h api.Hit) {
 	if h.Late {
 		e.lateOnes++
 	}
-	e.put(api.RecordHit, h)
+	e.putHitRecord(&h)
 }
 
 // drop counts and logs an invalid record.

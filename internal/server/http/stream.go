@@ -189,6 +189,12 @@ func (st *stream) put(t api.RecordType, data any) {
 	}
 }
 
+// putHitRecord is put for a hit.
+func (st *stream) putHitRecord(h *api.Hit) {
+	b := append(st.buf.AvailableBuffer(), api.HitPrefix...)
+	st.buf.Write(append(api.AppendHit(b, h), "}\n"...))
+}
+
 // putLost appends a record of the number lost since the last one, if total has
 // grown.
 func (st *stream) putLost(total uint64) {

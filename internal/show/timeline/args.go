@@ -32,11 +32,32 @@ const (
 func valueOf(prefix string, a *api.Arg) value {
 	v := value{name: prefix + a.Name, text: a.Text}
 	if n, ok := a.Number(); ok {
-		v.number, v.kind = n, map[byte]valueKind{'s': valueSigned, 'u': valueUnsigned, 'x': valueHex}[a.Type[0]]
+		v.number, v.kind = n, kindOf(a.Type[0])
 	} else if each := a.Strings(); len(each) == 1 && !strings.Contains(a.Type, "[") {
 		v.text = string([]rune(each[0])) // viewers read UTF-8
 	}
 	return v
+}
+
+// kindOf returns the kind of a number by the first letter of its type.
+func kindOf(letter byte) valueKind {
+	switch letter {
+	case 's':
+		return valueSigned
+	case 'u':
+		return valueUnsigned
+	case 'x':
+		return valueHex
+	}
+	return valueText
+}
+
+// nameOf returns symbol, or the address if it is empty.
+func nameOf(symbol string, addr api.Hex) string {
+	if symbol != "" {
+		return symbol
+	}
+	return "0x" + strconv.FormatUint(uint64(addr), 16)
 }
 
 // maxData is how many bytes of a program's record are shown.
@@ -65,12 +86,12 @@ func values(out []value, e *item) []value {
 			out = append(out, value{name: cmp.Or(h.Map, "data"), text: hex.EncodeToString(h.Data[:min(len(h.Data), maxData)])})
 		}
 	case h.Stage == "return":
-		out = append(out, value{name: "to", text: cmp.Or(h.RetSymbol, "0x"+strconv.FormatUint(uint64(h.Ret), 16))})
+		out = append(out, value{name: "to", text: nameOf(h.RetSymbol, h.Ret)})
 	}
 	if e.kind == itemSlice {
 		out = append(out, value{name: "probe", text: h.Probe})
 	} else {
-		out = append(out, value{name: "at", text: cmp.Or(h.Symbol, "0x"+strconv.FormatUint(uint64(h.Addr), 16))})
+		out = append(out, value{name: "at", text: nameOf(h.Symbol, h.Addr)})
 	}
 	out = append(out, value{name: "vcpu", kind: valueUnsigned, number: uint64(h.CPU)})
 	for _, r := range x86.RegNames {
@@ -84,7 +105,7 @@ func values(out []value, e *item) []value {
 // functionName returns a frame's function, without the offset in it.
 func functionName(f api.Frame) string {
 	name, _, _ := strings.Cut(f.Symbol, "+")
-	return cmp.Or(name, "0x"+strconv.FormatUint(uint64(f.Addr), 16))
+	return nameOf(name, f.Addr)
 }
 
 // cutLine splits FILE:LINE.

@@ -21,7 +21,7 @@ func NewNDJSON(w io.Writer) *NDJSON { return &NDJSON{w: w} }
 func (n *NDJSON) Write(r *Record) error {
 	n.line.Reset()
 	if r.Hit != nil { // its data was read: it is JSON
-		n.line.WriteString(`{"type":"hit","data":`)
+		n.line.WriteString(api.HitPrefix)
 		n.line.Write(r.Data)
 		n.line.WriteString("}\n")
 	} else {

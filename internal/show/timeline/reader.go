@@ -50,7 +50,7 @@ type Reader struct {
 // NewReader returns a reader of r.
 func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(r, 64<<10)} }
 
-// Next returns the next record. The first one is a start. After the end it
+// Next returns the next record, whose Data is valid until the next call. The first one is a start. After the end it
 // returns io.EOF, or ErrCut if the end is missing. A line that is not a trace's
 // is a *lineError.
 func (r *Reader) Next() (*Record, error) {
@@ -78,8 +78,10 @@ func (r *Reader) Next() (*Record, error) {
 	if r.ended {
 		return bad(errors.New("after the end of the trace: a file has one trace"))
 	}
-	raw, err := api.ReadRecord(line)
-	if err != nil {
+	var raw api.Record
+	if data, ok := api.HitData(line); ok {
+		raw = api.Record{Type: api.RecordHit, Data: data}
+	} else if raw, err = api.ReadRecord(line); err != nil {
 		return bad(fmt.Errorf("not a record as 'guestprobe trace --format json' writes them: %s", api.DecodeText(err)))
 	}
 	switch {

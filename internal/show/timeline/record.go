@@ -30,7 +30,9 @@ func Parse(r api.Record) (*Record, error) {
 	case api.RecordStart:
 		out.Start, err = data[api.Start](r)
 	case api.RecordHit:
-		out.Hit, err = data[api.Hit](r)
+		if out.Hit, err = api.ReadHit(r.Data); err != nil {
+			err = badData(r, err)
+		}
 	case api.RecordBoot:
 		out.Boot, err = data[api.Boot](r)
 	case api.RecordStop:
@@ -47,24 +49,32 @@ func Parse(r api.Record) (*Record, error) {
 
 // data decodes the data of a record of a known type.
 func data[T any](r api.Record) (*T, error) {
-	if len(r.Data) == 0 {
-		return nil, fmt.Errorf("a record of type %q without data", r.Type)
-	}
 	v := new(T)
 	if err := json.Unmarshal(r.Data, v); err != nil {
-		return nil, fmt.Errorf("a record of type %q: %s", r.Type, api.DecodeText(err))
+		return nil, badData(r, err)
 	}
 	return v, nil
+}
+
+// badData returns the error for a record whose data cannot be decoded because of err.
+func badData(r api.Record, err error) error {
+	if len(r.Data) == 0 {
+		return fmt.Errorf("a record of type %q without data", r.Type)
+	}
+	return fmt.Errorf("a record of type %q: %s", r.Type, api.DecodeText(err))
 }
 
 // NewRecord makes a record from its data, which has the type of one of Record's
 // pointers.
 func NewRecord[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample | api.End](v T) *Record {
-	b, err := json.Marshal(v)
-	if err != nil { // these types can always be encoded as JSON
+	r := &Record{}
+	if h, ok := any(v).(api.Hit); ok {
+		r.Data = api.AppendHit(nil, &h)
+	} else if b, err := json.Marshal(v); err != nil { // these types can always be encoded as JSON
 		panic("BUG: marshal a record: " + err.Error())
+	} else {
+		r.Data = b
 	}
-	r := &Record{Record: api.Record{Data: b}}
 	switch v := any(v).(type) {
 	case api.Start:
 		r.Type, r.Start = api.RecordStart, &v

@@ -59,6 +59,7 @@ type Text struct {
 	w     io.Writer
 	o     TextOptions
 	lines *Lines
+	line  []byte // the last one
 	late  uint64 // hits that come after a later one
 }
 
@@ -86,7 +87,8 @@ func (t *Text) Write(r *Record) (err error) {
 		if t.o.Hit != nil {
 			return t.o.Hit(r.Hit)
 		}
-		_, err = io.WriteString(t.w, t.lines.Line(*r.Hit))
+		t.line = t.lines.AppendLine(t.line[:0], r.Hit)
+		_, err = t.w.Write(t.line)
 	case r.Boot != nil:
 		_, err = io.WriteString(t.o.Remarks, t.lines.Boot(*r.Boot))
 	case r.Stop != nil:
@@ -198,51 +200,94 @@ func (l *Lines) Boot(b api.Boot) string {
 // length in each line.
 const WallForm = "2006-01-02T15:04:05.000000-07:00"
 
-// time returns the time of a hit in microseconds, truncated as in ftrace.
-func (l *Lines) time(ns int64) string {
+// time returns a time in microseconds, truncated as in ftrace.
+func (l *Lines) time(ns int64) string { return string(l.appendTime(nil, ns)) }
+
+// appendTime appends a time.
+func (l *Lines) appendTime(b []byte, ns int64) []byte {
 	switch l.clock {
 	case ClockWall:
-		return l.epoch.Add(time.Duration(ns)).Local().Format(WallForm)
+		return l.epoch.Add(time.Duration(ns)).Local().AppendFormat(b, WallForm)
 	case ClockRelative:
 		ns -= l.began
 	default:
 		ns -= l.boot
 	}
-	sign := ""
+	var room [32]byte
+	text := room[:0]
 	if ns < 0 { // a hit from before the stream began
-		sign, ns = "-", -ns
+		text, ns = append(text, '-'), -ns
 	}
 	us := ns / 1000
-	return fmt.Sprintf("%12s", fmt.Sprintf("%s%d.%06d", sign, us/1e6, us%1e6))
+	text = append(strconv.AppendInt(text, us/1e6, 10), '.')
+	text = appendPadded(text, us%1e6, 6, '0')
+	for range 12 - len(text) {
+		b = append(b, ' ')
+	}
+	return append(b, text...)
+}
+
+// appendPadded appends a number that is not negative with pad before it, at least width characters.
+func appendPadded(b []byte, n int64, width int, pad byte) []byte {
+	var room [20]byte
+	text := strconv.AppendInt(room[:0], n, 10)
+	for range width - len(text) {
+		b = append(b, pad)
+	}
+	return append(b, text...)
 }
 
 // Line returns one line, with a newline, in ftrace's columns: task, vCPU, flags,
 // time, event, place and arguments.
-func (l *Lines) Line(h api.Hit) string {
-	event := h.Probe[strings.IndexByte(h.Probe, '/')+1:]
-	if h.Stage == "post" {
-		event += ".post"
-	}
-	task := api.Task{Comm: "<...>"}
+func (l *Lines) Line(h api.Hit) string { return string(l.AppendLine(nil, &h)) }
+
+// AppendLine appends the line of a hit.
+func (l *Lines) AppendLine(b []byte, h *api.Hit) []byte {
+	comm, pid, irqs := "<...>", int64(0), byte('.')
 	if h.Task != nil {
-		task = *h.Task
+		comm, pid = command.Line(h.Task.Comm), int64(h.Task.PID)
 	}
-	irqs := '.'
 	if h.IRQsOff {
 		irqs = 'd'
 	}
-	head := fmt.Sprintf("%16s-%-7s [%03d] %c.... %s: ", command.Line(task.Comm), strconv.Itoa(int(task.PID)), h.CPU, irqs, l.time(h.TimeNS))
-	line := command.Paint(l.color, command.Dim, head) + command.Paint(l.color, command.Name, command.Line(event)) + ": " + command.Line(h.Text)
+	b = l.paint(b, command.Dim)
+	for range 16 - utf8.RuneCountInString(comm) {
+		b = append(b, ' ')
+	}
+	b = append(append(b, comm...), '-')
+	from := len(b)
+	b = strconv.AppendInt(b, pid, 10)
+	for len(b)-from < 7 {
+		b = append(b, ' ')
+	}
+	b = append(appendPadded(append(b, " ["...), int64(h.CPU), 3, '0'), "] "...)
+	b = append(append(b, irqs), ".... "...)
+	b = append(l.appendTime(b, h.TimeNS), ": "...)
+	b = l.paint(l.paint(b, ""), command.Name)
+	b = append(b, command.Line(h.Probe[strings.IndexByte(h.Probe, '/')+1:])...)
+	if h.Stage == "post" {
+		b = append(b, ".post"...)
+	}
+	b = append(l.paint(b, ""), ": "...)
+	b = append(b, command.Line(h.Text)...)
 	if h.Stage == "return" {
-		line += fmt.Sprintf(" [%.3fus]", float64(h.DurationNS)/1000)
+		b = append(strconv.AppendFloat(append(b, " ["...), float64(h.DurationNS)/1000, 'f', 3, 64), "us]"...)
 	}
 	if h.Stage == "post" || len(h.Args) == 0 {
-		line += regsText(h.Regs)
+		b = append(b, regsText(h.Regs)...)
 	}
 	if h.Late {
-		line += " [LATE]"
+		b = append(b, " [LATE]"...)
 	}
-	return line + l.stack(h.Stack)
+	return append(b, l.stack(h.Stack)...)
+}
+
+// paint begins a color, or with "" ends it.
+func (l *Lines) paint(b []byte, sgr string) []byte {
+	if !l.color {
+		return b
+	}
+	return append(append(append(b, "\x1b["...), cmp.Or(sgr, "0")...), 'm')
 }
 
 // stack returns the end of a line: the number of its stack, and the stack itself

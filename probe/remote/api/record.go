@@ -36,17 +36,28 @@ type Record struct {
 	Data json.RawMessage `json:"data,omitempty" openapi:"type=object"`
 }
 
-// hitBefore is what a daemon's line of a hit begins with.
-var hitBefore = []byte(`{"type":"hit","data":`)
+// HitPrefix begins a daemon's line of a hit. The data follows, and a closing brace.
+const HitPrefix = `{"type":"hit","data":`
+
+var hitBefore, newline = []byte(HitPrefix), []byte("\n")
+
+// HitData returns the data of a hit, which is a part of line, if line is a daemon's line of one. Whether the data is JSON is not checked.
+func HitData(line []byte) ([]byte, bool) {
+	data, ok := bytes.CutPrefix(bytes.TrimSuffix(line, newline), hitBefore)
+	if !ok || len(data) == 0 || data[len(data)-1] != '}' {
+		return nil, false
+	}
+	return data[:len(data)-1], true
+}
 
 // ReadRecord reads a line of a stream. A hit's data is not parsed: its reader finds out
 // whether it is JSON, and a flood of hits is parsed once instead of twice.
-func ReadRecord(line []byte) (r Record, err error) {
-	line = bytes.TrimSuffix(line, []byte("\n"))
-	if data, ok := bytes.CutPrefix(line, hitBefore); ok && len(data) > 0 && data[len(data)-1] == '}' {
-		return Record{Type: RecordHit, Data: bytes.Clone(data[:len(data)-1])}, nil
+func ReadRecord(line []byte) (Record, error) {
+	if data, ok := HitData(line); ok {
+		return Record{Type: RecordHit, Data: bytes.Clone(data)}, nil
 	}
-	err = json.Unmarshal(line, &r)
+	var r Record
+	err := json.Unmarshal(line, &r)
 	return r, err
 }
 
