@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -48,12 +47,6 @@ func Main(monitor Monitor) int {
 
 // guestMaker creates a guest, paused before its first instruction.
 type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
-
-// gcPercent is how much the daemon's memory may grow before garbage is
-// collected. Hits make no garbage, so a low value costs something only where
-// tens of thousands of probes come or go at once. Memory would otherwise double
-// then.
-const gcPercent = 15
 
 // Program describes guestprobed's command line. It runs until its context ends.
 // It does not confine the process, because another program owns it.
@@ -103,7 +96,7 @@ or --script; 5 no permission for /dev/kvm or the socket.`,
 					return o.checkFiles(r)
 				}
 				if os.Getenv("GOGC") == "" {
-					debug.SetGCPercent(gcPercent)
+					paceGarbage()
 				}
 				return serve(ctx, r.Env, o, newGuest, monitor, hangups, enter)
 			},
