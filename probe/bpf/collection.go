@@ -53,12 +53,22 @@ func (o *Object) LoadIn(cpus int, mem func(name string) Memory, budget int64) (*
 func (c *Collection) load(o *Object, budget int64) error {
 	progs := map[string]*Program{}
 	next := map[string]bool{} // programs that are targets of tail calls
+	same := map[string]*Program{}
 	for _, op := range o.Programs {
+		key, known := op.key(), (*Program)(nil)
+		if key != "" {
+			known = same[key]
+		}
+		if known != nil { // a script has a program for each of its places, and most are the same
+			p := *known
+			p.name, progs[op.Name] = op.Name, &p
+			continue
+		}
 		p, err := c.program(op, budget)
 		if err != nil {
 			return err
 		}
-		progs[op.Name] = p
+		progs[op.Name], same[key] = p, p
 	}
 	for _, s := range o.Maps {
 		m := c.Maps[s.Name]
@@ -85,6 +95,31 @@ func (c *Collection) load(o *Object, budget int64) error {
 		c.Programs = append(c.Programs, LoadedProgram{Program: progs[op.Name], Section: op.Section, AttachTo: op.AttachTo})
 	}
 	return nil
+}
+
+// key returns a text that equals another program's if they differ only in their names and places; "" if the instructions have lines of a source
+// file, which messages name.
+func (op *ObjectProgram) key() string {
+	b := make([]byte, 0, 64+24*len(op.insns))
+	b = fmt.Append(b, op.Kind, op.args, op.returns, op.follows)
+	text := func(s string) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...) }
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(op.maps)))
+	for _, name := range op.maps {
+		text(name)
+	}
+	for i := range op.insns {
+		x := &op.insns[i]
+		if x.Source() != nil || x.Map() != nil {
+			return ""
+		}
+		b = binary.LittleEndian.AppendUint64(b, uint64(x.OpCode))
+		b = append(b, byte(x.Dst), byte(x.Src))
+		b = binary.LittleEndian.AppendUint16(b, uint16(x.Offset))
+		b = binary.LittleEndian.AppendUint64(b, uint64(x.Constant))
+		text(x.Reference())
+		text(x.Symbol())
+	}
+	return string(b)
 }
 
 func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {

@@ -211,6 +211,13 @@ func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
 	return &q, nil
 }
 
+// Instructions identifies the instructions of a program. It can be compared, and be the key of a map.
+type Instructions struct{ of *functions }
+
+// Instructions returns an identity that programs share which were loaded with the same instructions. If they also have the same maps, the machine code of one is
+// that of the other.
+func (p *Program) Instructions() Instructions { return Instructions{p.fns} }
+
 // Name returns the name of the program.
 func (p *Program) Name() string { return p.name }
 

@@ -89,12 +89,13 @@ func panicPlace() string {
 }
 
 // compile compiles the programs that can run in the guest, one per processor at a
-// time.
+// time. Programs that differ in their names only are compiled once.
 func (o *Object) compile() {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for _, p := range o.Programs {
-		if p.Place != bpf.InGuest {
+	first := o.firstOfEach()
+	for p, of := range first {
+		if p != of {
 			continue
 		}
 		slots <- struct{}{}
@@ -104,6 +105,30 @@ func (o *Object) compile() {
 		})
 	}
 	all.Wait()
+	for p, of := range first {
+		p.made = of.made
+	}
+}
+
+// firstOfEach returns, for each program that can run in the guest, the first one that has the same machine code.
+func (o *Object) firstOfEach() map[*Program]*Program {
+	type code struct {
+		insns bpf.Instructions
+		user  bool
+	}
+	first, like := map[*Program]*Program{}, map[code]*Program{}
+	for _, p := range o.Programs {
+		if p.Place != bpf.InGuest {
+			continue
+		}
+		k := code{p.prog.Instructions(), p.user}
+		if q := like[k]; q != nil && slices.Equal(q.prog.Maps(), p.prog.Maps()) {
+			first[p] = q
+			continue
+		}
+		first[p], like[k] = p, p
+	}
+	return first
 }
 
 // stage makes the blocks of p, for code of that privilege. object tells a program of an
