@@ -57,6 +57,7 @@ func printMaps(r *command.Run, ms []api.MapInfo) error {
 
 func (a *app) mapDump() command.Spec {
 	var values, raw bool
+	var as string
 	var heat heatFlags
 	return command.Spec{
 		Use:   "dump MAP",
@@ -69,24 +70,40 @@ is printed as a log2 histogram, summed over the vCPUs; --values prints its numbe
 stack traces shows the stacks, a frame per line: where the hit was, and then where each
 call returns to. For a ring only counts are shown: its records go to 'guestprobe trace'.
 
+--as hist prints log2 histograms that a program keeps itself, as many of libbpf's tools do: an array
+of at most 64 counters, or for each key a value that is an array of counters or a structure with one.
+
 ` + chartHelp,
 		Example: `  guestprobe map dump by_arg
-  guestprobe map dump nanoseconds --format json`,
+  guestprobe map dump nanoseconds --format json
+  guestprobe map dump latencies --as hist`,
 		Args:    command.ArgsBetween(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
 		Formats: []string{formatSVG},
 		Flags: func(f *pflag.FlagSet) {
 			heat.declare(f)
 			f.BoolVar(&values, "values", false, "print the numbers of a histogram")
 			f.BoolVar(&raw, "raw", false, "print bytes, and ignore types")
+			f.StringVar(&as, "as", "", "print arrays of counters as this `FORM`: "+asHist)
 		},
 		Complete: a.completeMaps(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *remote.Client) error {
 			if err := heat.check(r); err != nil {
 				return err
 			}
+			if as != "" && (as != asHist || heat.heat || values || raw) {
+				return command.Usagef("--as takes %s, and goes neither with --heat nor with --values and --raw", asHist)
+			}
 			d, err := c.Map(ctx, r.Args[0])
 			if err != nil {
 				return err
+			}
+			if as != "" {
+				hists, err := newMapHists(d)
+				if err != nil {
+					return err
+				}
+				hists.sort()
+				return r.Show(hists, func() error { return hists.print(r) })
 			}
 			if (heat.heat || r.Format == formatSVG) && !d.Hist {
 				return command.Usagef("map %s is no histogram: of 64 counters of 8 bytes", r.Args[0])

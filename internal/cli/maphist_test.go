@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
+)
+
+// TestMapHists: histograms that programs keep themselves, in values of hash maps (as biolatency and runqlat do), per vCPU, and in arrays.
+func TestMapHists(t *testing.T) {
+	entry := func(key string, values ...string) api.MapEntry {
+		e := api.MapEntry{KeyData: json.RawMessage(key)}
+		for _, v := range values {
+			e.Values, e.Data = append(e.Values, ""), append(e.Data, json.RawMessage(v))
+		}
+		return e
+	}
+	var elements []api.MapEntry
+	for i := range 4 {
+		elements = append(elements, api.MapEntry{Key: fmt.Sprintf("%02x000000", i), Values: []string{fmt.Sprintf("%02x00000000000000", 3*i%5)}})
+	}
+	// table returns a table of these lines, each followed by the length of its bar.
+	table := func(rows ...any) string {
+		out := fmt.Sprintf("%-*sCOUNT  \n", strings.LastIndexAny(rows[0].(string), "0123456789"), "RANGE")
+		for i := 0; i < len(rows); i += 2 {
+			out += fmt.Sprintf("%s|%-40s|\n", rows[i], strings.Repeat("@", rows[i+1].(int)))
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		what string
+		d    api.MapDump
+		want string // the error, if it has no newline
+	}{
+		{"structures", api.MapDump{Values: []api.MapEntry{
+			entry(`10`, `{"slots":[0,0,4,0,1,0],"comm":"dd"}`), entry(`9`, `{"comm":"a\nb","slots":[1,0]}`), entry(`{"a":1}`, `{"slots":[0,0],"comm":""}`),
+		}}, "9 comm=\"a\\nb\"\n" + table("[0, 1]  1      ", 40) + "\n10 comm=\"dd\"\n" + table("[4, 7]    4      ", 40, "[8, 15]   0      ", 0, "[16, 31]  1      ", 10) +
+			"\n{\"a\":1} comm=\"\"\nNothing was counted.\n"},
+		{"per vCPU", api.MapDump{MapInfo: api.MapInfo{PerCPU: true}, Values: []api.MapEntry{entry(`"k"`, `[1,2]`, `[0,5]`)}},
+			"\"k\"\n" + table("[0, 1]  1      ", 5, "[2, 3]  7      ", 40)},
+		{"an array", api.MapDump{MapInfo: api.MapInfo{Kind: "array"}, Values: elements},
+			table("[2, 3]   3      ", 30, "[4, 7]   1      ", 10, "[8, 15]  4      ", 40)},
+		{"numbers", api.MapDump{MapInfo: api.MapInfo{Name: "n", Kind: "hash"}, Values: []api.MapEntry{entry(`1`, `5`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"two arrays", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `{"a":[1,2],"b":[3,4]}`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"negative", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `[1,-2]`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"no types", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{{Key: "01000000", Values: []string{"00112233445566778899"}}}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"nothing", api.MapDump{}, ""},
+	} {
+		var out bytes.Buffer
+		h, err := newMapHists(tc.d)
+		if err == nil {
+			h.sort()
+			err = h.print(&command.Run{Env: command.Env{Stdout: &out}})
+		}
+		if got := out.String(); err != nil && err.Error() != tc.want || err == nil && got != tc.want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", tc.what, err, got, tc.want)
+		}
+	}
+}
