@@ -8,4 +8,5 @@ type eventHost struct {
 	opt      *options
 	streams  *streams
 	profiles profiles
+	lines    eventLines
 }

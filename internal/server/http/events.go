@@ -100,6 +100,9 @@ func (eh *eventHost) serveEvents(w http.ResponseWriter, r *http.Request, req api
 	if p != nil {
 		p.begin()
 		defer p.end()
+	} else {
+		eh.lines.join()
+		defer eh.lines.leave()
 	}
 	if err = e.putStart(); err == nil {
 		err = e.run(r)
@@ -324,6 +327,13 @@ func (e *eventStream) wants(ev event.Event) bool {
 }
 
 func (e *eventStream) putHit(ev event.Event) {
+	if e.profile == nil {
+		if l := e.host.lines.find(ev); l != nil {
+			e.countHit(l.time, l.late)
+			e.buf.Write(l.text)
+			return
+		}
+	}
 	a := session.ProbeOf(ev)
 	if a.Object() != nil {
 		e.putProgram(ev)
@@ -358,20 +368,27 @@ func (e *eventStream) putHit(ev event.Event) {
 	if rec.Stack != nil {
 		h.Stack = newNamer(e.host.guest).frames(rec.Stack, rec.Moment != event.AtReturn)
 	}
-	e.deliver(h)
+	e.deliver(ev, &h)
 }
 
-// deliver puts a hit.
-func (e *eventStream) deliver(h api.Hit) {
-	if boot := e.host.control.boot.Load(); boot != e.boot && h.TimeNS >= boot {
+// deliver puts the hit of an event.
+func (e *eventStream) deliver(ev event.Event, h *api.Hit) {
+	e.countHit(h.TimeNS, h.Late)
+	start := e.buf.Len()
+	e.putHitRecord(h)
+	e.host.lines.keep(ev, h.TimeNS, e.buf.Bytes()[start:])
+}
+
+// countHit counts a hit that is put next, after the record of a new boot if there was one.
+func (e *eventStream) countHit(ns int64, late bool) {
+	if boot := e.host.control.boot.Load(); boot != e.boot && ns >= boot {
 		e.boot = boot
 		e.put(api.RecordBoot, api.Boot{BootNS: boot})
 	}
 	e.delivered++
-	if h.Late {
+	if late {
 		e.lateOnes++
 	}
-	e.putHitRecord(&h)
 }
 
 // drop counts and logs an invalid record.

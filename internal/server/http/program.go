@@ -56,7 +56,7 @@ func (e *eventStream) putProgram(ev event.Event) {
 	if value != nil {
 		text = fmt.Sprintf("%s: %s", name, value)
 	}
-	e.deliver(api.Hit{
+	e.deliver(ev, &api.Hit{
 		TimeNS: e.host.probes.TimeOf(ev), Late: ev.Late, CPU: ev.CPU, Probe: session.ProbeOf(ev).Name(), ID: session.ProbeOf(ev).ID(), Stage: "program",
 		Addr: api.Hex(at), Symbol: e.host.symbolize(at), Map: name, Data: data, Value: value, Text: text,
 	})
