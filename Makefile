@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-bpftrace-tools test-bpftrace-suite test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate pictures clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race loc test-insn test-vmx test-svm test-linux test-bpftrace test-bpftrace-tools test-bpftrace-suite test-verifier bench bench-linux bench-compare bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate pictures clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -109,6 +109,9 @@ pictures: ## take the pictures of the page in docs/see.md
 	cp build/page/probes.png docs/page-probes.png
 	cp build/page/code.png docs/page-code.png
 	cp build/page/charts.png docs/page-charts.png
+
+bench-compare: ## compare benchmarks with those of a revision, by turns: BASE=HEAD~1 [PKGS="./probe ..."] [BENCH=PATTERN] [ROUNDS=5]
+	scripts/bench-compare.sh "$(BASE)"
 
 bench-docs: ## measure everything and write docs/benchmarks.md, and the costs in docs/fleet.md
 	scripts/bench-docs.sh

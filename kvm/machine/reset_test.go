@@ -149,16 +149,20 @@ func TestResetWithAnImageThatCannotBoot(t *testing.T) {
 
 // TestResetToRest: after a reset, all vCPUs are parked with the registers that they have then, however busy the host is.
 func TestResetToRest(t *testing.T) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 4, Memory: 16 << 20, Cmdline: "busy quiet", Tick: slowTick})
+	vcpus, resets := 4, 60
+	if testing.Short() { // emulated hosts
+		vcpus, resets = 2, 10
+	}
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Memory: 16 << 20, Cmdline: "busy quiet", Tick: slowTick})
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	awaitRounds(t, m, 4)
+	awaitRounds(t, m, vcpus)
 	snap, err := m.Save(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 60 {
+	for i := range resets {
 		to := func() error { return m.ResetTo(context.Background(), snap) }
 		if i%2 == 1 {
 			to = func() error { return m.Reset(context.Background(), nil) }

@@ -28,6 +28,13 @@ func onBuiltin(t *testing.T, vcpus int) *onGuest {
 	return &onGuest{t, m, s}
 }
 
+// onIdle is onBuiltin for a guest with one vCPU that does nothing but what it is called for.
+func onIdle(t *testing.T) *onGuest {
+	t.Helper()
+	m, s := sessionOf(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "idle", EmulatedStages: true}, session.Options{})
+	return &onGuest{t, m, s}
+}
+
 // calls calls a function of the guest.
 func (x *onGuest) calls(fn string, args ...uint64) int64 {
 	x.Helper()

@@ -38,8 +38,7 @@ func offsets(t *testing.T, img *guest.Image, name string) (at []int) {
 // several return probes on the functions that call, in the guest and on the host: both find the
 // same, frame by frame.
 func TestStacksInGuest(t *testing.T) {
-	m, s := sessionOf(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "idle", EmulatedStages: true}, session.Options{})
-	x := &onGuest{t, m, s}
+	x := onIdle(t)
 	img := builtinImage(t)
 	roots := []struct {
 		name string
