@@ -154,7 +154,7 @@ func (p *hitParser) digits(most uint64) (n uint64) {
 	return n
 }
 
-// integer reads a whole number from -most-1 to most.
+// integer reads a whole number from -most to most.
 func (p *hitParser) integer(most int64) int64 {
 	if p.at('-') {
 		return -int64(p.digits(uint64(most))) // the least number of all goes to encoding/json
