@@ -21,6 +21,7 @@ func TestCases(t *testing.T) {
 	}{
 		{name: "getopt", script: `BEGIN { print((getopt("aa", 10), getopt("bb", "hello", "a text"), getopt("cc"), getopt("dd", false), getopt("ee", true), getopt("n", 1), $1, $#)); }`,
 			params: []string{"--cc", "--bb=bye", "7", "--ee=0", "--n=-3"}, want: "(10, bye, true, false, false, -3, 7, 1)"},
+		{name: "cast_to_its_own_type", script: `BEGIN { $a = (uint8[4])pton("127.0.0.1"); $b = (int16[2])(uint32)0x20001; @x = (int16[2])$b; print(($a[3], $b[1], @x)); clear(@x); }`, want: "(1, 2, [1,2])"},
 		{name: "getopt_unknown", script: `BEGIN { print(getopt("aa", 10)); }`, params: []string{"--ab=1"}, fails: true, want: `--ab: the script has no such option(.|\n)*it has --aa`},
 		{name: "getopt_wrong", script: `BEGIN { print(getopt("aa", 10)); }`, params: []string{"--aa=x"}, fails: true, want: `--aa: want a number \("x" provided\)`},
 		{name: "no_getopt", script: `BEGIN { print(str($1)); }`, params: []string{"--aa"}, want: "--aa"},

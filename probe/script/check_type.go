@@ -271,6 +271,8 @@ func (c *checker) castType(e *expr) (Type, error) {
 		to = arrayOf(to.Elems[0], from.Size/n)
 	}
 	switch {
+	case from.Kind == Array && from.String() == to.String():
+		return from, nil // as it is
 	case to.Kind == Struct:
 		return to, wrong().hint("write (%s *): a pointer's fields are read where it points to", to)
 	case to.Kind == String:
