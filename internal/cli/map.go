@@ -106,7 +106,7 @@ of at most 64 counters, or for each key a value that is an array of counters or 
 				return r.Show(hists, func() error { return hists.print(r) })
 			}
 			if (heat.heat || r.Format == formatSVG) && !d.Hist {
-				return command.Usagef("map %s is no histogram: of 64 counters of 8 bytes", r.Args[0])
+				return command.Usagef("map %s is no histogram of 64 counters of 8 bytes; --as %s draws others", d.Name, asHist)
 			}
 			if heat.heat {
 				return heat.poll(ctx, r, d.Name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {

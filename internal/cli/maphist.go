@@ -38,6 +38,12 @@ type mapHist struct {
 // with one such array.
 func newMapHists(d api.MapDump) (mapHists, error) {
 	out := mapHists{Name: d.Name, Truncated: d.Truncated, Hists: []mapHist{}}
+	switch {
+	case strings.HasPrefix(d.Name, "@"):
+		return out, command.Usagef("map %s belongs to a script: 'guestprobe script NAME' prints its histograms", d.Name)
+	case d.Ring != nil:
+		return out, command.Usagef("map %s has no histograms: it is a ring", d.Name)
+	}
 	if h, ok := arrayHist(d); ok {
 		out.Hists = append(out.Hists, h)
 		return out, nil
@@ -51,7 +57,7 @@ func newMapHists(d api.MapDump) (mapHists, error) {
 		for i := range e.Values {
 			counts, others := valueCounts(typedValue(e, i))
 			if counts == nil {
-				return out, command.Usagef("map %s has no histograms: not an array of at most %d counters, and its values are not arrays of counters, or structures with one", d.Name, bpf.HistBuckets)
+				return out, command.Usagef("map %s has no histograms: not an array of 2 to %d counters, and its values are not arrays of counters, or structures with one", d.Name, bpf.HistBuckets)
 			}
 			for len(all) < len(counts) {
 				all = append(all, 0)
@@ -156,6 +162,9 @@ func (m mapHists) print(r *command.Run) error {
 			}
 		}
 		return chart.Picture(r.Stdout, m.Name, all)
+	}
+	if len(m.Hists) == 0 {
+		return r.Print("The map is empty.\n")
 	}
 	for i, h := range m.Hists {
 		if h.Key != nil {

@@ -45,11 +45,13 @@ func TestMapHists(t *testing.T) {
 			"\"k\"\n" + table("[0, 1]  1      ", 5, "[2, 3]  7      ", 40)},
 		{"an array", api.MapDump{MapInfo: api.MapInfo{Kind: "array"}, Values: elements},
 			table("[2, 3]   3      ", 30, "[4, 7]   1      ", 10, "[8, 15]  4      ", 40)},
-		{"numbers", api.MapDump{MapInfo: api.MapInfo{Name: "n", Kind: "hash"}, Values: []api.MapEntry{entry(`1`, `5`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
-		{"two arrays", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `{"a":[1,2],"b":[3,4]}`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
-		{"negative", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `[1,-2]`)}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
-		{"no types", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{{Key: "01000000", Values: []string{"00112233445566778899"}}}}, "map n has no histograms: not an array of at most 64 counters, and its values are not arrays of counters, or structures with one"},
-		{"nothing", api.MapDump{}, ""},
+		{"numbers", api.MapDump{MapInfo: api.MapInfo{Name: "n", Kind: "hash"}, Values: []api.MapEntry{entry(`1`, `5`)}}, "map n has no histograms: not an array of 2 to 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"two arrays", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `{"a":[1,2],"b":[3,4]}`)}}, "map n has no histograms: not an array of 2 to 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"negative", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{entry(`1`, `[1,-2]`)}}, "map n has no histograms: not an array of 2 to 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"no types", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Values: []api.MapEntry{{Key: "01000000", Values: []string{"00112233445566778899"}}}}, "map n has no histograms: not an array of 2 to 64 counters, and its values are not arrays of counters, or structures with one"},
+		{"nothing", api.MapDump{}, "The map is empty.\n"},
+		{"a ring", api.MapDump{MapInfo: api.MapInfo{Name: "n"}, Ring: &api.MapRing{}}, "map n has no histograms: it is a ring"},
+		{"of a script", api.MapDump{MapInfo: api.MapInfo{Name: "@l", Kind: "array"}, Values: elements}, "map @l belongs to a script: 'guestprobe script NAME' prints its histograms"},
 	} {
 		var out bytes.Buffer
 		h, err := newMapHists(tc.d)

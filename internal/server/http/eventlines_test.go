@@ -3,6 +3,8 @@ package http
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -85,5 +87,43 @@ func TestReadersAgree(t *testing.T) {
 	}
 	if both == 0 {
 		t.Error("no hit was in two streams")
+	}
+}
+
+// TestEveryBoot: a stream that lags behind several boots has the record of each before the hits of that boot.
+func TestEveryBoot(t *testing.T) {
+	h := serveFake(t, nil)
+	e := &eventStream{stream: h.s.streams.newStream(httptest.NewRecorder()), host: h.s.eventHost, boot: 100}
+	h.s.control.resetMu.Lock()
+	for _, at := range []int64{100, 200, 300, 400, 500} {
+		h.s.control.noteBoot(at)
+	}
+	h.s.control.resetMu.Unlock()
+	for _, tc := range []struct {
+		ns   int64
+		want string
+	}{{150, ""}, {200, "200 "}, {250, ""}, {450, "300 400 "}, {350, ""}, {600, "500 "}, {700, ""}} {
+		e.buf.Reset()
+		e.countHit(tc.ns, false)
+		got := ""
+		for line := range bytes.Lines(e.buf.Bytes()) {
+			var r struct {
+				Type api.RecordType
+				Data api.Boot
+			}
+			if err := json.Unmarshal(line, &r); err != nil || r.Type != api.RecordBoot {
+				t.Fatalf("%s: %v", line, err)
+			}
+			got += fmt.Sprint(r.Data.BootNS, " ")
+		}
+		if got != tc.want {
+			t.Errorf("before a hit at %d: boots %q, want %q", tc.ns, got, tc.want)
+		}
+	}
+	for at := range int64(2 * maxHistory) {
+		h.s.control.noteBoot(1000 + at)
+	}
+	if all := h.s.control.bootsBetween(0, 1<<40); len(all) != maxHistory || all[len(all)-1] != 999+2*maxHistory {
+		t.Errorf("%d boots are kept, until %d", len(all), all[len(all)-1])
 	}
 }

@@ -379,11 +379,13 @@ func (e *eventStream) deliver(ev event.Event, h *api.Hit) {
 	e.host.lines.keep(ev, h.TimeNS, e.buf.Bytes()[start:])
 }
 
-// countHit counts a hit that is put next, after the record of a new boot if there was one.
+// countHit counts a hit that is put next, after the records of the boots since the hit before it.
 func (e *eventStream) countHit(ns int64, late bool) {
-	if boot := e.host.control.boot.Load(); boot != e.boot && ns >= boot {
-		e.boot = boot
-		e.put(api.RecordBoot, api.Boot{BootNS: boot})
+	if e.host.control.boot.Load() != e.boot {
+		for _, boot := range e.host.control.bootsBetween(e.boot, ns) {
+			e.boot = boot
+			e.put(api.RecordBoot, api.Boot{BootNS: boot})
+		}
 	}
 	e.delivered++
 	if late {

@@ -2,6 +2,7 @@ package http
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,7 @@ type runControl struct {
 
 	boots    atomic.Int64
 	boot     atomic.Int64             // when the guest began to run from its start, on the clock of events
+	history  atomic.Pointer[[]int64]  // the last such times, ascending, at most maxHistory; nil: none
 	debugger atomic.Pointer[debugged] // the active one, or nil
 	resetMu  sync.Mutex               // held from a reset to the resume after it, and for each pause, resume and change of filters
 }
@@ -33,9 +35,34 @@ func (rc *runControl) resume() error { return rc.resumeBy(rc.guest.Resume) }
 // resumeBy is resume with another function that runs vCPUs.
 func (rc *runControl) resumeBy(resume func() error) error {
 	if rc.guest.Phase() == machine.PhaseCreated {
-		rc.boot.Store(rc.probes.Now())
+		rc.noteBoot(rc.probes.Now())
 	}
 	return resume()
+}
+
+// maxHistory is how many boots can pass before a slow stream misses one.
+const maxHistory = 4096
+
+// noteBoot keeps the time at which the guest begins to run from its start. Callers hold resetMu.
+func (rc *runControl) noteBoot(at int64) {
+	var all []int64
+	if was := rc.history.Load(); was != nil {
+		all = (*was)[max(0, len(*was)-maxHistory+1):]
+	}
+	all = append(slices.Clone(all), at)
+	rc.history.Store(&all)
+	rc.boot.Store(at)
+}
+
+// bootsBetween returns the times of the guest's boots after one and until another time.
+func (rc *runControl) bootsBetween(after, until int64) []int64 {
+	all := rc.history.Load()
+	if all == nil {
+		return nil
+	}
+	from, _ := slices.BinarySearch(*all, after+1)
+	to, _ := slices.BinarySearch(*all, until+1)
+	return (*all)[from:max(from, to)]
 }
 
 // errHeld: a debugger has stopped the guest.

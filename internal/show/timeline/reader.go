@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -145,7 +146,11 @@ func (r *Reader) next() ([]byte, error) {
 			r.long = append(r.long, part...)
 			return r.long, nil
 		case errors.Is(err, io.EOF):
-			r.Half = len(r.long)+len(part) > 0
+			if r.long = append(r.long, part...); json.Valid(r.long) { // whole, without its newline
+				r.line++
+				return r.long, nil
+			}
+			r.Half = len(r.long) > 0
 			return nil, io.EOF
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -32,6 +33,10 @@ func Parse(r api.Record) (*Record, error) {
 	case api.RecordHit:
 		if out.Hit, err = api.ReadHit(r.Data); err != nil {
 			err = badData(r, err)
+			out.readWhole()
+			if out.Hit != nil {
+				err = nil
+			}
 		}
 	case api.RecordBoot:
 		out.Boot, err = data[api.Boot](r)
@@ -45,6 +50,17 @@ func Parse(r api.Record) (*Record, error) {
 		out.End, err = data[api.End](r)
 	}
 	return out, err
+}
+
+// readWhole reads the hit of a line with further members after the data, which api.HitData has taken for a part of it.
+func (r *Record) readWhole() {
+	var whole api.Record
+	if json.Unmarshal(slices.Concat([]byte(api.HitPrefix), r.Data, []byte("}")), &whole) != nil || whole.Type != api.RecordHit {
+		return
+	}
+	if h, err := api.ReadHit(whole.Data); err == nil {
+		r.Record, r.Hit = whole, h
+	}
 }
 
 // data decodes the data of a record of a known type.
