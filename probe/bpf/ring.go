@@ -51,6 +51,7 @@ type ringState struct {
 	read      uint64 // records delivered
 	discarded uint64
 	buf       []byte // of the record being delivered
+	reset     bool   // the memory may have been reset: see ExpectReset
 }
 
 func (m *Map) planRing() (int, error) {
@@ -190,6 +191,9 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 	mem, size := m.area.Bytes, uint64(r.size)
 	head := load64(mem, hdrHead)
 	d.Head = head
+	if r.reset && head == 0 {
+		r.tail = 0
+	}
 	if head&7 != 0 || head-r.tail > size {
 		m.resync(head)
 		return d
@@ -262,6 +266,15 @@ func (m *Map) release(pos uint64) {
 	store64(m.area.Bytes, hdrTail, pos)
 }
 
+// ExpectReset says that the memory of a ring is reset with the guest's from now on, until it is called with false: contents that do not follow the last ones are
+// then no corruption. It does nothing to other maps.
+func (m *Map) ExpectReset(yes bool) {
+	r := &m.ring
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset = yes
+}
+
 // zeros returns how many of the n bytes at offset at of the buffer, in whole words, are
 // zero.
 func (m *Map) zeros(at, n uint64) (k uint64) {
@@ -276,7 +289,9 @@ func (m *Map) zeros(at, n uint64) (k uint64) {
 // another corruption.
 func (m *Map) resync(head uint64) {
 	r := &m.ring
-	r.corrupted++
+	if !r.reset {
+		r.corrupted++
+	}
 	clear(m.area.Bytes[m.values:])
 	head = (head + 7) &^ 7
 	r.tail = head

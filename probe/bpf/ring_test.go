@@ -218,3 +218,25 @@ func TestRingPast(t *testing.T) {
 		t.Errorf("read %d, lost %d of %d; %+v", read, lost, id, s)
 	}
 }
+
+// TestRingReset: a ring whose memory is reset with the guest's is empty afterwards; unless that is expected, it is corrupted.
+func TestRingReset(t *testing.T) {
+	m := testMaps(t, Heap{}, ringSpec)[0]
+	for i, want := range []uint64{0, 1, 1} {
+		for range 3 {
+			if !ringPut(m, []byte("12345"), 0) {
+				t.Fatal("no room")
+			}
+		}
+		if d := m.Drain(func(Record) bool { return true }); d != 3 {
+			t.Fatalf("round %d: %d records", i, d)
+		}
+		m.ExpectReset(i != 1)
+		clear(m.area.Bytes)
+		m.Drain(func(Record) bool { t.Error("a record of a ring that was reset"); return true })
+		m.ExpectReset(false)
+		if s := m.RingStats(); s.Corrupted != want || s.Pending != 0 || s.Read != uint64(3*(i+1)) {
+			t.Errorf("round %d: %+v, want %d corrupted", i, s, want)
+		}
+	}
+}

@@ -180,7 +180,17 @@ func (f *feed) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rings {
-		r.empty() // it notices by itself
+		r.empty()
+		r.m.ExpectReset(false)
 		r.seen = nil
+	}
+}
+
+// expectReset is called before the memory of rings is reset, after their last records were read.
+func (f *feed) expectReset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rings {
+		r.m.ExpectReset(true)
 	}
 }

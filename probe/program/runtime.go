@@ -96,6 +96,7 @@ func (rt *Runtime) profile() *guest.Profile {
 // which must not run.
 func (rt *Runtime) Save() {
 	rt.Poll()
+	rt.feed.expectReset()
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for b := range rt.staged {
