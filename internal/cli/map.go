@@ -76,7 +76,7 @@ of at most 64 counters, or for each key a value that is an array of counters or 
 ` + chartHelp,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json
-  guestprobe map dump latencies --as hist`,
+  guestprobe map dump nanoseconds --as hist`,
 		Args:    command.ArgsBetween(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
 		Formats: []string{formatSVG},
 		Flags: func(f *pflag.FlagSet) {

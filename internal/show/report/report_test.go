@@ -67,7 +67,8 @@ func TestReport(t *testing.T) {
 	first := bytes.IndexByte(trace, '\n') + 1
 	for n := first; n < len(trace); n += 53 {
 		r, err := summarize(trace[:n], 3)
-		if err != nil || r.Missing != 0 || r.Delivered != r.Events || r.Ended != "" || r.Half == (trace[n-1] == '\n') {
+		whole := trace[n-1] == '\n' || trace[n] == '\n'
+		if err != nil || r.Missing != 0 || r.Delivered != r.Events || r.Ended != "" || r.Half == whole {
 			t.Fatalf("of %d bytes: %+v, %v", n, r, err)
 		}
 	}
