@@ -70,7 +70,7 @@ is not a trace is rejected: the error names the line, and OUT stays unchanged.`,
 
 // convertTo writes a trace in the chosen format, and prints a note about missing parts.
 func convertTo(ctx context.Context, r *command.Run, in *timeline.Reader, w io.Writer, clock string) error {
-	defer collectLess()()
+	command.PaceGarbage(100)
 	buffered := bufio.NewWriter(w)
 	to, err := traceWriter(r.Format, buffered, timeline.TextOptions{Clock: clock, Color: r.Colors(w), Header: r.Headings(), Totals: true}, false)
 	if err != nil {

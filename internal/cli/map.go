@@ -102,7 +102,6 @@ of at most 64 counters, or for each key a value that is an array of counters or 
 				if err != nil {
 					return err
 				}
-				hists.sort()
 				return r.Show(hists, func() error { return hists.print(r) })
 			}
 			if (heat.heat || r.Format == formatSVG) && !d.Hist {

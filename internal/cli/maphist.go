@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -77,7 +75,7 @@ func newMapHists(d api.MapDump) (mapHists, error) {
 
 // arrayHist reads an array whose elements are the counters of one histogram.
 func arrayHist(d api.MapDump) (mapHist, bool) {
-	if !strings.HasSuffix(d.Kind, "array") || len(d.Values) < 2 || len(d.Values) > bpf.HistBuckets || d.Truncated {
+	if d.Kind != "array" && d.Kind != "percpu_array" || len(d.Values) < 2 || len(d.Values) > bpf.HistBuckets || d.Truncated {
 		return mapHist{}, false
 	}
 	all := make([]uint64, len(d.Values))
@@ -87,8 +85,9 @@ func arrayHist(d api.MapDump) (mapHist, bool) {
 			return mapHist{}, false
 		}
 		for i, v := range e.Values {
-			n, ok := number(v, typedValue(e, i))
-			if !ok {
+			data := typedValue(e, i)
+			n, ok := number(v, data)
+			if !ok || strings.HasPrefix(string(data), "-") {
 				return mapHist{}, false
 			}
 			all[at] += n
@@ -190,16 +189,4 @@ func (m mapHists) print(r *command.Run) error {
 		r.Note("The map has more entries than these %s.", strconv.Itoa(len(m.Hists)))
 	}
 	return nil
-}
-
-// sort sorts the histograms by their keys, numbers by value.
-func (m mapHists) sort() {
-	slices.SortStableFunc(m.Hists, func(a, b mapHist) int {
-		x, errX := strconv.ParseInt(string(a.Key), 10, 64)
-		y, errY := strconv.ParseInt(string(b.Key), 10, 64)
-		if errX == nil && errY == nil {
-			return cmp.Compare(x, y)
-		}
-		return bytes.Compare(a.Key, b.Key)
-	})
 }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	runtimedebug "runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -66,19 +64,9 @@ type fleetRecord struct {
 	api.Record
 }
 
-// collectLess lets the heap grow to five times its live size until the returned function is called: the reader of a flood of records keeps nearly nothing, and
-// would collect garbage a hundred times a second.
-func collectLess() func() {
-	if os.Getenv("GOGC") != "" {
-		return func() {}
-	}
-	before := runtimedebug.SetGCPercent(400)
-	return func() { runtimedebug.SetGCPercent(before) }
-}
-
 // trace shows hits of daemons until the trace ends.
 func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (err error) {
-	defer collectLess()()
+	command.PaceGarbage(100)
 	if slices.Contains(timeline.Formats, r.Format) || len(flags.maps) > 0 {
 		if m, err = m.requireOne("timelines and --map"); err != nil {
 			return err

@@ -25,9 +25,6 @@ var updateCosts = flag.Bool("update-costs", false, "write testdata/costs.txt ane
 // more, the file's change shows it; -update-costs writes the file.
 func TestCosts(t *testing.T) {
 	kvmtest.Require(t)
-	if testing.Short() { // on emulated hosts the calls take a minute, and the sizes depend on the guest only
-		return
-	}
 	const path = "testdata/costs.txt"
 	var out bytes.Buffer
 	fmt.Fprintln(&out, "# Programs of scripts: instructions of BPF, bytes of machine code, and exits of 10 hits. TestCosts (kvm/machine) holds them, -update-costs writes them.")

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 )
@@ -53,13 +54,10 @@ func (o *Object) LoadIn(cpus int, mem func(name string) Memory, budget int64) (*
 func (c *Collection) load(o *Object, budget int64) error {
 	progs := map[string]*Program{}
 	next := map[string]bool{} // programs that are targets of tail calls
-	same := map[string]*Program{}
+	same := map[[sha256.Size]byte]*Program{}
 	for _, op := range o.Programs {
-		key, known := op.key(), (*Program)(nil)
-		if key != "" {
-			known = same[key]
-		}
-		if known != nil { // a script has a program for each of its places, and most are the same
+		key, ok := op.key()
+		if known := same[key]; ok && known != nil { // a script has a program for each of its places, and most are the same
 			p := *known
 			p.name, progs[op.Name] = op.Name, &p
 			continue
@@ -68,7 +66,9 @@ func (c *Collection) load(o *Object, budget int64) error {
 		if err != nil {
 			return err
 		}
-		progs[op.Name], same[key] = p, p
+		if progs[op.Name] = p; ok {
+			same[key] = p
+		}
 	}
 	for _, s := range o.Maps {
 		m := c.Maps[s.Name]
@@ -97,9 +97,9 @@ func (c *Collection) load(o *Object, budget int64) error {
 	return nil
 }
 
-// key returns a text that equals another program's if they differ only in their names and places; "" if the instructions have lines of a source
-// file, which messages name.
-func (op *ObjectProgram) key() string {
+// key returns a number that equals another program's if they differ only in their names and places. ok is false if the instructions have lines of a
+// source file, which messages name.
+func (op *ObjectProgram) key() (sum [sha256.Size]byte, ok bool) {
 	b := make([]byte, 0, 64+24*len(op.insns))
 	b = fmt.Append(b, op.Kind, op.args, op.returns, op.follows)
 	text := func(s string) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...) }
@@ -110,7 +110,7 @@ func (op *ObjectProgram) key() string {
 	for i := range op.insns {
 		x := &op.insns[i]
 		if x.Source() != nil || x.Map() != nil {
-			return ""
+			return sum, false
 		}
 		b = binary.LittleEndian.AppendUint64(b, uint64(x.OpCode))
 		b = append(b, byte(x.Dst), byte(x.Src))
@@ -119,7 +119,7 @@ func (op *ObjectProgram) key() string {
 		text(x.Reference())
 		text(x.Symbol())
 	}
-	return string(b)
+	return sha256.Sum256(b), true
 }
 
 func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {

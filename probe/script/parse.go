@@ -132,9 +132,6 @@ func (p *parser) program() error {
 			return nil
 		case p.isOp(";"):
 		case p.isWord("config") && p.follows("="):
-			if len(p.probes) > 0 {
-				return p.errorAt(p.tok.Span, "syntax error, config must appear before probes").hint("write it at the beginning")
-			}
 			err = p.configBlock()
 		case p.isWord("let"):
 			err = p.letMap()

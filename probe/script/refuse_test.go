@@ -89,7 +89,6 @@ func TestRefused(t *testing.T) {
 		{`macro f(x) { break; } BEGIN { while (1) { f(1); } }`, "break statement outside of a loop"},
 		{`macro d(x) { x + x } BEGIN { print(` + strings.Repeat("d(", 20) + `1` + strings.Repeat(")", 20) + `); }`, "macros stand for more than 65536 expressions"},
 		{`BEGIN { $a = { $b = 1; $b }; print($b); }`, "Undefined or undeclared variable: $b"},
-		{`BEGIN { } config = { max_map_keys = 1 }`, "1:11-17: ERROR: syntax error, config must appear before probes"},
 		{`config = { max_map_key=1 } BEGIN { }`, "HINT: did you mean max_map_keys?"},
 		{`BEGIN { print("a" < comm); }`, "The < operator can not be used on strings"},
 		{`BEGIN { print(comm + "b"); }`, "The + operator can not be used on a value of type 'string[16]'"},

@@ -41,7 +41,7 @@ var floorsOf = map[string][]floor{
 		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts withdraw"},
 	},
 	"internal/server/http": {
-		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort garbage log loglimit scriptlog gdbregs options guestflags vmflags"},
+		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags vmflags"},
 		{"guest", "the guest that is served, and its state", "cache guest image source startcheck inspector frames tasks disas runcontrol state sampler convert"},
 		{"features", "what can be seen and changed of it", "passed backtrace look memory places registers setregs step stops vars knobs text console changed symbols " +
 			"events eventhost eventlines counts profile durations probehost probes program programmaps"},

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	_ "github.com/guestprobe/guestprobe/internal/testing/fuzzing"
@@ -51,11 +53,68 @@ func TestHits(t *testing.T) {
 	}
 	for i, fast := range []bool{true, true, true, false, false, true} {
 		data := string(AppendHit(nil, hits()[i]))
-		p := hitParser{s: data, box: new(hitBox)}
-		p.hit(&p.box.hit)
+		p := hitParser{s: data, task: new(Task)}
+		readObject(&p, hitMembers, new(Hit))
 		if p.bad == fast {
 			t.Errorf("%d is read by encoding/json: %v\n%s", i, p.bad, data)
 		}
+	}
+}
+
+// TestHitMembers: hits has a value of each member, so that TestHits fails for a member that is not written, and each is read, in the order of the fields.
+func TestHitMembers(t *testing.T) {
+	used := map[string]bool{}
+	for _, h := range hits() {
+		noteUsed(used, reflect.ValueOf(*h))
+	}
+	checkMembers(t, used, reflect.TypeFor[Hit](), namesOf(hitMembers), "value")
+	checkMembers(t, used, reflect.TypeFor[Task](), namesOf(taskMembers))
+	checkMembers(t, used, reflect.TypeFor[Arg](), namesOf(argMembers), "raw")
+	checkMembers(t, used, reflect.TypeFor[Frame](), namesOf(frameMembers))
+}
+
+// noteUsed notes the fields with a value other than zero.
+func noteUsed(used map[string]bool, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			noteUsed(used, v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			noteUsed(used, v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			used[v.Type().Name()+"."+v.Type().Field(i).Name] = used[v.Type().Name()+"."+v.Type().Field(i).Name] || !v.Field(i).IsZero()
+			noteUsed(used, v.Field(i))
+		}
+	}
+}
+
+func namesOf[T any](all []member[T]) (names []string) {
+	for _, m := range all {
+		names = append(names, m.name)
+	}
+	return names
+}
+
+// checkMembers compares the fields of a structure with the members that are read; others are left to encoding/json.
+func checkMembers(t *testing.T, used map[string]bool, of reflect.Type, names []string, others ...string) {
+	t.Helper()
+	var want []string
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if !used[of.Name()+"."+f.Name] {
+			t.Errorf("no hit of this test has a value of %s.%s", of.Name(), f.Name)
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !slices.Contains(others, name) {
+			want = append(want, `"`+name+`":`)
+		}
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("%s: members %q, want %q", of.Name(), names, want)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"math"
-	"math/bits"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -13,8 +12,9 @@ import (
 // ReadHit reads the data of a record of type hit, as json.Unmarshal does, in a fifth of its time if a daemon wrote it. Any goroutine may call it.
 func ReadHit(data []byte) (*Hit, error) {
 	box := new(hitBox)
-	p := hitParser{s: string(data), box: box}
-	p.hit(&box.hit)
+	p := &box.parser
+	p.s, p.task = string(data), &box.task
+	readObject(p, hitMembers, &box.hit)
 	if !p.bad && p.i == len(p.s) {
 		return &box.hit, nil
 	}
@@ -25,19 +25,20 @@ func ReadHit(data []byte) (*Hit, error) {
 	return h, nil
 }
 
-// hitBox is a hit with what most hits point to, so that both are allocated at once.
+// hitBox is a hit, the task that most hits point to, and their parser: they are allocated at once.
 type hitBox struct {
-	hit  Hit
-	task Task
+	hit    Hit
+	task   Task
+	parser hitParser
 }
 
 // hitParser reads JSON in the form in which daemons write it: without spaces, and with no name twice. It gives up on anything else.
 // The strings that it returns are parts of s.
 type hitParser struct {
-	s   string
-	i   int
-	bad bool
-	box *hitBox
+	s    string
+	i    int
+	bad  bool
+	task *Task // of the hit, if it has one
 }
 
 // fail gives up.
@@ -59,36 +60,49 @@ func (p *hitParser) want(c byte) {
 	}
 }
 
-// members are the names of an object's members in the order in which daemons write them, each as `"name":`.
-type members []string
+// member is a member of the JSON object of a T: its name, as `"name":`, and how its value is read.
+type member[T any] struct {
+	name string
+	read func(p *hitParser, of *T)
+}
 
-// next reads the name of the object's next member and returns its number, or -1 after the last one. It is called with seen 0 for the first
-// one; seen then has a bit for each member that was read.
-func (of members) next(p *hitParser, seen *uint32) int {
-	switch {
-	case p.bad:
-		return -1
-	case *seen == 0:
-		p.want('{')
-		if p.at('}') {
-			return -1
+// readObject reads an object. all are in the order in which daemons write them.
+func readObject[T any](p *hitParser, all []member[T], of *T) {
+	p.want('{')
+	seen, next := uint32(0), 0
+	for first := true; !p.bad && !p.at('}'); first = false {
+		if !first {
+			p.want(',')
 		}
-	case p.at('}'):
-		return -1
-	default:
-		p.want(',')
-	}
-	rest := p.s[p.i:]
-	for i := range of {
-		n := (bits.Len32(*seen) + i) % len(of) // usually the first or second one
-		if strings.HasPrefix(rest, of[n]) && *seen&(1<<n) == 0 {
-			*seen |= 1 << n
-			p.i += len(of[n])
-			return n
+		n := -1
+		for i := range all { // usually the first or second one
+			if k := (next + i) % len(all); strings.HasPrefix(p.s[p.i:], all[k].name) && seen&(1<<k) == 0 {
+				n = k
+				break
+			}
 		}
+		if n < 0 {
+			p.fail()
+			return
+		}
+		seen, next, p.i = seen|1<<n, n+1, p.i+len(all[n].name)
+		all[n].read(p, of)
 	}
-	p.fail()
-	return -1
+}
+
+// readList reads an array of objects.
+func readList[T any](p *hitParser, members []member[T]) []T {
+	p.want('[')
+	all := make([]T, 0, 2)
+	for !p.bad && !p.at(']') {
+		if len(all) > 0 {
+			p.want(',')
+		}
+		var zero T
+		all = append(all, zero)
+		readObject(p, members, &all[len(all)-1])
+	}
+	return all
 }
 
 // text reads a string.
@@ -199,21 +213,6 @@ func (p *hitParser) hex() (v Hex) {
 	return v
 }
 
-// list reads an array, with each called for its elements.
-func (p *hitParser) list(each func()) {
-	p.want('[')
-	if p.at(']') {
-		return
-	}
-	for !p.bad {
-		each()
-		if p.at(']') {
-			return
-		}
-		p.want(',')
-	}
-}
-
 // numbers are the values of Arg.Value that need no memory of their own.
 var numbers = func() (all [256]any) {
 	for i := range all {
@@ -274,150 +273,72 @@ func (p *hitParser) float(start int) any {
 
 // The members of the structures. A program's record by its type (value) and texts that are not UTF-8 (raw) are left to encoding/json.
 var (
-	hitMembers = members{
-		`"timeNs":`, `"late":`, `"cpu":`, `"probe":`, `"id":`, `"stage":`, `"addr":`, `"symbol":`, `"ret":`, `"retSymbol":`, `"durationNs":`,
-		`"map":`, `"data":`, `"cpl":`, `"irqsOff":`, `"task":`, `"args":`, `"regs":`, `"stack":`, `"text":`,
+	hitMembers = []member[Hit]{
+		{`"timeNs":`, func(p *hitParser, h *Hit) { h.TimeNS = p.integer(math.MaxInt64) }},
+		{`"late":`, func(p *hitParser, h *Hit) { h.Late = p.truth() }},
+		{`"cpu":`, func(p *hitParser, h *Hit) { h.CPU = int(p.integer(math.MaxInt)) }},
+		{`"probe":`, func(p *hitParser, h *Hit) { h.Probe = p.text() }},
+		{`"id":`, func(p *hitParser, h *Hit) { h.ID = p.digits(math.MaxUint64) }},
+		{`"stage":`, func(p *hitParser, h *Hit) { h.Stage = p.text() }},
+		{`"addr":`, func(p *hitParser, h *Hit) { h.Addr = p.hex() }},
+		{`"symbol":`, func(p *hitParser, h *Hit) { h.Symbol = p.text() }},
+		{`"ret":`, func(p *hitParser, h *Hit) { h.Ret = p.hex() }},
+		{`"retSymbol":`, func(p *hitParser, h *Hit) { h.RetSymbol = p.text() }},
+		{`"durationNs":`, func(p *hitParser, h *Hit) { h.DurationNS = p.integer(math.MaxInt64) }},
+		{`"map":`, func(p *hitParser, h *Hit) { h.Map = p.text() }},
+		{`"data":`, func(p *hitParser, h *Hit) { h.Data = p.bytes() }},
+		{`"cpl":`, func(p *hitParser, h *Hit) { h.CPL = uint8(p.digits(math.MaxUint8)) }},
+		{`"irqsOff":`, func(p *hitParser, h *Hit) { h.IRQsOff = p.truth() }},
+		{`"task":`, func(p *hitParser, h *Hit) {
+			h.Task = p.task
+			readObject(p, taskMembers, h.Task)
+		}},
+		{`"args":`, func(p *hitParser, h *Hit) { h.Args = readList(p, argMembers) }},
+		{`"regs":`, func(p *hitParser, h *Hit) { h.Regs = p.regs() }},
+		{`"stack":`, func(p *hitParser, h *Hit) { h.Stack = readList(p, frameMembers) }},
+		{`"text":`, func(p *hitParser, h *Hit) { h.Text = p.text() }},
 	}
-	taskMembers  = members{`"pid":`, `"comm":`}
-	argMembers   = members{`"name":`, `"type":`, `"value":`, `"text":`, `"cut":`}
-	frameMembers = members{`"addr":`, `"symbol":`, `"name":`, `"source":`, `"user":`, `"inlined":`}
+	taskMembers = []member[Task]{
+		{`"pid":`, func(p *hitParser, t *Task) { t.PID = int32(p.integer(math.MaxInt32)) }},
+		{`"comm":`, func(p *hitParser, t *Task) { t.Comm = p.text() }},
+	}
+	argMembers = []member[Arg]{
+		{`"name":`, func(p *hitParser, a *Arg) { a.Name = p.text() }},
+		{`"type":`, func(p *hitParser, a *Arg) { a.Type = p.text() }},
+		{`"value":`, func(p *hitParser, a *Arg) { a.Value = p.value() }},
+		{`"text":`, func(p *hitParser, a *Arg) { a.Text = p.text() }},
+		{`"cut":`, func(p *hitParser, a *Arg) { a.Cut = p.truth() }},
+	}
+	frameMembers = []member[Frame]{
+		{`"addr":`, func(p *hitParser, f *Frame) { f.Addr = p.hex() }},
+		{`"symbol":`, func(p *hitParser, f *Frame) { f.Symbol = p.text() }},
+		{`"name":`, func(p *hitParser, f *Frame) { f.Name = p.text() }},
+		{`"source":`, func(p *hitParser, f *Frame) { f.Source = p.text() }},
+		{`"user":`, func(p *hitParser, f *Frame) { f.User = p.truth() }},
+		{`"inlined":`, func(p *hitParser, f *Frame) { f.Inlined = p.truth() }},
+	}
 )
 
-// hit reads a hit.
-func (p *hitParser) hit(h *Hit) {
-	for seen := uint32(0); ; {
-		switch hitMembers.next(p, &seen) {
-		case 0:
-			h.TimeNS = p.integer(math.MaxInt64)
-		case 1:
-			h.Late = p.truth()
-		case 2:
-			h.CPU = int(p.integer(math.MaxInt))
-		case 3:
-			h.Probe = p.text()
-		case 4:
-			h.ID = p.digits(math.MaxUint64)
-		case 5:
-			h.Stage = p.text()
-		case 6:
-			h.Addr = p.hex()
-		case 7:
-			h.Symbol = p.text()
-		case 8:
-			h.Ret = p.hex()
-		case 9:
-			h.RetSymbol = p.text()
-		case 10:
-			h.DurationNS = p.integer(math.MaxInt64)
-		case 11:
-			h.Map = p.text()
-		case 12:
-			data, err := base64.StdEncoding.DecodeString(p.text())
-			if err != nil {
-				p.fail()
-			}
-			h.Data = data
-		case 13:
-			h.CPL = uint8(p.digits(math.MaxUint8))
-		case 14:
-			h.IRQsOff = p.truth()
-		case 15:
-			h.Task = &p.box.task
-			p.task(h.Task)
-		case 16:
-			h.Args = p.args()
-		case 17:
-			h.Regs = p.regs()
-		case 18:
-			h.Stack = p.frames()
-		case 19:
-			h.Text = p.text()
-		default:
-			return
-		}
+// bytes reads base64.
+func (p *hitParser) bytes() []byte {
+	data, err := base64.StdEncoding.DecodeString(p.text())
+	if err != nil {
+		p.fail()
 	}
+	return data
 }
 
-func (p *hitParser) task(t *Task) {
-	for seen := uint32(0); ; {
-		switch taskMembers.next(p, &seen) {
-		case 0:
-			t.PID = int32(p.integer(math.MaxInt32))
-		case 1:
-			t.Comm = p.text()
-		default:
-			return
-		}
-	}
-}
-
-func (p *hitParser) args() []Arg {
-	var few [4]Arg
-	all := few[:0]
-	p.list(func() {
-		var a Arg
-		for seen := uint32(0); ; {
-			switch argMembers.next(p, &seen) {
-			case 0:
-				a.Name = p.text()
-			case 1:
-				a.Type = p.text()
-			case 2:
-				a.Value = p.value()
-			case 3:
-				a.Text = p.text()
-			case 4:
-				a.Cut = p.truth()
-			default:
-				all = append(all, a)
-				return
-			}
-		}
-	})
-	return append(make([]Arg, 0, len(all)), all...)
-}
-
-func (p *hitParser) frames() []Frame {
-	all := []Frame{}
-	p.list(func() {
-		var f Frame
-		for seen := uint32(0); ; {
-			switch frameMembers.next(p, &seen) {
-			case 0:
-				f.Addr = p.hex()
-			case 1:
-				f.Symbol = p.text()
-			case 2:
-				f.Name = p.text()
-			case 3:
-				f.Source = p.text()
-			case 4:
-				f.User = p.truth()
-			case 5:
-				f.Inlined = p.truth()
-			default:
-				all = append(all, f)
-				return
-			}
-		}
-	})
-	return all
-}
-
+// regs reads an object of numbers.
 func (p *hitParser) regs() map[string]Hex {
 	p.want('{')
 	all := make(map[string]Hex, 18)
-	if p.at('}') {
-		return all
-	}
-	for !p.bad {
+	for first := true; !p.bad && !p.at('}'); first = false {
+		if !first {
+			p.want(',')
+		}
 		name := p.text()
 		p.want(':')
 		all[name] = p.hex()
-		if p.at('}') {
-			break
-		}
-		p.want(',')
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package http
+package command
 
 import (
 	"runtime"
@@ -10,7 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
 )
 
-// TestPaceGarbage: a small heap is not collected before it has grown by gcLeast, and a large one when it has grown by gcPercent.
+// TestPaceGarbage: a small heap is not collected before it has grown by 16 MiB, and a large one when it has grown by the given percentage.
 func TestPaceGarbage(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	percent := func() int {
@@ -18,7 +18,8 @@ func TestPaceGarbage(t *testing.T) {
 		metrics.Read(s)
 		return int(s[0].Value.Uint64())
 	}
-	new(gcPacer).setPercent()
+	const gcPercent = 15
+	(&gcPacer{least: gcPercent}).setPercent()
 	await := func(what string, is func(int) bool) {
 		t.Helper()
 		wait := patience.Context(t)
