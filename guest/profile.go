@@ -88,11 +88,37 @@ type Profile struct {
 	TGIDOff  int32 // 4 bytes, number of its thread group
 	CommOff  int32 // ProfileCommSize bytes, the name, padded with NULs
 
+	// Faults, by GS, says how kernel code accesses memory that may not be there; nil:
+	// not known.
+	Faults *FaultProfile
+
 	StateOff int32  // by GS: 4 bytes, the task's state
 	Dead     uint32 // by GS: bits of the state which say that the task never runs again; 0: not known
 
 	Flags   ProfileFlags // in the image; the guest may have changed them
 	FlagsAt GVA          // where the guest keeps them, 8 bytes
+}
+
+// FaultProfile says how code in a kernel like Linux loads from memory that may not be
+// there, wherever a kernel probe can be, with interrupts off. While the task's count
+// is not 0 the kernel does not wait for missing user memory. A load that faults makes
+// it call Fixup with the address of struct pt_regs, which may set RIP there and return
+// 1; then the kernel resumes at that RIP. The fields are in the running task's
+// structure.
+type FaultProfile struct {
+	Fixup string // a function of the kernel
+
+	CountOff int32 // 4 bytes
+	StackOff int32 // 8 bytes, the lowest address of the task's stack
+
+	// If a bit of SignalMask is set in the byte at SignalOff, the kernel sends the
+	// task a signal for a fault that was fixed up.
+	SignalOff  int32
+	SignalMask uint8 // 0: it never does
+
+	// SMAP says that RFLAGS.AC must be set for loads from user memory, and that the
+	// processor has stac.
+	SMAP bool
 }
 
 // Profile returns the image's profile. If the image has none, the error wraps

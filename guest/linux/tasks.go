@@ -137,7 +137,33 @@ func (t *Tasks) findCurrent(f *finder) {
 	} else {
 		f.missing = append(f.missing, "the stacks of tasks: the kernel does not tell their size (init_stack)")
 	}
+	p.Faults = findFaults(f)
 	t.profile = p
+}
+
+// findFaults finds what code in the kernel needs to load from memory that may not be
+// there: pagefault_disabled, which do_user_addr_fault asks for (arch/x86/mm/fault.c),
+// and fixup_exception, to which all handlers come with a fault of the kernel's
+// (arch/x86/mm/extable.c). Until 6.9 a task can ask for a signal then
+// (sig_on_uaccess_err).
+func findFaults(f *finder) *guest.FaultProfile {
+	const feature = "loads that may fault"
+	var count, stack field
+	if !f.fields(feature, need{&count, "task_struct.pagefault_disabled"}, need{&stack, "task_struct.stack"}) {
+		return nil
+	}
+	x := &guest.FaultProfile{Fixup: "fixup_exception", CountOff: int32(count.Off), StackOff: int32(stack.Off)}
+	if _, ok := f.symbol(feature, x.Fixup); !ok {
+		return nil
+	}
+	if count.Size != 4 || stack.Size != 8 {
+		f.missing = append(f.missing, feature+": struct task_struct is not as it is known")
+		return nil
+	}
+	if s, err := f.types.field("task_struct.thread.sig_on_uaccess_err"); err == nil {
+		x.SignalOff, x.SignalMask = int32(s.Off+s.Shift/8), 1<<(s.Shift%8)
+	}
+	return x
 }
 
 // KnownFeatures reports whether the users of tasks are known, and their cgroups.
@@ -299,6 +325,27 @@ func (t *Tasks) Cgroup(addr guest.GVA, read Read) (uint64, error) {
 		return 0, err
 	}
 	return read.value(n, t.f.id)
+}
+
+// Number says where a number of a task is: at each offset of Follow, from the task's
+// structure on, is the address of the next structure, and in the last one, at Off, the
+// number, of Size bytes.
+type Number struct {
+	Follow    []uint32
+	Off, Size uint32
+}
+
+// Numbers returns where a task's real user and group are, and the number of its cgroup
+// (v2). The Size of a number that is not known is 0.
+func (t *Tasks) Numbers() (user, group, cgroup Number) {
+	if x := &t.f; t.cred {
+		user = Number{[]uint32{x.cred.Off}, x.uid.Off, x.uid.Size}
+		group = Number{[]uint32{x.cred.Off}, x.gid.Off, x.gid.Size}
+	}
+	if x := &t.f; t.cgroup {
+		cgroup = Number{[]uint32{x.cgroups.Off, x.cgroup.Off, x.node.Off}, x.id.Off, x.id.Size}
+	}
+	return user, group, cgroup
 }
 
 var errNotKnown = errors.New("the kernel's types do not say")

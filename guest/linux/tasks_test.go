@@ -18,7 +18,7 @@ func taskTypes() []btf.Type {
 	return []btf.Type{
 		structOf("task_struct", "state", tInt, "pid", tInt, "comm", array(tChar, 16), "tgid", tInt, "tasks", tList, "thread_node", tList,
 			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr,
-			"thread", structOf("thread_struct", "sp", tPtr)),
+			"pagefault_disabled", tInt, "stack", tPtr, "thread", structOf("thread_struct", "sp", tPtr)),
 		structOf("inactive_task_frame", "r15", tLong, "bp", tLong, "ret_addr", tLong),
 		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList),
 		structOf("cred", "usage", tLong, "gid", id, "uid", id),
@@ -69,7 +69,7 @@ func taskMemory(t testing.TB) (*memory, Lookup) {
 	m.link(signal(1)+guest.GVA(head.Off), "task_struct.thread_node", task(1))
 	m.link(signal(2)+guest.GVA(head.Off), "task_struct.thread_node", task(2), task(3))
 	m.set(gsBase+hotAt, "pcpu_hot.current_task", task(3), "pcpu_hot.cpu_number", 1)
-	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4000})
+	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4000, "fixup_exception": memBase})
 }
 
 func symbols(all map[string]guest.GVA) Lookup {
@@ -101,7 +101,7 @@ func TestTasks(t *testing.T) {
 		t.Errorf("current task: %v, %v", at, err)
 	}
 	profile, err := tasks.Profile()
-	if want := (guest.Profile{GS: true, TaskOff: hotAt, CPUOff: hotAt + 12, PIDOff: 4, CommOff: 8, TGIDOff: 24, Dead: 0x80, StackMask: ^uint64(0x3fff)}); err != nil || profile != want {
+	if want := (guest.Profile{GS: true, TaskOff: hotAt, CPUOff: hotAt + 12, PIDOff: 4, CommOff: 8, TGIDOff: 24, Dead: 0x80, Faults: profile.Faults, StackMask: ^uint64(0x3fff)}); err != nil || profile != want {
 		t.Errorf("%+v, %v, want %+v", profile, err, want)
 	}
 	var now guest.Task
@@ -151,11 +151,12 @@ func TestTasksMissing(t *testing.T) {
 	}{
 		{nil, lookup, []string{"tasks: the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"}},
 		{m.types, without("init_task"), []string{"the list of tasks: the kernel has no symbol init_task"}},
+		{m.types, without("fixup_exception"), []string{"loads that may fault: the kernel has no symbol fixup_exception"}},
 		{m.types, without("pcpu_hot"), []string{"the current task: the kernel has no symbol current_task"}},
 		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask}), []string{"the current task: the kernel has no symbol cpu_number"}},
 		{m.types, symbols(map[string]guest.GVA{"current_task": 0x80000000, "cpu_number": 8, "init_task": initTask}),
 			[]string{"the current task: per-CPU variables at 0x0000000080000000 and 0x0000000000000008"}},
-		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
+		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "fixup_exception": memBase, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
 			[]string{"the stacks of tasks: the kernel does not tell their size (init_stack)"}},
 		{typesOf(t, append(types[:3:3], types[4:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
 		{typesOf(t, types[0]), lookup, []string{
@@ -187,9 +188,38 @@ func TestTasksMissing(t *testing.T) {
 	}
 	// The old way: two variables, and another name for the end of the stack.
 	old := newTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask,
-		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000}))
+		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000, "fixup_exception": memBase}))
 	if p, err := old.Profile(); err != nil || p.TaskOff != hotAt || p.CPUOff != -0x7edcbaa0 || p.StackMask != ^uint64(0x7fff) || old.MissingFeatures() != nil {
 		t.Errorf("%+v, %v, %q", p, err, old.MissingFeatures())
+	}
+}
+
+// TestFaultProfile: what code in the kernel needs for loads that may fault, with the bit
+// of a task that asks for a signal, where kernels have it.
+func TestFaultProfile(t *testing.T) {
+	m, lookup := taskMemory(t)
+	p, err := newTasks(m.types, lookup).Profile()
+	count, _ := m.types.field("task_struct.pagefault_disabled")
+	stack, _ := m.types.field("task_struct.stack")
+	want := guest.FaultProfile{Fixup: "fixup_exception", CountOff: int32(count.Off), StackOff: int32(stack.Off)}
+	if err != nil || p.Faults == nil || *p.Faults != want {
+		t.Fatalf("%+v, %v, want %+v", p.Faults, err, want)
+	}
+	types := taskTypes()
+	task := types[0].(*btf.Struct)
+	thread := &btf.Struct{Name: "thread_struct", Size: 16, Members: []btf.Member{
+		{Name: "sp", Type: tPtr},
+		{Name: "iopl_warn", Type: tInt, Offset: 64, BitfieldSize: 1},
+		{Name: "sig_on_uaccess_err", Type: tInt, Offset: 73, BitfieldSize: 1},
+	}}
+	last := &task.Members[len(task.Members)-1]
+	last.Type, task.Size = thread, task.Size+8
+	if p, err = newTasks(typesOf(t, types...), lookup).Profile(); err != nil {
+		t.Fatal(err)
+	}
+	want.SignalOff, want.SignalMask = int32(last.Offset.Bytes())+9, 2
+	if *p.Faults != want {
+		t.Errorf("%+v, want %+v", *p.Faults, want)
 	}
 }
 
