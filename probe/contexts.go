@@ -430,6 +430,9 @@ func (c *Clean) alive(f *frame, user bool) bool {
 			}
 			continue
 		}
+		if !user && f.s.inside && !maybeAbove(&c.g.cpus[i], s, f.r) {
+			continue
+		}
 		for at := s.Regs.RSP &^ (guest.PageSize - 1); at-s.Regs.RSP+guest.PageSize < handlerDepth; at += guest.PageSize {
 			pa, ok := c.g.pages.Translate(s.Root, guest.GVA(at))
 			if frame := at + uint64(f.pa-pa); ok && f.pa-pa < guest.PageSize && frame >= s.Regs.RSP && !(user || c.misplaced(f, frame)) {
@@ -438,6 +441,27 @@ func (c *Clean) alive(f *frame, user bool) bool {
 		}
 	}
 	return user
+}
+
+// maybeAbove reports whether a vCPU of kernel code whose state is s may be in the
+// handler of an exception or NMI that has arrived in a stage of r. In a kernel that
+// handles the faults of stages itself (guest.FaultProfile), interrupts are off in both,
+// and the task's count is raised in a stage that loads from memory that may not be
+// there. So the remnants of frames that each fault leaves on the stack are recognized.
+// r is nil for any stage with such loads.
+func maybeAbove(c *cpu, s State, r resident) bool {
+	p := c.tasks.Load()
+	if p == nil || p.Faults == nil {
+		return true
+	}
+	if s.Regs.RFLAGS&x86.FlagIF != 0 {
+		return false
+	}
+	if r != nil && !r.loads() || !c.readTask(p, &c.task, s) {
+		return true
+	}
+	var count [4]byte
+	return c.target.ReadMemory(s.Root, c.task.At+guest.GVA(p.Faults.CountOff), count[:]) != nil || count != [4]byte{}
 }
 
 // sameStack reports whether two stack pointers of user code are in one stack.

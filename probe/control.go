@@ -19,6 +19,7 @@ type control struct {
 	// stop; it is never held while waiting, so a handler may list.
 	view     sync.RWMutex
 	disarmed bool // by DisarmAll
+	silent   bool // and nothing needs the essential probes any more
 	closing  bool
 	closed   bool
 }
@@ -56,8 +57,10 @@ func (k *control) stop(f func(World) error) error {
 	return x
 }
 
-// wanted reports whether a probe on st should be armed, and can be. A mirror under
-// way needs the one at its end even when everything is disarmed.
+// wanted reports whether a probe on st should be armed, and can be. An essential one
+// is, even when everything is disarmed, and so is the one at the end of a mirror that
+// is under way.
 func (k *control) wanted(st *site) bool {
-	return !st.changed && (!k.disarmed || st.mirrorEnd.Load() && k.mirroring()) && st.chain.Load().live()
+	c := st.chain.Load()
+	return !st.changed && (!k.disarmed || st.mirrorEnd.Load() && k.mirroring() || !k.silent && c.essential()) && c.live()
 }

@@ -122,3 +122,21 @@ func (d *detour) home(rip guest.GVA) guest.GVA {
 
 // outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
 const outLen = 2
+
+// anyFixup reports whether stages have instructions that may fault.
+func anyFixup(placed []placedStage) bool {
+	return slices.ContainsFunc(placed, func(p placedStage) bool { return len(p.fixups) > 0 })
+}
+
+// fixupOf returns where the stages resume that have an instruction at rip which may
+// fault.
+func fixupOf(placed []placedStage, rip guest.GVA) (to guest.GVA, ok bool) {
+	for _, p := range placed {
+		for _, f := range p.fixups {
+			if rip == p.at+guest.GVA(f.Fault) {
+				return p.at + guest.GVA(f.Resume), true
+			}
+		}
+	}
+	return 0, false
+}

@@ -86,13 +86,9 @@ func (c *cpu) resumePunned(s State, rip guest.GVA) bool {
 func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if t.Vector == x86.VectorPF || t.Vector == x86.VectorGP || t.Vector == x86.VectorSS {
-		for _, p := range d.placed {
-			for _, f := range p.fixups {
-				if rip == p.at+guest.GVA(f.Fault) {
-					s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
-					return Verdict{Action: Resume}
-				}
-			}
+		if to, ok := d.fixup(rip); ok {
+			s.Regs.RIP = uint64(to)
+			return Verdict{Action: Resume}
 		}
 	}
 	if t.Vector == x86.VectorDB && !d.instCompleted(rip) && !d.repeated(c, s) {
@@ -121,6 +117,12 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	s.Regs.RIP = uint64(d.home(rip))
 	return Verdict{Action: NotOurs}
 }
+
+// fixup implements resident.
+func (d *detour) fixup(rip guest.GVA) (to guest.GVA, ok bool) { return fixupOf(d.placed, rip) }
+
+// loads implements resident.
+func (d *detour) loads() bool { return anyFixup(d.placed) }
 
 // accessor implements resident. The copies follow one another; the code before them
 // accesses no guest data.

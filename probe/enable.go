@@ -77,44 +77,6 @@ func (g *registry) setDisabled(list []*registration, disabled bool) error {
 	return errors.Join(lost...)
 }
 
-// ArmAll restores the breakpoints that DisarmAll removed, for the probes that are not
-// individually disabled. All or none.
-func (e *Engine) ArmAll() error { return e.setDisarmed(false) }
-
-// DisarmAll removes every breakpoint. The probes stay registered and keep their own
-// enable state; new ones may be registered and are not armed.
-func (e *Engine) DisarmAll() error { return e.setDisarmed(true) }
-
-func (g *registry) setDisarmed(disarmed bool) error {
-	if err := g.lock(); err != nil {
-		return err
-	}
-	defer g.mu.Unlock()
-	if g.disarmed == disarmed {
-		return nil
-	}
-	sites := make([]*site, 0, g.sites.Len())
-	for _, st := range g.sites.All() {
-		sites = append(sites, st)
-	}
-	var lost []error
-	err := g.stop(func(w World) error {
-		g.disarmed = disarmed
-		if _, err := g.text.updateArming(w, sites, &lost); err != nil {
-			g.disarmed = !disarmed
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if len(g.watches.list) != 0 {
-		lost = append(lost, g.watches.apply(g.watches.list))
-	}
-	return errors.Join(lost...)
-}
-
 // Armed reports whether probes are armed at all: false after DisarmAll.
 func (e *Engine) Armed() bool {
 	e.view.RLock()

@@ -258,7 +258,7 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	x := t.rp.probe.ReturnStage
 	word := func(base x86.Reg64, n int) x86.Mem { return x86.At(base, 8*n) }
 	stray, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel()
-	c := newStageFrame([]*Stage{x}, t.user)
+	c := newStageFrame([]*Stage{x}, t.user, &t.prof)
 	c.more, c.kept, c.pushed = extraContext(x), keptReturn, 16
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	c.deep = c.size + x.Stack + 8
@@ -299,6 +299,7 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	a.Cmp(4, rax, x86.Imm(phaseLive))
 	a.Jcc(x86.CondNE, stray)
 	a.Mov(8, rax, rdx)
+	c.checkStack(a, stray)
 	loads := vcpuNumber(a, &t.prof, t.cpus, stray)
 	a.ImulImm(8, rsi, rax, lineSize)
 	a.Mov(8, rax, x86.Imm(t.cells()))
@@ -328,10 +329,12 @@ func (t *instances) returnCode(a *x86.Asm, exit []byte) {
 	a.Mov(8, rax, x86.Imm(t.base+8*wordRun))
 	a.Cmp(8, x86.At(rax, 0), x86.Imm(0))
 	a.Jcc(x86.CondE, ended)
+	c.beginLoads(a)
 	a.Mov(8, rsi, word(rsi, cellReturnBlock))
 	a.Mov(8, rdi, rsp)
 	a.Lea(8, rdx, x86.At(rcx, lineSize))
 	a.Call(call)
+	c.endLoads(a)
 	a.Place(ended)
 	a.Mov(8, rax, word(rcx, instNext))
 	a.Mov(8, x86.At(rsp, c.size+8), rax)

@@ -28,6 +28,10 @@ type Kprobe struct {
 	// Disabled asks for registration without arming.
 	Disabled bool
 
+	// Essential says that Stages in the guest need the probe: DisarmAll disarms it
+	// after all others, when no vCPU is in a Stage that may fault.
+	Essential bool
+
 	// Space, when not 0, binds the probe to one address space: the physical address
 	// of its top-level page table, as in CR3 (SDM Vol. 3, 4.5.2; whole pages). Hits
 	// in other address spaces are counted only in Stats.Elsewhere; no handler runs. 0

@@ -105,6 +105,16 @@ func (e *Engine) Patched(root guest.GPA, addr guest.GVA, n int) bool {
 // InCode reports whether addr is in code of the engine's. It may be called from any thread.
 func (e *Engine) InCode(addr guest.GVA) bool { return e.code.ResidentAt(addr) != nil }
 
+// FixupAt reports whether the instruction at addr is a load by a Stage from memory that
+// may not be there, and where the vCPU resumes if it faults. It may be called from any
+// thread.
+func (e *Engine) FixupAt(addr guest.GVA) (to guest.GVA, ok bool) {
+	if r := e.code.ResidentAt(addr); r != nil {
+		return r.fixup(addr)
+	}
+	return 0, false
+}
+
 // InStage reports whether a vCPU at addr runs code of the engine's that uses the
 // registers for itself: the guest's registers are not available there, but are
 // restored when that code ends. It may be called from any thread.

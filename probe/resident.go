@@ -26,6 +26,12 @@ type resident interface {
 	// be stepping.
 	fault(c *cpu, s State, t Trap) Verdict
 
+	// fixup returns where a load at rip by a stage resumes if it faults.
+	fixup(rip guest.GVA) (to guest.GVA, ok bool)
+
+	// loads reports whether it has an instruction that fixup knows.
+	loads() bool
+
 	// accessor returns the instruction of the guest's text that has just accessed
 	// memory, and whether that is certain.
 	accessor(c *cpu, s State) (at guest.GVA, exact bool)

@@ -214,13 +214,9 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 		}
 		return Verdict{Action: NotOurs}
 	}
-	for _, p := range t.placed {
-		for _, f := range p.fixups {
-			if rip == p.at+guest.GVA(f.Fault) && x.Vector != x86.VectorDB {
-				s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
-				return Verdict{Action: Resume}
-			}
-		}
+	if to, ok := t.fixup(rip); ok && x.Vector != x86.VectorDB {
+		s.Regs.RIP = uint64(to)
+		return Verdict{Action: Resume}
 	}
 	if x.Vector == x86.VectorDB && t.shared() {
 		return Verdict{Action: Resume}
@@ -230,6 +226,12 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	}
 	return Verdict{Action: NotOurs}
 }
+
+// fixup implements resident.
+func (t *instances) fixup(rip guest.GVA) (to guest.GVA, ok bool) { return fixupOf(t.placed, rip) }
+
+// loads implements resident.
+func (t *instances) loads() bool { return anyFixup(t.placed) }
 
 // home implements resident: for a trampoline, the address that its last activation
 // returns to, else the probed function's entry.

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -108,6 +109,11 @@ func (c chain) live() bool {
 		}
 	}
 	return false
+}
+
+// essential reports whether an enabled probe of the chain is essential.
+func (c chain) essential() bool {
+	return slices.ContainsFunc(c, func(r *registration) bool { return r.probe.Essential && r.enabled.Load() })
 }
 
 // cell holds the counts of one probe on one vCPU. Only that vCPU's thread writes it;

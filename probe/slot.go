@@ -103,4 +103,9 @@ func (s *slot) fault(c *cpu, st State, _ Trap) Verdict {
 }
 
 // accessor implements resident.
+// fixup implements resident.
+func (s *slot) fixup(guest.GVA) (guest.GVA, bool) { return 0, false }
+
+func (s *slot) loads() bool { return false }
+
 func (s *slot) accessor(*cpu, State) (guest.GVA, bool) { return s.orig, true }

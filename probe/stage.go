@@ -36,7 +36,9 @@ type Stage struct {
 	Reads uint32
 
 	// Fixups are the instructions of Code that may fault: the engine handles such a
-	// #PF or #GP, and the vCPU resumes at Resume.
+	// #PF or #GP, and the vCPU resumes at Resume. In a guest whose profile has Faults
+	// the guest's kernel handles it, and the owner of the Stage makes it resume there
+	// (Engine.FixupAt).
 	Fixups []Fixup
 
 	// Block is the address of vCPU 0's block; the block of vCPU i is i times Stride

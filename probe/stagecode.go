@@ -63,7 +63,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	prof, _ := o.placer.Profile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := x86.NewAsm(uint64(at))
-		c := newStageFrame(stages, user)
+		c := newStageFrame(stages, user, &prof)
 		c.note(a, stance{inside: true}, neither)
 		var placed []placedStage
 		var calls []x86.Label
@@ -84,9 +84,9 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		a.Jmp(done)
 		a.Align(detourAlign)
 
-		checked := a.LabelHere() // with alignment checks on: undo, and exit to the host
+		checked := a.LabelHere() // here no stage may run: undo, and exit to the host
 		exit := 0
-		if c.checks {
+		if c.checks || c.faults != nil {
 			c.leave(a, again)
 			exit = a.Len()
 			o.emitExit(a, user)
@@ -99,10 +99,12 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Test(4, x86.At(rsp, x86.PtFlags), x86.Imm(x86.FlagAC))
 			a.Jcc(x86.CondNE, checked)
 		}
+		c.checkStack(a, checked)
 		loads := vcpuNumber(a, &prof, len(o.cpus), lost)
 		if len(stages) > 1 {
 			a.Mov(8, x86.At(rsp, scratchCPU), rax) // for the next stage: the stack's information may change
 		}
+		c.beginLoads(a)
 		for i, x := range stages {
 			if i > 0 {
 				a.Mov(8, rax, x86.At(rsp, scratchCPU))
@@ -114,6 +116,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Call(calls[i])
 			c.note(a, c.deepestStance(), neither)
 		}
+		c.endLoads(a)
 		a.Place(done)
 		ended := a.Len()
 		c.leave(a, over)
@@ -156,6 +159,9 @@ type stageFrame struct {
 	more   int // bytes that the context has after struct pt_regs
 	deep   int // how far below RSP the stages go
 
+	faults  *guest.FaultProfile // stages load from memory that may not be there, and the kernel handles their faults
+	taskOff int32               // guest.Profile.TaskOff
+
 	kept    keptRegs // the final contents of the context
 	pushed  int      // bytes that were on the stack before
 	stances stances
@@ -183,12 +189,15 @@ func (c *stageFrame) deepestStance() stance {
 	return stance{below: c.size, kept: c.kept, flags: flagsByte, flagsAt: scratchFlags + c.more}
 }
 
-func newStageFrame(stages []*Stage, user bool) stageFrame {
-	c := stageFrame{user: user, push: !user, size: frameSize, kept: keptScrap}
+func newStageFrame(stages []*Stage, user bool, prof *guest.Profile) stageFrame {
+	c := stageFrame{user: user, push: !user, size: frameSize, kept: keptScrap, taskOff: prof.TaskOff}
 	if user {
 		c.size += redZone
 	}
 	for _, x := range stages {
+		if len(x.Fixups) != 0 && !user {
+			c.faults = prof.Faults
+		}
 		c.reads |= x.Reads
 		c.clear = c.clear || !x.NoStrings
 		c.checks = c.checks || user && !x.Aligned
@@ -200,6 +209,76 @@ func newStageFrame(stages []*Stage, user bool) stageFrame {
 		c.reads |= 1 << (x86.PtFlags / 8)
 	}
 	return c
+}
+
+// How a stage loads from memory that may not be there
+//
+// In a kernel that handles the faults of stages itself (guest.FaultProfile), such a
+// fault is an exception on the interrupted stack, with interrupts off. The kernel must
+// not wait for the memory, and finds the load in no table of its own; the owner of the
+// stage probes the function that would look, and changes the RIP there. So the detour
+// first makes sure that an exception does no harm here, and tells the kernel that the
+// task must not wait.
+
+// exceptionStacks are the bits of RSP, from exceptionShift on, of the stacks of the
+// interrupt stack table, and of nothing else that kernel code runs on:
+// CPU_ENTRY_AREA_PGD (arch/x86/include/asm/pgtable_64_types.h), with 4 and 5 levels of
+// page tables. The handlers of #DB and #MC there may have interrupted that of #PF
+// before it has read CR2.
+const (
+	exceptionStacks = -4
+	exceptionShift  = 39
+)
+
+// faultRoom is how much of a task's stack must be left for stages that may fault, in
+// bytes: their own, and what the kernel uses for the exception (680 bytes were seen).
+const faultRoom = 4096
+
+// stac sets RFLAGS.AC (SDM Vol. 2, STAC).
+const stac = "\x0f\x01\xcb"
+
+// checkStack emits: if a fault would be dangerous here, to no. RAX is the interrupted
+// RSP, and keeps its value; RSI and RDI change.
+func (c *stageFrame) checkStack(a *x86.Asm, no x86.Label) {
+	const rax, rsi, rdi = x86.RAX, x86.RSI, x86.RDI
+	f := c.faults
+	if f == nil {
+		return
+	}
+	a.Mov(8, rsi, rax)
+	a.Sar(8, rsi, x86.Imm(exceptionShift))
+	a.Cmp(8, rsi, x86.Imm(exceptionStacks))
+	a.Jcc(x86.CondE, no)
+	a.Mov(8, rdi, x86.AtGS(int(c.taskOff)))
+	a.Mov(8, rsi, rax)
+	a.Sub(8, rsi, x86.At(rdi, int(f.StackOff)))
+	a.Cmp(8, rsi, x86.Imm(faultRoom)) // beyond that: stacks of interrupts, too
+	a.Jcc(x86.CondB, no)
+	if f.SignalMask != 0 {
+		a.Test(1, x86.At(rdi, int(f.SignalOff)), x86.Imm(int8(f.SignalMask)))
+		a.Jcc(x86.CondNE, no)
+	}
+}
+
+// beginLoads emits: from here on the stages may load from memory that may not be
+// there. RDI changes.
+func (c *stageFrame) beginLoads(a *x86.Asm) {
+	if f := c.faults; f != nil {
+		a.Mov(8, x86.RDI, x86.AtGS(int(c.taskOff)))
+		a.Inc(4, x86.At(x86.RDI, int(f.CountOff)))
+		c.note(a, c.deepestStance(), neither)
+		if f.SMAP {
+			a.Append([]byte(stac)) // the interrupted code's flags will be restored
+		}
+	}
+}
+
+// endLoads emits: the stages have ended. RAX changes.
+func (c *stageFrame) endLoads(a *x86.Asm) {
+	if f := c.faults; f != nil {
+		a.Mov(8, x86.RAX, x86.AtGS(int(c.taskOff)))
+		a.Dec(4, x86.At(x86.RAX, int(f.CountOff)))
+	}
 }
 
 // asked reports whether a stage may read the field at off.

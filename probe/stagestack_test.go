@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
 )
 
 // TestStackDocumented: how much of the interrupted stack a detour takes is what
@@ -14,7 +16,9 @@ func TestStackDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deep := func(stack int, user bool) int { return newStageFrame([]*Stage{{Stack: stack}}, user).deep }
+	deep := func(stack int, user bool) int {
+		return newStageFrame([]*Stage{{Stack: stack}}, user, &guest.Profile{}).deep
+	}
 	thousands := func(n int) string { return fmt.Sprintf("%d,%03d", n/1000, n%1000) }
 	for _, want := range []string{
 		fmt.Sprintf("%d bytes at CPL3, %d at CPL0", deep(0, true), deep(0, false)),

@@ -172,8 +172,9 @@ type Capabilities struct {
 	DetourPort uint8
 	// NoStage says why no Stage runs in the guest there; "" = they do.
 	NoStage string
-	// NoFault says why exceptions there do not reach the engine before the guest's
-	// handlers; "" = they do. A Stage with fixups then runs on the host.
+	// NoFault says why a fault of a Stage there cannot be handled: exceptions do not
+	// reach the engine before the guest's handlers, and the guest's profile has no
+	// Faults. A Stage with fixups then runs on the host.
 	NoFault string
 	// NoExec says why the engine has no executable memory there yet; "" = AllocExec
 	// works. Then an instruction is emulated or stepped in place instead of running

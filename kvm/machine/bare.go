@@ -98,7 +98,7 @@ func (p bare) close() error { return nil }
 
 func (p bare) noExecReason(bool) string { return "" }
 
-func (p bare) noFaultReason() string { return "" }
+func (p bare) noFaultReason(bool) string { return "" }
 
 // forwards reports whether the guest has a vector 3 stub that forwards
 // breakpoints to the host: by contract it is exactly out %al,$0xf3; iretq.

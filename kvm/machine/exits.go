@@ -102,13 +102,41 @@ func littleEndian(b []byte) uint64 {
 // executable pages arrive here too, if the host protects them.
 func (v *vcpu) handleMMIO() {
 	v.midIO = true
-	if v.handleWatchedAccess() || v.handleTextWrite() || v.m.payload().handleMMIO(v) {
+	if v.refuseLoad() || v.handleWatchedAccess() || v.handleTextWrite() || v.m.payload().handleMMIO(v) {
 		return
 	}
 	v.m.turns.unlock(v)
 	if !v.exit.MMIO.Write {
 		v.kvm.SetMMIO([8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	}
+}
+
+// refuseLoad handles a load by a program that runs in the guest: a handler on the host
+// would find no memory there. No device notices it, and the program resumes as after a
+// fault. Of a watched page it reads the memory, and that is not an access of the
+// guest's.
+func (v *vcpu) refuseLoad() bool {
+	to, ok := v.m.engine.FixupAt(guest.GVA(v.regs.RIP))
+	x := &v.exit.MMIO
+	if !ok || x.Write {
+		return false
+	}
+	if v.m.watch.find(guest.GPA(x.GPA)) != nil {
+		if b, err := v.m.mem.Slice(guest.GPA(x.GPA), int(min(x.Len, 8))); err == nil {
+			var now [8]byte
+			copy(now[:], b)
+			v.kvm.SetMMIO(now)
+			return true
+		}
+	}
+	v.m.turns.unlock(v)
+	v.kvm.SetMMIO([8]byte{})
+	v.completeExit()
+	if v.exit.Reason == kvm.ReasonInterrupted && v.regs.RIP != uint64(to) {
+		v.regs.RIP = uint64(to)
+		v.kvm.SetRegsDirty()
+	}
+	return true
 }
 
 // handleInternalError reports an instruction that KVM could not handle. The

@@ -129,6 +129,11 @@ func (m target) OneMapping(user bool) string {
 // Profile implements probe.Detours.
 func (m target) Profile(user bool) (guest.Profile, bool) {
 	p, err := m.Image().Profile()
+	if p.Faults != nil {
+		x := *p.Faults
+		x.SMAP = cpuidSMAP(m.cpuid)
+		p.Faults = &x
+	}
 	return p, err == nil && !(p.GS && user)
 }
 

@@ -290,13 +290,20 @@ func findCode(b, code []byte) (at int, ok bool) {
 const cr4LA57 = 1 << 12
 
 // cpuidLA57 reports whether the processor supports LA57.
-func cpuidLA57(entries []kvm.CPUIDEntry) bool {
+func cpuidLA57(entries []kvm.CPUIDEntry) bool { return extendedFeatures(entries).Ecx>>16&1 != 0 }
+
+// cpuidSMAP reports whether the processor has stac.
+func cpuidSMAP(entries []kvm.CPUIDEntry) bool { return extendedFeatures(entries).Ebx>>20&1 != 0 }
+
+// extendedFeatures returns leaf 7 of CPUID, with zeros if it does not exist (SDM Vol. 2,
+// CPUID).
+func extendedFeatures(entries []kvm.CPUIDEntry) (found kvm.CPUIDEntry) {
 	for _, e := range entries {
 		if e.Function == 7 && e.Index == 0 {
-			return e.Ecx>>16&1 != 0
+			return e
 		}
 	}
-	return false
+	return found
 }
 
 // linuxCPUID returns the CPUID leaves of one of n vCPUs, each a core of one

@@ -100,7 +100,20 @@ func (g *linuxGuest) noExecReason(user bool) string {
 	return ""
 }
 
-func (g *linuxGuest) noFaultReason() string { return "exceptions of a Linux guest go to its kernel" }
+// noFaultReason implements payload: exceptions go to the guest's kernel, which has to
+// resume its own faults at other places (guest.FaultProfile).
+func (g *linuxGuest) noFaultReason(user bool) string {
+	p, err := g.view().Profile()
+	switch {
+	case user:
+		return "exceptions of a Linux guest go to its kernel"
+	case err != nil:
+		return err.Error()
+	case p.Faults == nil:
+		return "how the guest's kernel resumes a fault of its own is not known"
+	}
+	return ""
+}
 
 // runBeside follows the kernel's boot, and later its modules. It notifies the
 // engine of each relevant change, and keeps probes in files up to date.

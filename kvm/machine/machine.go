@@ -274,7 +274,7 @@ func (m *Machine) Host() host.Report { return m.host }
 // Capabilities implements probe.Target. They come from calibration.
 func (m target) Capabilities(user bool) probe.Capabilities {
 	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.NoBreakReason(user, m.payload().forwards())}
-	w.NoExec, w.NoFault = m.payload().noExecReason(user), m.payload().noFaultReason()
+	w.NoExec, w.NoFault = m.payload().noExecReason(user), m.payload().noFaultReason(user)
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {

@@ -290,7 +290,7 @@ func (g *outsideGuest) handlePort(*vcpu) bool                         { return f
 func (g *outsideGuest) handleMMIO(*vcpu) bool                         { return false }
 func (g *outsideGuest) runBeside(*Machine, <-chan struct{})           {}
 func (g *outsideGuest) noExecReason(bool) string                      { return ErrOutside.Error() }
-func (g *outsideGuest) noFaultReason() string                         { return ErrOutside.Error() }
+func (g *outsideGuest) noFaultReason(bool) string                     { return ErrOutside.Error() }
 func (g *outsideGuest) close() error                                  { return nil }
 func (g *outsideGuest) forwards() bool                                { return false }
 func (g *outsideGuest) isStub(guest.GVA) bool                         { return false }

@@ -48,9 +48,9 @@ type payload interface {
 	// privilege level at the moment, or "" if it has. Any goroutine.
 	noExecReason(user bool) string
 
-	// noFaultReason returns why exceptions do not reach the engine before the
-	// guest's handlers, or "" if they do.
-	noFaultReason() string
+	// noFaultReason returns why a fault of a handler that runs in the guest, in code
+	// of one privilege level, cannot be handled, or "" if it can.
+	noFaultReason(user bool) string
 
 	// close frees the devices of load and build, before the VM is closed and the
 	// memory reused. No vCPU runs. It may be repeated.

@@ -137,7 +137,7 @@ func (v *vcpu) runToEnd() (err error) {
 			there = slices.Contains(ends, guest.GVA(v.trap.state.Regs.RIP))
 		}
 		return there
-	}, func() bool { return !v.m.engine.InCode(guest.GVA(v.regs.RIP)) }); err != nil || !there {
+	}, func() bool { return !v.m.engine.InHandlers(v.id, v.state()) }); err != nil || !there {
 		return err
 	}
 	v.countExit()

@@ -36,9 +36,9 @@ var floorsOf = map[string][]floor{
 			"stage kind kprobe kretprobe watch handler context args space info core control cpu registration retprobe site shown plan emulate slot detour resident stance instances"},
 		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex exits arm board jump jumponly assemble stagecode optimize pass reconcile"},
 		{"kinds", "what returns, jprobes and watches have of their own", "checkreturn jprobe mirror leaves return returns moved recycle instancecode undo frames stack watchset"},
-		{"hits", "what a vCPU does at a trap", "hit detourhit watchhit fault stop settle"},
+		{"hits", "what a vCPU does at a trap", "hit detourhit watchhit fault stop"},
 		{"changes", "how probes come and go", "registry register companions watchregister enable pending milestone reload change collect blacklist textread list"},
-		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts withdraw"},
+		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts settle disarm withdraw"},
 	},
 	"internal/server/http": {
 		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags vmflags"},

@@ -49,6 +49,9 @@ type FakeOptions struct {
 	// makes the hits itself (Fake.Hit, Fake.Deliver).
 	Still bool
 
+	// Faults, with GS, has the kernel resume the faults of stages: here the fake does it.
+	Faults *guest.FaultProfile
+
 	// Bare shows the engine only the methods of probe.Target and probe.World: no
 	// PageTables, Runner, Detours or Memory, and no answer from World.Words. Can
 	// then defaults to no capability. It is the minimal backend.
@@ -130,7 +133,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 				return probe.Capabilities{}
 			}
 			can := probe.Capabilities{InPlace: true}
-			if o.GS {
+			if o.GS && o.Faults == nil {
 				can.NoFault = "the guest's handlers have them first"
 			}
 			return can
@@ -140,7 +143,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{NoBreakpoint: "no exit is seen"} }
 	}
 	if o.Symbols == nil && o.GS {
-		o.Symbols = func(img *guest.Image) probe.Symbols { return &Kernel{Image: img, GS: true} }
+		o.Symbols = func(img *guest.Image) probe.Symbols { return &Kernel{Image: img, GS: true, Faults: o.Faults} }
 	}
 	if o.Symbols == nil {
 		o.Symbols = func(img *guest.Image) probe.Symbols { return img }
@@ -408,7 +411,8 @@ func (f *Fake) OneMapping(bool) string { return "" }
 // at its lowest address.
 func (f *Fake) Profile(user bool) (guest.Profile, bool) {
 	if k, ok := f.syms.(*Kernel); ok && k.GS {
-		return gsProfile, !user
+		p, _ := k.Profile()
+		return p, !user
 	}
 	if f.prof {
 		p, err := f.img.Profile()

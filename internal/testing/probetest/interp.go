@@ -226,6 +226,8 @@ func (x *instr) jump(to uint64) {
 func (x *instr) map0F() {
 	op := x.in.Opcode
 	switch {
+	case op == 0x01 && x.in.ModRM == 0xcb && x.v.cpl == 0: // stac
+		x.setFlags(x.flags() | x86.FlagAC)
 	case op == 0x1e, op == 0x1f:
 	case op == 0x20 && x.in.Reg() == 2: // mov cr2, r64
 		x.setReg(x.b(x.in.RM()), 8, uint64(x.v.cr2))

@@ -24,6 +24,7 @@ type Kernel struct {
 	Reads     string                        // the function that a debugger of its own asks for the bytes of an instruction
 	Comes     func(int, probe.Milestone)    // called then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
+	Faults    *guest.FaultProfile           // in that profile
 	Pads      []guest.GVA                   // int3s that are never executed
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
@@ -92,7 +93,9 @@ func (f *Fake) NotePass(cpu int, m probe.Milestone) { f.syms.(*Kernel).Comes(cpu
 // Profile implements probe.Image.
 func (k *Kernel) Profile() (guest.Profile, error) {
 	if k.GS {
-		return gsProfile, nil
+		p := gsProfile
+		p.Faults = k.Faults
+		return p, nil
 	}
 	return k.Image.Profile()
 }

@@ -2,6 +2,7 @@ package probetest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -110,6 +111,151 @@ func TestStageByGS(t *testing.T) {
 	v.optimize()
 	if i := v.info(p); !i.Optimized || i.InGuest {
 		t.Errorf("with a fixup: %+v", i)
+	}
+	v.unregister(p)
+}
+
+// TestStageLoads: in a kernel that handles the faults of stages itself, a detour lets them load only where an exception does no harm, and
+// the task's count says so meanwhile; everywhere else, the hit is handled on the host.
+func TestStageLoads(t *testing.T) {
+	for _, returns := range []bool{false, true} {
+		t.Run(fmt.Sprintf("returns %v", returns), func(t *testing.T) { testStageLoads(t, returns) })
+	}
+}
+
+func testStageLoads(t *testing.T, returns bool) {
+	const countOff, stackOff, signalOff, signalBit = 0x60, 0x68, 0x71, 0x40
+	v := bootGS(t, FakeOptions{Faults: &guest.FaultProfile{CountOff: countOff, StackOff: stackOff, SignalOff: signalOff, SignalMask: signalBit, SMAP: true}})
+	f := v.fake()
+	const task = taskBase
+	stage, word := v.blocks()
+	load := 0
+	var resume x86.Label
+	stage.Code = x86.Assemble(func(a *x86.Asm) {
+		a.Inc(8, x86.At(x86.RSI, 0))
+		a.Mov(8, x86.RAX, x86.Imm(uint64(task)))
+		a.Mov(4, x86.RAX, x86.At(x86.RAX, countOff))
+		a.Mov(8, x86.At(x86.RSI, 16), x86.RAX)
+		a.Pushfq()
+		a.Pop(x86.RAX)
+		a.Mov(8, x86.At(x86.RSI, 24), x86.RAX)
+		a.Mov(8, x86.RAX, x86.Imm(uint64(0x1000)))
+		load = a.Len()
+		a.Mov(8, x86.RAX, x86.At(x86.RAX, 0)) // not mapped
+		a.Ret()
+		resume = a.LabelHere()
+		a.Inc(8, x86.At(x86.RSI, 32))
+		a.Ret()
+		stage.Fixups = []probe.Fixup{{Fault: load, Resume: a.Offset(resume)}}
+	})
+	stage.Reads = 1 << (x86.PtSP / 8)
+	onHost := 0
+	p := &probe.Kprobe{Symbol: "hot", Pre: func(*probe.Context) int { onHost++; return 0 }, Stage: stage}
+	if returns {
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "hot"}, Return: func(*probe.Context) { onHost++ }, ReturnStage: stage}
+		p = &r.Kprobe
+		v.registerRet(r)
+	} else {
+		v.register(p)
+	}
+	var move guest.GVA // stack to use instead of the vCPU's own
+	mover := &probe.Kprobe{Symbol: "work", Pre: func(c *probe.Context) int {
+		if move != 0 {
+			var top [64]byte
+			if c.Read(guest.GVA(c.Regs.RSP), top[:]) != nil || c.Write(move, top[:]) != nil {
+				t.Error("the stack cannot be moved")
+			}
+			c.Regs.RSP = uint64(move)
+		}
+		return 0
+	}}
+	v.register(mover)
+	v.optimize()
+	if i := v.info(p); !i.InGuest {
+		t.Fatalf("%+v", i)
+	}
+	const exceptionStack = guest.GVA(0xfffffe0000002000)
+	f.mem.add(&region{base: exceptionStack, data: make([]byte, guest.PageSize), write: true})
+	put := func(off guest.GVA, b ...byte) { f.put(task+off, b) }
+	bottom := func(at guest.GVA) { f.put(task+stackOff, binary.LittleEndian.AppendUint64(nil, uint64(at))) }
+	put(countOff, 5, 0, 0, 0)
+	for _, c := range []struct {
+		what    string
+		stack   guest.GVA
+		bottom  guest.GVA
+		signal  byte
+		inGuest bool
+	}{
+		{"the task's stack", 0, stackBase, 0xff &^ signalBit, true},
+		{"another stack", 0, stackBase + 4*stackStride, 0, true},
+		{"little of the task's stack is left", 0, stackBase + stackSize - 4096 - 64, 0, false},
+		{"a stack of the interrupt stack table", exceptionStack + 0xf00, stackBase, 0, false},
+		{"a task that asks for signals", 0, stackBase, signalBit, false},
+	} {
+		bottom(c.bottom)
+		put(signalOff, c.signal)
+		move = c.stack
+		host, runs, resumed := onHost, word(0, 0), word(0, 4)
+		equal(v, "work", v.call("work", 3), 24)
+		host, runs, resumed = onHost-host, word(0, 0)-runs, word(0, 4)-resumed
+		if c.inGuest && (host != 0 || runs != 3 || resumed != 3) || !c.inGuest && (host != 3 || runs != 0) {
+			t.Errorf("%s: %d hits on the host, %d in the guest, %d of them resumed", c.what, host, runs, resumed)
+		}
+		if c.inGuest && (word(0, 2) != 6 || word(0, 3)&x86.FlagAC == 0 || word(0, 3)&x86.FlagIF != 0) {
+			t.Errorf("%s: a stage ran with a count of %d and flags %#x", c.what, word(0, 2), word(0, 3))
+		}
+		if n := binary.LittleEndian.Uint32(v.bytes(task+countOff, 4)); n != 5 {
+			t.Errorf("%s: the task's count is %d afterwards", c.what, n)
+		}
+	}
+	v.unregister(p)
+	v.unregister(mover)
+}
+
+// TestFaultFrames: a snapshot waits for the handler of a stage's fault, and does not take the remnant of such a frame for one: the handler
+// runs with interrupts off, and the task's count is raised.
+func TestFaultFrames(t *testing.T) {
+	const countOff = 0x60
+	v := bootGS(t, FakeOptions{Faults: &guest.FaultProfile{CountOff: countOff, StackOff: 0x68}})
+	f := v.fake()
+	stage, _ := v.blocks()
+	stage.Code = x86.Assemble(func(a *x86.Asm) {
+		a.Mov(8, x86.RAX, x86.Imm(uint64(0x1000)))
+		stage.Fixups = []probe.Fixup{{Fault: a.Len(), Resume: a.Len() + 3}}
+		a.Mov(8, x86.RAX, x86.At(x86.RAX, 0))
+		a.Ret()
+	})
+	p := &probe.Kprobe{Symbol: "hot", Pre: nop, Stage: stage}
+	v.register(p)
+	v.optimize()
+	load := kernelExec
+	for _, known := v.e.FixupAt(load); !known; _, known = v.e.FixupAt(load) {
+		if load++; load == kernelExec+execSize {
+			t.Fatal("no load in the engine's code")
+		}
+	}
+	const rsp, at = stackBase + 0x1000, stackBase + 0x1100 - 40
+	regs := &f.cpus[0].regs
+	regs.RIP, regs.RSP = uint64(v.addr("work")), uint64(rsp)
+	saved := func(flags uint64, count byte) error {
+		regs.RFLAGS = flags
+		f.put(taskBase+countOff, []byte{count, 0, 0, 0})
+		var b []byte
+		for _, w := range []uint64{uint64(load), guest.SelKernelCode, 0x42, uint64(at) + 40, guest.SelKernelData} {
+			b = binary.LittleEndian.AppendUint64(b, w)
+		}
+		pa, _ := f.Translate(0, at)
+		return v.e.RunUnpatched(false, func(c *probe.Clean) error { return c.Memory(pa, b, func(guest.GPA) []byte { return nil }) })
+	}
+	for _, c := range []struct {
+		flags  uint64
+		count  byte
+		inside bool
+	}{{2, 1, true}, {2, 0, false}, {2 | x86.FlagIF, 1, false}, {2 | x86.FlagIF, 0, false}} {
+		var inside *probe.InsideError
+		if err := saved(c.flags, c.count); errors.As(err, &inside) != c.inside || !c.inside && err != nil {
+			t.Errorf("flags %#x and a count of %d: %v", c.flags, c.count, err)
+		}
 	}
 	v.unregister(p)
 }
