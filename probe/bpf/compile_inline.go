@@ -22,6 +22,8 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 		c.tasks.taskAddress(c.layout.Task)
 	case HelperGetPIDTGID:
 		c.tasks.pidTGID(c.layout.Task)
+	case HelperGetUIDGID, HelperGetCgroupID:
+		c.tasks.number(c.layout.Task, c.layout.Task.number(h))
 	case HelperGetComm:
 		c.tasks.comm(c.layout.Task, tmpA, x86.RAX)
 		m := c.memUnchecked(pc, f.args[R1])

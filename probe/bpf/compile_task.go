@@ -12,6 +12,12 @@ type taskCoder struct{ *coder }
 // known.
 func (c *compiler) checkTask(pc int, h Helper) error {
 	t := c.layout.Task
+	if h == HelperGetUIDGID || h == HelperGetCgroupID {
+		if t == nil || t.Stack != nil || !c.layout.Fixups || !t.Knows(h) {
+			return &HostOnlyError{pc, h, needsTypes}
+		}
+		return nil
+	}
 	switch {
 	case h != HelperGetPIDTGID && h != HelperGetComm && h != HelperGetTask && h != HelperGetTaskBTF:
 	case t == nil || t.Stack != nil && !c.p.kind.hasRegs():
@@ -77,6 +83,35 @@ func (c taskCoder) pidTGID(t *TaskProfile) {
 	c.Shl(8, x86.RAX, imm(32))
 	c.taskLoad(4, tmp9, x86.At(tmp9, int(t.TID)), bad)
 	c.Or(8, x86.RAX, tmp9)
+	c.Jmp(done)
+	c.Place(bad)
+	c.set(x86.RAX, 0)
+	c.Place(done)
+}
+
+// number returns where the result of a helper is, or nil.
+func (t *TaskProfile) number(h Helper) *TaskNumber {
+	if h == HelperGetUIDGID {
+		return t.Owner
+	}
+	return t.Cgroup
+}
+
+// number emits RAX = a number of the current task. R9 and R11 change.
+func (c taskCoder) number(t *TaskProfile, n *TaskNumber) {
+	bad, done := c.NewLabel(), c.NewLabel()
+	c.task(t, tmp9, bad)
+	for _, off := range n.Follow {
+		c.guestLoad(8, tmp9, x86.At(tmp9, int(off)), bad)
+	}
+	if n.Split {
+		c.guestLoad(4, x86.RAX, x86.At(tmp9, int(n.High)), bad)
+		c.Shl(8, x86.RAX, imm(32))
+		c.guestLoad(4, tmp9, x86.At(tmp9, int(n.Off)), bad)
+		c.Or(8, x86.RAX, tmp9)
+	} else {
+		c.guestLoad(8, x86.RAX, x86.At(tmp9, int(n.Off)), bad)
+	}
 	c.Jmp(done)
 	c.Place(bad)
 	c.set(x86.RAX, 0)

@@ -108,7 +108,7 @@ const (
 	needsTask   = "needs a guest profile that says where the current task is"
 	needsFix    = "needs a machine that resumes faults at the fixups of the compiled code"
 	needsFrames = "needs a guest whose code keeps frame pointers"
-	onlyTask    = "finds the task by the types of the guest's kernel, which the host has"
+	needsTypes  = "needs a Linux kernel whose types say where it has the number"
 	onlyMap     = "works on a map that only the host has"
 	onlyText    = "formats text, which the host does"
 	onlyCall    = "calls functions by their address"
@@ -126,7 +126,7 @@ var helpers = []HelperInfo{
 	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
 	{ID: HelperTailCall, Name: "tail_call", cost: costHash, args: []argKind{anyArg, progsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},
-	{ID: HelperGetUIDGID, Name: "get_current_uid_gid", cost: costTask, Place: OnHost, Why: onlyTask},
+	{ID: HelperGetUIDGID, Name: "get_current_uid_gid", cost: costTask, Why: needsTypes},
 	{ID: HelperGetComm, Name: "get_current_comm", args: []argKind{outArg, anyArg}, Why: needsTask},
 	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
 	{ID: HelperGetStackID, Name: "get_stackid", cost: costStack, args: []argKind{anyArg, stacksArg, anyArg}, Why: needsFrames},
@@ -135,7 +135,7 @@ var helpers = []HelperInfo{
 	{ID: HelperProbeReadStr, Name: "probe_read_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
 	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Why: needsFrames},
-	{ID: HelperGetCgroupID, Name: "get_current_cgroup_id", cost: costTask, Place: OnHost, Why: onlyTask},
+	{ID: HelperGetCgroupID, Name: "get_current_cgroup_id", cost: costTask, Why: needsTypes},
 	{ID: HelperMapPush, Name: "map_push_elem", cost: costHash, args: []argKind{queueArg, valueArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPop, Name: "map_pop_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPeek, Name: "map_peek_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},

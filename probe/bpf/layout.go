@@ -78,6 +78,32 @@ type TaskProfile struct {
 	// Current, as 8 bytes, and both are mapped wherever a program runs.
 	Stack   *StackProfile
 	Current int32
+
+	// Owner and Cgroup are the results of get_current_uid_gid and
+	// get_current_cgroup_id; nil: not known, or not with Layout.Fixups.
+	Owner, Cgroup *TaskNumber
+}
+
+// Knows reports whether the result of a helper is known that needs Owner or Cgroup; of
+// any other helper it is.
+func (t *TaskProfile) Knows(h Helper) bool {
+	switch h {
+	case HelperGetUIDGID:
+		return t.Owner != nil
+	case HelperGetCgroupID:
+		return t.Cgroup != nil
+	}
+	return true
+}
+
+// TaskNumber says where a number of the current task is. At each offset of Follow, from
+// the task's structure on, is the address of the next structure; the last one has the
+// number. It is 0 if memory is missing on the way.
+type TaskNumber struct {
+	Follow []int32
+	Off    int32 // 8 bytes, or 4 if it has a High half
+	Split  bool
+	High   int32 // 4 bytes
 }
 
 // StackProfile says that at the address RSP & Mask the guest has the structure of the

@@ -53,7 +53,8 @@ type Runtime struct {
 	alike  map[string]*alike // programs of definitions on the host, by evbpf.Code.Key
 	defs   [2]guestRing      // 1 = at code of CPL3
 
-	clock guestClock
+	clock  guestClock
+	faults faults
 }
 
 // New returns a runtime. It is an event.Feed.
@@ -149,10 +150,34 @@ func (rt *Runtime) layout(user bool, ch *probe.Chain) bpf.Layout {
 	} else {
 		l.Task.Stack = &bpf.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff}
 	}
+	if l.Fixups && rt.cfg.Tasks != nil {
+		if tasks := rt.cfg.Tasks(); tasks != nil {
+			l.Task.Owner, l.Task.Cgroup = taskNumbers(tasks)
+		}
+	}
 	if ch != nil {
 		l.Frames = frames(ch, user)
 	}
 	return l
+}
+
+// taskNumbers returns where the guest's kernel has a task's user and group, and its
+// cgroup.
+func taskNumbers(tasks *linux.Tasks) (owner, cgroup *bpf.TaskNumber) {
+	follow := func(n linux.Number) (offs []int32) {
+		for _, off := range n.Follow {
+			offs = append(offs, int32(off))
+		}
+		return offs
+	}
+	u, g, c := tasks.Numbers()
+	if u.Size == 4 && g.Size == 4 {
+		owner = &bpf.TaskNumber{Follow: follow(u), Off: int32(u.Off), Split: true, High: int32(g.Off)}
+	}
+	if c.Size == 8 {
+		cgroup = &bpf.TaskNumber{Follow: follow(c), Off: int32(c.Off)}
+	}
+	return owner, cgroup
 }
 
 // checkGuest reports why a program cannot run in the guest, at code of that
@@ -175,6 +200,9 @@ func (rt *Runtime) checkGuest(p *bpf.Program, user bool) error {
 		walks := h == bpf.HelperGetStack || h == bpf.HelperGetStackID
 		if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && (info.Reads() || walks) {
 			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
+		}
+		if !rt.layout(user, nil).Task.Knows(h) {
+			return fmt.Errorf("it calls %v, which %s", h, info.Why)
 		}
 		if walks {
 			if _, err := rt.cfg.Engine.Chain(); err != nil {

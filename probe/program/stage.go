@@ -34,6 +34,7 @@ type blocks struct {
 	again  func()         // restores the initial contents of maps, after a reset
 	form   *guestForm     // the program's form; nil: it belongs to an object
 	stages []*probe.Stage // the engine's forms of it
+	faults *faults        // held for it, or nil
 
 	out []bool // by vCPU: retired
 
@@ -152,6 +153,13 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 	}
 	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
+	}
+	if p := rt.profile(); p != nil && p.Faults != nil && len(info.Fixups) > 0 && !user {
+		if err := rt.faults.hold(rt.cfg.Engine, p.Faults); err != nil {
+			b.mem.Free(b.area)
+			return nil, err
+		}
+		b.faults = &rt.faults
 	}
 	b.init(clock)
 	rt.mu.Lock()
@@ -322,6 +330,7 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 	for i, b := range bs {
 		if idle[i] {
 			done(i)
+			b.releaseFaults()
 		}
 		if rt.cfg.Engine == nil {
 			continue
@@ -331,8 +340,16 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 			b.mem.Free(b.area)
 			if !idle[i] {
 				done(i)
+				go b.releaseFaults() // the engine calls this, and must not be called
 			}
 		}, b.stages...)
+	}
+}
+
+// releaseFaults undoes the hold for the faults of b.
+func (b *blocks) releaseFaults() {
+	if b.faults != nil {
+		b.faults.release(b.rt.cfg.Engine)
 	}
 }
 
