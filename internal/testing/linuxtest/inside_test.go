@@ -49,6 +49,9 @@ type attached interface {
 //	add NAME KIND [ARGUMENT...]   see addProgram; answers "ok", or "error: " and why
 //	del NAME                      answers "ok"
 //	read                          answers NAME=COUNT of each, with spaces between
+//	loads                         see serveLoads.run; answers with the names of its cases
+//	open N                        see openMissing; answers with its result
+//	race N                        see serveLoads.race; answers "ok"
 func serveInside() error {
 	var files [2]*os.File
 	for i, name := range []string{insideIn, insideOut} {
@@ -63,6 +66,7 @@ func serveInside() error {
 	}
 	_ = rlimit.RemoveMemlock() // before 5.11
 	all := map[string]attached{}
+	var loads serveLoads
 	for in := bufio.NewScanner(files[0]); in.Scan(); {
 		answer := "ok"
 		switch w := strings.Fields(in.Text()); {
@@ -87,6 +91,24 @@ func serveInside() error {
 				out = append(out, fmt.Sprintf("%s=%d", name, n))
 			}
 			answer = strings.Join(out, " ")
+		case len(w) == 1 && w[0] == "loads":
+			var err error
+			if answer, err = loads.run(); err != nil {
+				answer = "error: " + err.Error()
+			}
+		case len(w) == 2 && w[0] == "open":
+			n, err := strconv.Atoi(w[1])
+			if answer = fmt.Sprint(openMissing(n)); err != nil {
+				answer = "error: " + err.Error()
+			}
+		case len(w) == 2 && w[0] == "race":
+			n, err := strconv.Atoi(w[1])
+			if err == nil {
+				err = loads.race(n)
+			}
+			if err != nil {
+				answer = "error: " + err.Error()
+			}
 		default:
 			answer = "error: what is " + in.Text()
 		}
@@ -101,6 +123,7 @@ func serveInside() error {
 //
 //	fentry, fexit, multi, multiret, kretprobe FUNCTION   BPF programs: trampolines, fprobes, perf's kprobes
 //	kprobe FUNCTION OFFSET
+//	names, fentrynames FUNCTION                          a kprobe or trampoline that counts by the string that is its second argument
 //	fmodret FUNCTION                                     a trampoline that decides whether the function runs, and lets it
 //	breakpoint ADDRESS                                   perf: debug registers of all CPUs, at an instruction
 //	tracepoint GROUP/NAME                                perf
@@ -109,6 +132,8 @@ func addProgram(kind string, args []string) (attached, error) {
 		return nil, errors.New("no place")
 	}
 	switch kind {
+	case "names", "fentrynames":
+		return attachNames(kind, args[0])
 	case "breakpoint":
 		at, err := strconv.ParseUint(args[0], 0, 64)
 		if err != nil {
@@ -217,6 +242,52 @@ func attachBPF(kind string, args []string) (_ attached, err error) {
 	return b, err
 }
 
+// attachNames attaches a BPF program that does what kprobe:FUNCTION { @[str(arg1)] = count(); } does.
+func attachNames(kind, function string) (_ attached, err error) {
+	b := &bpfCounter{}
+	defer func() {
+		if err != nil {
+			b.close()
+		}
+	}()
+	const size = 64
+	if b.value, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: size, ValueSize: 8, MaxEntries: 4096}); err != nil {
+		return nil, err
+	}
+	spec := &ebpf.ProgramSpec{License: "GPL", Type: ebpf.Kprobe}
+	arg := int16(13 * 8) // rsi in struct pt_regs
+	if kind == "fentrynames" {
+		spec.Type, spec.AttachType, spec.AttachTo, arg = ebpf.Tracing, ebpf.AttachTraceFEntry, function, 8
+	}
+	insns := asm.Instructions{asm.LoadMem(asm.R6, asm.R1, arg, asm.DWord), asm.Mov.Imm(asm.R1, 0)}
+	for off := int16(-size); off < 0; off += 8 {
+		insns = append(insns, asm.StoreMem(asm.R10, off, asm.R1, asm.DWord))
+	}
+	key := func(r asm.Register) []asm.Instruction {
+		return []asm.Instruction{asm.Mov.Reg(r, asm.R10), asm.Add.Imm(r, -size)}
+	}
+	insns = append(insns, key(asm.R1)...)
+	insns = append(insns, asm.Mov.Imm(asm.R2, size), asm.Mov.Reg(asm.R3, asm.R6), asm.FnProbeReadUserStr.Call())
+	insns = append(insns, asm.LoadMapPtr(asm.R1, b.value.FD()))
+	insns = append(insns, key(asm.R2)...)
+	insns = append(insns, asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "new"), asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord), asm.Ja.Label("end"),
+		asm.Mov.Imm(asm.R1, 1).WithSymbol("new"), asm.StoreMem(asm.R10, -size-8, asm.R1, asm.DWord), asm.LoadMapPtr(asm.R1, b.value.FD()))
+	insns = append(insns, key(asm.R2)...)
+	insns = append(insns, asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -size-8), asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call(),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return())
+	spec.Instructions = insns
+	if b.prog, err = ebpf.NewProgram(spec); err != nil {
+		return nil, err
+	}
+	if kind == "fentrynames" {
+		b.link, err = link.AttachTracing(link.TracingOptions{Program: b.prog})
+	} else {
+		b.link, err = link.Kprobe(function, b.prog, nil)
+	}
+	return b, err
+}
+
 func (b *bpfCounter) close() {
 	if b.link != nil {
 		_ = b.link.Close()
@@ -230,6 +301,17 @@ func (b *bpfCounter) close() {
 }
 
 func (b *bpfCounter) count() (n uint64, err error) {
-	err = b.value.Lookup(uint32(0), &n)
-	return n, err
+	if b.value.Type() != ebpf.PerCPUHash {
+		err = b.value.Lookup(uint32(0), &n)
+		return n, err
+	}
+	var key []byte
+	var each []uint64
+	all := b.value.Iterate()
+	for all.Next(&key, &each) {
+		for _, v := range each {
+			n += v
+		}
+	}
+	return n, all.Err()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
+	runtime "github.com/guestprobe/guestprobe/probe/program"
 )
 
 var (
@@ -42,6 +43,7 @@ type saver struct {
 	rng     *rand.Rand
 	some    []guest.GVA // functions that may be probed
 	busy    []string
+	loads   bool // some stages load from memory that may not be there
 	imul    uint64
 	on      []func() // each takes one off
 	hits    atomic.Uint64
@@ -64,6 +66,18 @@ func (s *saver) slowStage(loops int) (*probe.Stage, func()) {
 	}
 	a.Mov(4, rbx, x86.Imm(loops))
 	again := a.LabelHere()
+	var fixups []probe.Fixup
+	if s.loads && s.rng.IntN(2) == 0 { // one that works, and one that faults
+		a.Mov(8, r12, x86.At(rdi, x86.PtSP))
+		fixups = append(fixups, probe.Fixup{Fault: a.Len()})
+		a.Mov(8, r12, x86.At(r12, 0))
+		a.Mov(8, r12, x86.Imm([]uint64{0, 0xdead000000000100, 0xffffffffff600000, 0xffff800000000000}[s.rng.IntN(4)]))
+		fixups = append(fixups, probe.Fixup{Fault: a.Len()})
+		a.Mov(8, r12, x86.At(r12, 0))
+		for i := range fixups {
+			fixups[i].Resume = a.Len()
+		}
+	}
 	a.Mov(8, r12, x86.At(rdi, x86.PtSP))
 	a.Call(sub)
 	a.Dec(4, rbx)
@@ -79,7 +93,7 @@ func (s *saver) slowStage(loops int) (*probe.Stage, func()) {
 	a.Mov(8, rdi, x86.At(x86.RSP, 8))
 	a.Ret()
 	return &probe.Stage{
-		Code: a.Code(), Stack: 48, NoStrings: s.rng.IntN(3) != 0, Reads: 1 << (x86.PtSP / 8), Block: block, Stride: 64,
+		Code: a.Code(), Stack: 48, NoStrings: s.rng.IntN(3) != 0, Reads: 1 << (x86.PtSP / 8), Block: block, Stride: 64, Fixups: fixups,
 		Counts: func(int) (uint64, uint64, uint64) { return 0, 0, 0 },
 	}, func() { s.FreeShared(block) }
 }
@@ -266,6 +280,10 @@ func TestLinuxSaves(t *testing.T) {
 		if _, err := m.Engine().Check(&probe.Kprobe{Symbol: name}); err == nil {
 			s.busy = append(s.busy, name)
 		}
+	}
+	if p, err := m.Image().Profile(); err == nil && p.Faults != nil {
+		check(m.Engine().Register(runtime.FaultProbe(m.Engine(), p.Faults)))
+		s.loads = true
 	}
 	check(m.Resume())
 	wait, left, start := patience.Context(t), 0, time.Now()

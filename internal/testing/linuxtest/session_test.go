@@ -47,6 +47,10 @@ func (g *Guest) newSession(k *linux.Kernel) *session.Session {
 			}
 			return known
 		}),
+		Clock: func(now func() int64) (session.Clock, error) {
+			c, err := g.Clock(now)
+			return session.Clock(c), err
+		},
 		Tasks: func() *linux.Tasks { return g.Image().(*linux.View).TaskReader() },
 	})
 	g.t.Cleanup(func() { _ = s.Close() })
