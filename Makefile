@@ -55,8 +55,9 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 test-full: ## the tests that take samples or are short in make test, at full size
 	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./kvm/foreign ./internal/dev/bench ./internal/server/http ./internal/dev/soak ./internal/testing/doctest
 
+# -short makes loads smaller, as on emulated hosts; nothing is left out.
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
-	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
+	$(GO) test -tags slowguest -short -vet=off -ldflags=-w -count=1 -timeout 60m $(GOTESTFLAGS) ./...
 
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...
