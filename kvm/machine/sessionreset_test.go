@@ -1,9 +1,12 @@
 package machine
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/testing/patience"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
@@ -72,5 +75,62 @@ func (x *onGuest) attachPrivileges() {
 	}
 	if _, err := x.s.Attach([]session.Spec{{Def: "p:def_user user_hot a=%di"}, {Def: "p:def_kernel vfs_read fd=%di"}}, nil); err != nil {
 		x.Fatal(err)
+	}
+}
+
+// TestResetFails: after a reset that has failed, and left the guest's memory as it was, the counts of programs and definitions in the guest
+// continue from where they were, and events come again.
+func TestResetFails(t *testing.T) {
+	x := onBuiltin(t, 2)
+	x.attachPrivileges()
+	names := []string{"kernel", "user_own", "def_user", "def_kernel"}
+	moves := func(name string, than uint64) uint64 {
+		return x.await(name, "in the guest, and hit there", func(i session.Info) bool { return i.Site.InGuest && i.Stats.InGuest > than }).Stats.InGuest
+	}
+	for _, name := range names {
+		moves(name, 0)
+	}
+	failed := errors.New("no memory for another one")
+	ctx, cancel := context.WithCancel(patience.Context(t))
+	defer cancel()
+	for range 2 {
+		before := map[string]session.Info{}
+		if err := x.s.Reset(x.m.Pause, func() error {
+			for _, name := range names {
+				i, err := x.s.Get(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before[name] = i
+			}
+			return failed
+		}); !errors.Is(err, failed) {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			i, err := x.s.Get(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Runs under way count as missed while the memory may be lost.
+			if a, b := i.Stats, before[name].Stats; a.InGuest != b.InGuest || a.Handled+a.Missed > b.Handled+b.Missed || a.Missed > b.Missed {
+				t.Errorf("%s: %+v, and before %+v", name, a, b)
+			}
+		}
+		sub := x.s.Subscribe(nil, event.Queue{}, session.AllEvents)
+		if err := x.m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			moves(name, before[name].Stats.InGuest)
+		}
+		for from := map[string]bool{}; !from["kprobes/def_user"] || !from["kprobes/def_kernel"]; {
+			ev, err := sub.Next(ctx)
+			if err != nil {
+				t.Fatalf("%v; events of %v", err, from)
+			}
+			from[session.ProbeOf(ev).Name()] = true
+		}
+		sub.Close()
 	}
 }

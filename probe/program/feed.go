@@ -186,11 +186,11 @@ func (f *feed) renew() {
 	}
 }
 
-// expectReset is called before the memory of rings is reset, after their last records were read.
-func (f *feed) expectReset() {
+// expectReset is called before the memory of rings is reset, after their last records were read; with false, if it is not reset after all.
+func (f *feed) expectReset(yes bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rings {
-		r.m.ExpectReset(true)
+		r.m.ExpectReset(yes)
 	}
 }

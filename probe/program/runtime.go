@@ -97,11 +97,22 @@ func (rt *Runtime) profile() *guest.Profile {
 // which must not run.
 func (rt *Runtime) Save() {
 	rt.Poll()
-	rt.feed.expectReset()
+	rt.feed.expectReset(true)
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for b := range rt.staged {
 		b.freeze()
+	}
+}
+
+// Keep follows Save when the guest was not reset after all, and before it runs: counts
+// and records continue.
+func (rt *Runtime) Keep() {
+	rt.feed.expectReset(false)
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for b := range rt.staged {
+		b.thaw()
 	}
 }
 

@@ -41,6 +41,7 @@ type blocks struct {
 	mu     sync.Mutex
 	base   []blockCounts // by vCPU: of earlier boots
 	frozen bool          // base is the final count
+	before []blockCounts // base before that
 	fault  *bpf.Fault    // the latest one before
 }
 
@@ -268,6 +269,7 @@ func (b *blocks) freeze() {
 	if b.frozen {
 		return
 	}
+	b.before = slices.Clone(b.base)
 	for i := range b.cpus {
 		if _, failed, _, last := bpf.BlockStats(b.areaOf(i)); failed > 0 {
 			b.fault = &last
@@ -282,6 +284,20 @@ func (b *blocks) freeze() {
 		b.base[i] = c
 	}
 	b.frozen = true
+}
+
+// thaw undoes freeze, because the memory was not lost after all. If it was, the counts
+// stay as they are.
+func (b *blocks) thaw() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.frozen || !slices.ContainsFunc(b.area.Bytes, func(c byte) bool { return c != 0 }) {
+		return
+	}
+	b.base, b.frozen = b.before, false
+	if b.form != nil {
+		b.form.reopen()
+	}
 }
 
 // countRunning returns how many runs of a vCPU have begun and not ended.

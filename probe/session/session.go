@@ -239,6 +239,7 @@ func (st *Session) Reset(pause, reset func() error) error {
 	// The counts of programs are in the guest's memory.
 	st.programs.Save()
 	if err := reset(); err != nil {
+		st.programs.Keep()
 		return err
 	}
 	if err := st.programs.Reset(); err != nil {
