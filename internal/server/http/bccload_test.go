@@ -21,6 +21,7 @@ type bccTool struct {
 	skipMissing bool
 	event       string                          // the structure of its records, where the object does not declare it: see decodeEvent
 	unordered   bool                            // what is seen first is not said first
+	others      bool                            // it also says things of which the load knows nothing: lines count up to a colon
 	load        func(l *load)                   // what the guest does; it runs there
 	got         func(r *toolRun) (all []string) // what the tool says of it, in the same words
 }
@@ -33,7 +34,7 @@ const atExt4 = "dummy_file_read=ext4_file_read_iter,dummy_file_write=ext4_file_w
 // winch is a signal that does nothing to a process which has not asked for it.
 const winch = unix.SIGWINCH
 
-var bccTools = slices.Concat(systemTools, netTools)
+var bccTools = slices.Concat(systemTools, netTools, eventTools)
 
 // Events of the tools below, as their headers declare them.
 const (
