@@ -41,6 +41,9 @@ func (d *Definition) CompileGuest(addr guest.GVA, user bool) (stage, entry *prob
 	if err := rt.checkGuest(d.main.prog, user); err != nil {
 		return nil, nil, err
 	}
+	if d.layout.OfModule {
+		return nil, nil, errors.New("it reads by a name of a module, which is elsewhere when the module is loaded again")
+	}
 	if d.code.MaxRecord() > guestRingSize/2-64 {
 		return nil, nil, errors.New("its records are too long for the ring")
 	}
