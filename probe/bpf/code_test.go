@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/dev/bpftest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -114,6 +116,41 @@ func TestInstructions(t *testing.T) {
 	}
 	if compiledSome < 100 {
 		t.Errorf("only %d programs were compiled", compiledSome)
+	}
+}
+
+// TestRandom: the numbers of get_prandom_u32 in machine code have 32 random bits, and those of two blocks differ.
+func TestRandom(t *testing.T) {
+	n := bpf.NewNative(t)
+	p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: asm.Instructions{asm.FnGetPrandomU32.Call(), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, ones := map[uint64]bool{}, [64]int{}
+	const runs = 4000
+	for range 2 {
+		code, err := bpf.LoadOn(n, p, bpf.Layout{Fixups: true, NoGuest: true}, bpf.BlockConfig{}, bpf.RegsSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range runs {
+			v, err := code.Run(make([]byte, bpf.RegsSize))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[v] = true
+			for bit := range ones {
+				ones[bit] += int(v >> bit & 1)
+			}
+		}
+	}
+	if len(seen) < 2*runs-10 {
+		t.Errorf("%d numbers of %d are different", len(seen), 2*runs)
+	}
+	for bit, n := range ones {
+		if bit < 32 && (n < runs*9/10 || n > runs*11/10) || bit >= 32 && n != 0 {
+			t.Errorf("bit %d was set %d times of %d", bit, n, 2*runs)
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 		c.MarkWritten(x86.RDX)
 	case HelperGetCPU:
 		c.Mov(4, x86.RAX, x86.At(c.blk, blkCPU))
+	case HelperGetRandom:
+		c.random()
 	case HelperGetFuncIP:
 		c.Mov(8, x86.RAX, x86.At(c.blk, blkFuncIP))
 	case HelperGetAttachCookie:
@@ -45,6 +47,25 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 	default:
 		panic("BUG: helper has no code in line")
 	}
+}
+
+// random emits RAX = a random number of 32 bits, by xorshift64* (Vigna, 2016): its state
+// is the run block's, and InitBlock has seeded it. R11 changes.
+func (c *coder) random() {
+	state := x86.At(c.blk, blkRandom)
+	c.Mov(8, x86.RAX, state)
+	for _, s := range []struct {
+		shift func(size int, dst, n x86.Arg)
+		bits  int
+	}{{c.Shr, 12}, {c.Shl, 25}, {c.Shr, 27}} {
+		c.Mov(8, tmpB, x86.RAX)
+		s.shift(8, tmpB, imm(s.bits))
+		c.Xor(8, x86.RAX, tmpB)
+	}
+	c.Mov(8, state, x86.RAX)
+	c.set(tmpB, 0x2545f4914f6cdd1d)
+	c.Imul(8, x86.RAX, tmpB)
+	c.Shr(8, x86.RAX, imm(32))
 }
 
 // inlineLookup emits the lookup of an element of an array.

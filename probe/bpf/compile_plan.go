@@ -157,7 +157,7 @@ func (pl *plan) isInline(h Helper, f *callFact, l Layout) bool {
 	}
 	zero := func(r Reg) bool { return f.known[r].ok && f.known[r].v == 0 }
 	switch h {
-	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS, HelperGetCPU, HelperGetFuncIP, HelperGetAttachCookie, HelperGetFuncArgCnt, HelperGetPIDTGID, HelperGetTask, HelperGetTaskBTF, HelperGetUIDGID, HelperGetCgroupID:
+	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS, HelperGetCPU, HelperGetFuncIP, HelperGetAttachCookie, HelperGetFuncArgCnt, HelperGetPIDTGID, HelperGetTask, HelperGetTaskBTF, HelperGetUIDGID, HelperGetCgroupID, HelperGetRandom:
 		return true
 	case HelperGetComm:
 		return f.args[R1].class == direct && f.args[R1].size == commSize && f.args[R1].by != byAddress

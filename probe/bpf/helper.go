@@ -122,7 +122,7 @@ var helpers = []HelperInfo{
 	{ID: HelperProbeRead, Name: "probe_read", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperKtimeGetNS, Name: "ktime_get_ns"},
 	{ID: HelperTracePrintk, Name: "trace_printk", cost: costLine, args: []argKind{inArg, anyArg}, Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
-	{ID: HelperGetRandom, Name: "get_prandom_u32", Place: OnHost, Why: "takes random numbers of the host"},
+	{ID: HelperGetRandom, Name: "get_prandom_u32"},
 	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
 	{ID: HelperTailCall, Name: "tail_call", cost: costHash, args: []argKind{anyArg, progsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -20,6 +21,7 @@ const (
 	blkFailed  = 48 // u64: runs ended by a fault
 	blkMissed  = 56 // u64: calls while a run was under way
 	blkFuncIP  = 64 // u64: address of the probed function; the engine sets it
+	blkRandom  = 72 // u64: of get_prandom_u32, never 0
 	blkTSC     = 80 // u64: clock: TSC at
 	blkMult    = 88 // u64: nanoseconds per tick, 32.32 bits
 	blkTime    = 96 // u64: this time
@@ -193,6 +195,9 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le := binary.LittleEndian
 	le.PutUint32(b[blkCPU:], uint32(c.CPU))
 	PlaceBlock(Area{Bytes: b}, c.FuncIP, c.Frame)
+	if slices.Contains(p.helpers, HelperGetRandom) {
+		le.PutUint64(b[blkRandom:], rand.Uint64()|1)
+	}
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
