@@ -62,9 +62,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 			// No other event can happen.
 			return rs.finish(api.EndExit, new(int64))
 		}
-		for _, x := range rs.host.stopsAfter(&rs.stops, rs.stopsVCPU) {
-			rs.put(api.RecordStop, x)
-		}
+		rs.putStops()
 		rs.warn(rs.printer.Problems(false))
 		if err := rs.send(); err != nil {
 			return err
@@ -91,6 +89,13 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// putStops reports the vCPUs that the script has stopped since the last call.
+func (rs *runningScript) putStops() {
+	for _, x := range rs.host.stopsAfter(&rs.stops, rs.stopsVCPU) {
+		rs.put(api.RecordStop, x)
 	}
 }
 
@@ -267,6 +272,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		wait = 0 // nothing runs
 	}
 	rs.host.logEnd(rs.loaded.Quiesce(wait, rs.samples.end))
+	rs.putStops() // of a hit that has also ended the script
 	if err := rs.printAll(); err != nil {
 		return err
 	}
