@@ -87,6 +87,9 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 		}
 	}
 	if c.depth != 0 || c.inMirror(s) {
+		if runEssential(c, s, chain, at) {
+			return Verdict{Action: Resume}
+		}
 		c.countMissed(s, chain)
 		if d != nil {
 			return d.resumeAtCopies(c, s)
@@ -128,6 +131,30 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 		return d.resumeAtCopies(c, s)
 	}
 	return c.executeAt(s, st, chain, false, watch, at)
+}
+
+// runEssential runs the pre handlers of the essential probes at a hit from inside a
+// handler: the guest needs them there, too. It reports whether one has set the
+// registers to where the guest resumes.
+func runEssential(c *cpu, s State, chain chain, at guest.GVA) bool {
+	for _, r := range chain {
+		if !r.probe.Essential || !r.enabled.Load() || r.pre == nil {
+			continue
+		}
+		outer := c.ctx
+		c.enter(s)
+		c.setProbe(r)
+		s.Regs.RIP = uint64(at+r.reportedAddr()-r.site.addr) + 1
+		taken := c.runPre(r) != 0
+		c.leave()
+		c.ctx = outer
+		if taken {
+			count(&r.cells[c.id].handled)
+			return true
+		}
+		s.Regs.RIP = uint64(at)
+	}
+	return false
 }
 
 // countMissed counts a hit from inside a handler or a jprobe's mirror: every probe of the

@@ -28,8 +28,9 @@ type Kprobe struct {
 	// Disabled asks for registration without arming.
 	Disabled bool
 
-	// Essential says that Stages in the guest need the probe: DisarmAll disarms it
-	// after all others, when no vCPU is in a Stage that may fault.
+	// Essential says that Stages in the guest need the probe: Pre also runs at a hit
+	// from inside a handler (Context.Call), and DisarmAll disarms the probe after all
+	// others, when no vCPU is in a Stage that may fault.
 	Essential bool
 
 	// Space, when not 0, binds the probe to one address space: the physical address

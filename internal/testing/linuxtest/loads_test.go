@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/testing/patience"
 	"github.com/guestprobe/guestprobe/internal/testing/sessiontest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -58,6 +59,7 @@ func testLoads(t *testing.T, dir string) {
 	def := "do_sys_openat2 dfd=$arg1:s32 s=+0($arg2):string u=+u0($arg2):ustring x=+0($arg2):x64 y=+u3($arg2):u32 far=+0(+0($arg2)):x8"
 	l.checkAlike(def, cases, func(onHost bool) []string { return l.events("p "+def, onHost) })
 	l.checkRace()
+	l.checkCalls()
 	l.checkInterrupts()
 	g.checkSameText(g.Text(), before)
 	for _, line := range g.Command("dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|unable to handle|scheduling while' || true") {
@@ -145,6 +147,34 @@ END { printf("%d %d %d\n", (int64)@["/none/race"], (int64)@[""], (int64)@left[0]
 		l.t.Errorf("%q, want a sum of %d: %v", out, calls, err)
 	}
 	l.t.Logf("the page was there %d times, and %d times not", there, missing)
+}
+
+// checkCalls: a program reads a bad address in a function of the kernel's that the host calls from inside a hit: there the breakpoint that
+// has the kernel resume faults is hit in the middle of a handler.
+func (l *loads) checkCalls() {
+	at, err := l.Image().Lookup("gcd")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	const calls = 3
+	x := sessiontest.Start(l.t, l.s, "kprobe:__queue_work { @[*(uint64 *)0xdead000000000100, *(uint64 *)8] = count(); }", session.ScriptOptions{})
+	if err := l.Engine().Optimize(); err != nil {
+		l.t.Fatal(err)
+	}
+	if i := x.Probes()[0]; !i.Site.InGuest {
+		l.t.Errorf("on the host: %s", i.OnHost)
+	}
+	for range calls {
+		if got, err := l.Call(patience.Context(l.t), at.Addr, 91, 35); err != nil || got != 7 {
+			l.t.Errorf("gcd(91, 35) is %d, %v", got, err)
+		}
+	}
+	if s := x.Probes()[0].Stats; s.InGuest < calls || s.Missed != 0 {
+		l.t.Errorf("%+v", s)
+	}
+	if out, _, _ := x.End(); !strings.Contains(out, "@[0, 0]: ") {
+		l.t.Errorf("%q", out)
+	}
 }
 
 // checkInterrupts: programs read bad addresses in handlers of interrupts, and of idle tasks.

@@ -11,6 +11,51 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
+// TestEssentialNested: an essential probe is not missed while a handler has the guest run a function, and the outer handler keeps its context.
+func TestEssentialNested(t *testing.T) {
+	v := bootGS(t, FakeOptions{})
+	var nested, plain, after int
+	needed := &probe.Kprobe{Symbol: "f_emulate", Essential: true, Pre: func(c *probe.Context) int {
+		nested++
+		back, err := c.Caller()
+		if err != nil {
+			t.Error(err)
+		}
+		c.ReturnTo(back, 4711)
+		return 1
+	}}
+	other := &probe.Kprobe{Symbol: "hot", Pre: func(*probe.Context) int { plain++; return 0 }}
+	outer := &probe.Kprobe{Symbol: "work", Pre: func(c *probe.Context) int {
+		was := *c.Regs
+		got, err := c.Call(v.addr("f_emulate"), 1)
+		if err != nil || got != 4711 {
+			t.Errorf("%d, %v", got, err)
+		}
+		if _, err := c.Call(v.addr("hot")); err != nil {
+			t.Error(err)
+		}
+		if *c.Regs != was || c.Probe.Symbol != "work" {
+			t.Errorf("the context is %+v of %s, was %+v", *c.Regs, c.Probe.Symbol, was)
+		}
+		after++
+		return 0
+	}}
+	v.register(needed, other, outer)
+	equal(v, "work", v.call("work", 2), 16)
+	if nested != 1 || after != 1 || plain != 2 {
+		t.Errorf("%d hits of the essential probe, %d of the other, %d of the outer", nested, plain, after)
+	}
+	if s := v.stats(needed); s.Handled != 1 || s.Missed != 0 {
+		t.Errorf("essential: %+v", s)
+	}
+	if s := v.stats(other); s.Missed != 1 {
+		t.Errorf("other: %+v", s)
+	}
+	for _, p := range []*probe.Kprobe{needed, other, outer} {
+		v.unregister(p)
+	}
+}
+
 // TestEssentialProbe: DisarmAll leaves an essential probe until no vCPU is in a stage that may fault.
 func TestEssentialProbe(t *testing.T) {
 	v := bootGS(t, FakeOptions{CPUs: 2, Faults: &guest.FaultProfile{CountOff: 0x60, StackOff: 0x68}})
