@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -145,7 +146,7 @@ func (g *Guest) line(want string) string {
 	}
 }
 
-// vcpus describes what the guest's vCPUs do, for the message of a test in which it hangs.
+// vcpus describes what the guest's vCPUs do, and where its processes wait, for the message of a test in which it hangs.
 func (g *Guest) vcpus() string {
 	var b strings.Builder
 	err := g.Look(func(l *machine.Look) error {
@@ -159,14 +160,9 @@ func (g *Guest) vcpus() string {
 			if err != nil {
 				fmt.Fprintf(&b, "  %v\n", err)
 			}
-			for _, f := range frames {
-				name := "?"
-				if sym, ok := g.Image().Find(f.RuleAddr()); ok {
-					name = fmt.Sprintf("%s+%#x", sym.Name, f.PC-uint64(sym.Addr))
-				}
-				fmt.Fprintf(&b, "  %#x %s\n", f.PC, name)
-			}
+			g.writeFrames(&b, frames)
 		}
+		g.writeTasks(&b, l)
 		return nil
 	})
 	if err != nil {
@@ -174,4 +170,40 @@ func (g *Guest) vcpus() string {
 	}
 	fmt.Fprintf(&b, "%+v\n", g.Stats())
 	return b.String()
+}
+
+func (g *Guest) writeFrames(b *strings.Builder, frames []guest.Frame) {
+	for _, f := range frames {
+		name := "?"
+		if sym, ok := g.Image().Find(f.RuleAddr()); ok {
+			name = fmt.Sprintf("%s+%#x", sym.Name, f.PC-uint64(sym.Addr))
+		}
+		fmt.Fprintf(b, "  %#x %s\n", f.PC, name)
+	}
+}
+
+// writeTasks writes the stacks of tasks that have memory of their own.
+func (g *Guest) writeTasks(b *strings.Builder, l *machine.Look) {
+	const most = 1000
+	view := g.Image().(*linux.View)
+	tasks, _, err := view.Tasks(most)
+	if err != nil {
+		fmt.Fprintf(b, "tasks: %v\n", err)
+	}
+	for _, t := range tasks {
+		if t.Root == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "task %d %s\n", t.PID, t.Comm)
+		f, err := view.TaskReader().SavedFrame(t.Addr, func(addr guest.GVA, p []byte) error {
+			_, err := l.Read(0, addr, p, false)
+			return err
+		})
+		if err != nil {
+			fmt.Fprintf(b, "  %v\n", err)
+			continue
+		}
+		frames, _ := l.StackFrom(f, 24)
+		g.writeFrames(b, frames)
+	}
 }

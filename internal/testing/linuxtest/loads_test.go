@@ -52,6 +52,9 @@ func testLoads(t *testing.T, dir string) {
 	g.Command(fmt.Sprintf("/%s >/tmp/%[1]s.log 2>&1 & until [ -p %s ]; do sleep 0.1; done", inside, insideOut))
 	cases := strings.Fields(l.ask("loads")) // makes the memory
 	t.Logf("%d cases: %v", len(cases), cases)
+	if said := g.vcpus(); !strings.Contains(said, "\ntask 1 init\n") || !strings.Contains(said, "__schedule+") {
+		t.Errorf("no stacks of tasks:\n%s", said)
+	}
 	before := g.Text()
 	for _, text := range loadsScripts {
 		l.checkAlike(text, cases, func(onHost bool) []string { return l.script(text, onHost, "loads") })
