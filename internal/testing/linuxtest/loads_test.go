@@ -38,18 +38,26 @@ type loads struct {
 	s *session.Session
 }
 
-func testLoads(t *testing.T, dir string) {
+// bootLoads boots a guest with a session, in which the program of the test waits.
+func bootLoads(t *testing.T, dir string, vcpus int) *loads {
+	t.Helper()
 	var k *linux.Kernel
 	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
-		k, c.VCPUs, c.Memory = c.Linux.Kernel, 2, 512<<20
+		k, c.VCPUs, c.Memory = c.Linux.Kernel, vcpus, 512<<20
 		carryInside(t, c)
 	})
-	l := loads{tracers{Guest: g}, g.newSession(k)}
+	l := &loads{tracers{Guest: g}, g.newSession(k)}
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	g.await("READY")
 	g.Command(fmt.Sprintf("/%s >/tmp/%[1]s.log 2>&1 & until [ -p %s ]; do sleep 0.1; done", inside, insideOut))
+	return l
+}
+
+func testLoads(t *testing.T, dir string) {
+	l := bootLoads(t, dir, 2)
+	g := l.Guest
 	cases := strings.Fields(l.ask("loads")) // makes the memory
 	t.Logf("%d cases: %v", len(cases), cases)
 	if said := g.vcpus(); !strings.Contains(said, "\ntask 1 init\n") || !strings.Contains(said, "__schedule+") {

@@ -8,10 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/testing/sessiontest"
-	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/session"
 )
 
@@ -31,17 +29,7 @@ func TestLoadsCost(t *testing.T) {
 }
 
 func loadsCost(t *testing.T, dir string) {
-	var k *linux.Kernel
-	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
-		k, c.Memory = c.Linux.Kernel, 512<<20
-		carryInside(t, c)
-	})
-	l := loads{tracers{Guest: g}, g.newSession(k)}
-	if err := g.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	g.await("READY")
-	g.Command(fmt.Sprintf("/%s >/tmp/%[1]s.log 2>&1 & until [ -p %s ]; do sleep 0.1; done", inside, insideOut))
+	l := bootLoads(t, dir, 1)
 	base := l.opens()
 	costRow("`openat` of a file that is not there, not probed", base[0], base, "-", "-")
 	var kernel float64
