@@ -47,17 +47,20 @@ demo: build ## boot the built-in guest, probe it, show a live trace
 demo-linux: build ## boot a Linux kernel, probe it, show processes and latencies
 	scripts/demo-linux.sh
 
+# The packages whose tests take longest come first, so that the last one does not run alone. ./... has all others.
+PACKAGES = ./kvm/machine ./internal/server/http ./internal/cli ./internal/dev/bench ./internal/server/web ./internal/testing/doctest ./...
+
 # Programs of tests are linked without debug information (-w): nobody looks at them with a debugger, and linking takes half as long.
 test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
 	$(GO) vet ./...
-	$(GO) test -vet=off -ldflags=-w -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+	$(GO) test -vet=off -ldflags=-w -count=1 -timeout 20m $(GOTESTFLAGS) $(PACKAGES)
 
 test-full: ## the tests that take samples or are short in make test, at full size
 	GUESTPROBE_FULL=1 $(GO) test -vet=off -ldflags=-w -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./kvm/foreign ./internal/dev/bench ./internal/server/http ./internal/dev/soak ./internal/testing/doctest
 
 # -short makes loads smaller, as on emulated hosts; nothing is left out.
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
-	$(GO) test -tags slowguest -short -vet=off -ldflags=-w -count=1 -timeout 60m $(GOTESTFLAGS) ./...
+	$(GO) test -tags slowguest -short -vet=off -ldflags=-w -count=1 -timeout 60m $(GOTESTFLAGS) $(PACKAGES)
 
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...
