@@ -73,8 +73,12 @@ func TestWorkloadWithReturns(t *testing.T) {
 	if testing.Short() {
 		sizes = []int{1, 2} // emulated hosts
 	}
+	rounds := "rounds=2"
+	if kvmtest.Slow {
+		sizes, rounds = []int{2}, "rounds=1"
+	}
 	for _, vcpus := range sizes {
-		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=2", Tick: slowTick}
+		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: rounds, Tick: slowTick}
 		want := results(t, newMachine(t, config))
 		for _, maxActive := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%d vcpus, max %d", vcpus, maxActive), func(t *testing.T) {

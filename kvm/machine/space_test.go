@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -58,7 +59,11 @@ func TestAliases(t *testing.T) {
 	if testing.Short() { // emulated hosts, and slow ones
 		rounds = "rounds=1"
 	}
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: rounds + " alias", Tick: slowTick}
+	vcpus := 2
+	if kvmtest.Slow {
+		vcpus = 1
+	}
+	config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: rounds + " alias", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	for _, post := range []bool{false, true} {
 		m := newMachine(t, config)

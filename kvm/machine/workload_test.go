@@ -79,6 +79,9 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 	if testing.Short() {
 		sizes = []int{1, 2, 8} // emulated hosts: some of it takes minutes there
 	}
+	if kvmtest.Slow {
+		sizes = []int{1, 2}
+	}
 	for _, vcpus := range sizes {
 		t.Run(fmt.Sprintf("%d vcpus", vcpus), func(t *testing.T) {
 			config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1", Tick: slowTick}

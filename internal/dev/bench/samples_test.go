@@ -52,8 +52,8 @@ func TestSamples(t *testing.T) {
 		}
 		var text, engine, other int
 		enough := kvmtest.ChooseSize(25, 100)
-		if testing.Short() { // emulated hosts, and slow ones
-			enough = 8
+		if kvmtest.Slow {
+			enough = 5
 		}
 		calling, stop := context.WithCancel(ctx)
 		tick := &probe.Kprobe{Addr: timer.Addr, Pre: func(c *probe.Context) int {

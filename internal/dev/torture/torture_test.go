@@ -254,8 +254,8 @@ func TestGuests(t *testing.T) {
 	n := *guests
 	switch {
 	case n > 0:
-	case testing.Short(): // slow hosts
-		n = 15
+	case kvmtest.Slow:
+		n = 6
 	default:
 		n = 60
 	}
