@@ -3,6 +3,7 @@ package script
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -122,14 +123,18 @@ func (c *checker) branch(body []*stmt, dead bool) error {
 	return c.stmts(body)
 }
 
+// fixedSettings are settings of bpftrace's that are always true here: names of C++ are
+// shown as the source has them.
+var fixedSettings = []string{"cpp_demangle"}
+
 // configRecord turns config into a record of the settings.
 func (c callChecker) configRecord(e *expr) (Type, error) {
 	number := func(n uint64) *expr { return &expr{kind: exInt, Span: e.Span, num: n} }
 	text := func(s string) *expr { return &expr{kind: exString, Span: e.Span, text: s} }
 	s := c.config
 	*e = expr{
-		kind: exTuple, Span: e.Span, names: settings,
-		args: []*expr{number(s.maxKeys), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict)},
+		kind: exTuple, Span: e.Span, names: slices.Concat(settings, fixedSettings),
+		args: []*expr{number(s.maxKeys), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict), truthAt(e.Span, true)},
 	}
 	return c.typeOf(e)
 }

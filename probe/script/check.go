@@ -407,6 +407,9 @@ func (c *checker) assign(s *stmt) error {
 		c.declare(s)
 		return c.widen(s.Span, s.to, s.decl, t)
 	}
+	if s.aggregates() {
+		return c.stmts(s.body)
+	}
 	c.stored = s.value
 	t, err := c.expr(s.value)
 	if err != nil {
@@ -428,6 +431,23 @@ func (c *checker) assign(s *stmt) error {
 		return err
 	}
 	return c.mapValue(s.Span, s.to, c.symbolicType(c.byName[s.to.name], s.value, t))
+}
+
+// aggregates turns @m = { STATEMENTS; count() } into { STATEMENTS; @m = count(); }, and
+// reports whether it did: an aggregation is no value that a block could have.
+func (s *stmt) aggregates() bool {
+	block := s.value
+	if block.kind != exBlock || len(block.args) != 1 {
+		return false
+	}
+	last := block.args[0]
+	if _, is := aggregations[last.name]; !is || last.kind != exCall {
+		return false
+	}
+	inner := *s
+	inner.value = last
+	*s = stmt{kind: stBlock, Span: s.Span, body: append(slices.Clone(block.body), &inner)}
+	return true
 }
 
 // symbolicType returns the type of e as a value of the map. func is text here, but a

@@ -101,14 +101,19 @@ func (c callChecker) action(e *expr) error {
 	o := &output{Span: e.Span}
 	switch e.name {
 	case "printf", "errorf", "warnf", "debugf":
-		if e.args[0].kind != exString {
+		if _, err := c.value(e.args[0]); err != nil { // a macro may be a literal
+			return err
+		}
+		literal, ok := e.args[0].constantText()
+		if !ok {
 			return c.errorAt(e.args[0].Span, "%s() expects a string literal as its first argument", e.name)
 		}
 		o.kind = map[string]outputKind{"printf": outPrintf, "errorf": outError, "warnf": outWarn, "debugf": outDebug}[e.name]
-		f, wrong := parseFormat(e.args[0].text)
+		f, wrong := parseFormat(literal)
 		if wrong != "" {
 			return c.errorAt(e.args[0].Span, "%s", wrong)
 		}
+		f.setFlags(c.types)
 		o.format = f
 		for _, a := range e.args[1:] {
 			t, err := c.value(a)

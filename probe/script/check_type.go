@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -189,9 +190,26 @@ func (c *checker) dereference(e *expr) (Type, error) {
 	return t.Elems[0], nil
 }
 
-// addressOf checks &PLACE of the guest's memory.
+// addressOf checks &PLACE of the guest's memory, &$x, and &@m. Variables are in the
+// program's memory, whose addresses are never the guest's, and which all reads accept
+// (bpf.HelperReadKernel). The address of a map is its handle.
 func (c *checker) addressOf(e *expr) (Type, error) {
 	of := e.args[0]
+	switch {
+	case of.kind == exVar:
+		t, err := c.expr(of)
+		if err != nil || t.Kind == None {
+			return Type{}, err
+		}
+		p := pointerTo(t)
+		p.Of = of.decl
+		return p, nil
+	case of.kind == exMap && len(of.args) == 0:
+		if m := c.byName[of.name]; (m.keyed == 0 || m.value.Kind == None) && c.final {
+			return Type{}, c.undefinedMapError(of.Span, of.name)
+		}
+		return pointerTo(Type{Kind: Void}), nil
+	}
 	of.raw = true
 	t, err := c.part(of)
 	if err != nil || t.Kind == None {
@@ -202,8 +220,8 @@ func (c *checker) addressOf(e *expr) (Type, error) {
 		root = root.args[0]
 	}
 	switch {
-	case !root.isPlace():
-		return t, c.errorAt(e.Span, "only values in the guest's memory have an address").hint("as &args.file->f_path")
+	case !root.isPlace() && root.kind != exVar:
+		return t, c.errorAt(e.Span, "only variables, maps and values in the guest's memory have an address").hint("as &$x, or &args.file->f_path")
 	case of.width > 0:
 		return t, c.errorAt(e.Span, "a bit field has no address")
 	}
@@ -313,8 +331,11 @@ func (c *checker) sizeOf(e *expr) (Type, error) {
 		return t, err
 	}
 	ct := of.c
-	if of.kind == exType {
+	switch of.kind {
+	case exType:
 		ct = of.cast.c
+	case exInt: // an enumerator is a number of 8 bytes, as in bpftrace
+		ct = nil
 	}
 	if ct == nil {
 		switch e.num = uint64(t.sizeInC()); t.Kind {
@@ -404,6 +425,11 @@ func (c *checker) enumerator(e *expr) bool {
 	}
 	if !ok {
 		x.value, ok = headers[e.name]
+	}
+	if name, is := strings.CutPrefix(e.name, "__NR_"); is && !ok {
+		var n int
+		n, ok = syscallNumber(name)
+		x.value = uint64(n)
 	}
 	if !ok {
 		return false

@@ -81,10 +81,10 @@ func TestTooMuchRoom(t *testing.T) {
 		fmt.Fprintf(&b, "$a%d = (str(arg0), str(arg0), str(arg0), str(arg0), str(arg0), str(arg0), str(arg0), %d); ", i, i)
 	}
 	for script, want := range map[string]string{
-		b.String() + "}":                 "stdin:1:31-46: ERROR: the variables and values of this probe take more than 32768 bytes",
-		`BEGIN { @x = bswap(count()); }`: "stdin:1:20-27: ERROR: count() must be assigned directly to a map",
-		`BEGIN { @x = str(hist(1)); }`:   "stdin:1:18-25: ERROR: hist() must be assigned directly to a map",
-		`BEGIN { @x = { count() }; }`:    "stdin:1:16-23: ERROR: count() must be assigned directly to a map",
+		b.String() + "}":                  "stdin:1:31-46: ERROR: the variables and values of this probe take more than 32768 bytes",
+		`BEGIN { @x = bswap(count()); }`:  "stdin:1:20-27: ERROR: count() must be assigned directly to a map",
+		`BEGIN { @x = str(hist(1)); }`:    "stdin:1:18-25: ERROR: hist() must be assigned directly to a map",
+		`BEGIN { @x = { { count() } }; }`: "stdin:1:18-25: ERROR: count() must be assigned directly to a map",
 	} {
 		_, err := runScript(t, script, nil, false, 0)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -19,7 +19,8 @@ type part struct {
 	width  int
 	prec   int // -1: unset
 	length string
-	conv   string // "": only text
+	conv   string    // "": only text
+	gfp    *gfpFlags // of %gr
 }
 
 // parseFormat parses a format; wrong is the error, if any.
@@ -66,7 +67,12 @@ func parseFormat(s string) (f *format, wrong string) {
 			}
 		}
 		p.length = run("hljzt")
-		if i++; i >= len(s) || strings.IndexByte("diuoxXcspr", s[i]) < 0 {
+		if i++; strings.HasPrefix(s[min(i, len(s)):], "gr") {
+			i++
+			f.parts, f.args = append(f.parts, part{text: p.text, flags: p.flags, width: p.width, prec: p.prec, conv: "gr"}), f.args+1
+			continue
+		}
+		if i >= len(s) || strings.IndexByte("diuoxXcspr", s[i]) < 0 {
 			return nil, fmt.Sprintf("printf: unknown format %q", s[begin:min(i+1, len(s))])
 		}
 		switch p.length {
@@ -142,6 +148,8 @@ func (p *part) formatValue(t Type, data []byte, text func(Type, []byte) string) 
 		return p.pad(s)
 	case "r", "rx", "rh":
 		return p.pad(bufferText(p.conv, bufferOf(data)))
+	case "gr":
+		return p.pad(p.gfp.text(word(data)))
 	case "c":
 		return p.pad(string([]byte{data[0]}))
 	}

@@ -219,7 +219,14 @@ func (g *generator) unary(e *expr) {
 		g.readPlace(e)
 		return
 	case "&":
-		g.runInScope(func() { g.loadAddress(e.args[0]) })
+		switch of := e.args[0]; of.kind {
+		case exVar:
+			g.address(asm.R0, g.vars[of.decl])
+		case exMap:
+			g.loadMap(asm.R0, of.name)
+		default:
+			g.runInScope(func() { g.loadAddress(of) })
+		}
 		return
 	}
 	g.number64(e.args[0])

@@ -99,8 +99,18 @@ func (g *generator) readPlace(e *expr) {
 // of type t.
 func (g *generator) putPlace(e *expr, t Type, to mem) {
 	n, h := e.typ.Size, bpf.HelperReadKernel
-	if t.Kind == String {
+	switch t.Kind {
+	case String:
 		h = bpf.HelperReadKernelStr
+	case Tuple, Buffer, Inet: // of a variable, in the layout of variables
+		if n = e.typ.bytes(); !t.equal(e.typ) {
+			g.runInScope(func() {
+				from := g.alloc(n)
+				g.putPlace(e, e.typ, from)
+				g.copyAs(t, to, e.typ, from)
+			})
+			return
+		}
 	}
 	g.runInScope(func() {
 		g.loadAddress(e)

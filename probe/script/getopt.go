@@ -98,9 +98,9 @@ func (p *parser) getopt(e *expr) (*expr, error) {
 		return nil, p.errorAt(def.Span, "getopt() expects a literal as its default: a number, a string, true or false")
 	case value == nil:
 		return def, nil
-	case !value.has || value.value == "true" || value.value == "1":
+	case !value.has || strings.EqualFold(value.value, "true") || value.value == "1":
 		return truth(true), nil
-	case value.value == "false" || value.value == "0":
+	case strings.EqualFold(value.value, "false") || value.value == "0":
 		return truth(false), nil
 	}
 	return wrong("true or false")

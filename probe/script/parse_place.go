@@ -227,10 +227,15 @@ func interval(target string) (ns uint64, wrong string) {
 		ns = n * f
 	}
 	if ns < minInterval {
-		return 0, "interval: shorter than 1 ms"
+		return 0, "interval: shorter than 1 us"
 	}
 	return ns, ""
 }
 
-// minInterval is the shortest interval, in nanoseconds: its programs run on the host.
-const minInterval = 1e6
+// The shortest interval that a script can name, and the shortest one at which its
+// programs run, in nanoseconds: they run on the host, and what they interrupt must
+// make progress.
+const (
+	minInterval = 1e3
+	minPeriod   = 1e5
+)

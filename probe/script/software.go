@@ -28,7 +28,7 @@ func software(target string) (ns uint64, wrong, hint string) {
 	}
 	n, ok := parseNumber(count)
 	if !ok || n < minInterval {
-		return 0, "software:" + event + ": want a number of nanoseconds, 1 ms or more", "write software:cpu-clock:10ms"
+		return 0, "software:" + event + ": want a number of nanoseconds, 1000 or more", "write software:cpu-clock:10ms"
 	}
 	return n, "", ""
 }

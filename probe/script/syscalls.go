@@ -1,5 +1,7 @@
 package script
 
+import "slices"
+
 // syscallNames are the names of the system calls of x86-64 by number
 // (arch/x86/entry/syscalls/syscall_64.tbl), the same as in golang.org/x/sys/unix
 // (TestSyscallNames); there are gaps.
@@ -61,4 +63,10 @@ func syscallText(n int64) string {
 		return "unknown system call"
 	}
 	return syscallNames[n]
+}
+
+// syscallNumber is the number of the system call of a name.
+func syscallNumber(name string) (int, bool) {
+	n := slices.Index(syscallNames[:], name)
+	return n, n >= 0 && name != ""
 }

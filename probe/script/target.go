@@ -116,6 +116,11 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			if p.period, _ = interval(a.target); a.provider == "software" {
 				p.period, _, _ = software(a.target)
 			}
+			if p.period > 0 && p.period < minPeriod {
+				w := s.errorAt(a.Span, "%s runs every 100 us", a.text).hint("no interval is shorter")
+				w.AtRunTime = true
+				p.period, warnings = minPeriod, append(warnings, w)
+			}
 			ps = append(ps, p)
 			continue
 		}

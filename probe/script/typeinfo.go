@@ -65,6 +65,9 @@ func (c *checker) operandType(of *expr) (Type, error) {
 
 // constantPart returns the part of a constant that a field of it names: of a tuple, a record or typeinfo.
 func (e *expr) constantPart() *expr {
+	if e.kind == exBlock && len(e.body) == 0 && len(e.args) == 1 { // a macro's literal
+		return e.args[0].constantPart()
+	}
 	if e.kind != exField {
 		return e
 	}

@@ -63,6 +63,8 @@ type Type struct {
 	Names  []string // of the elements of a Tuple that is a record
 	C      btf.Type // of Struct, of an Int that is an enumeration, and of an Array that is one number: __int128, or floating point
 
+	Of *variable // whose address a Pointer is, if that is known: its target's type may still become larger
+
 	Low, High, Step int64  // of LHist
 	Format          string // of Timestamp, and the mode of stacks
 }
@@ -234,6 +236,12 @@ func unify(t, u Type) (Type, bool) {
 		}
 		t.Elems = elems
 		return t, true
+	case t.Kind == Pointer && (t.Of != nil || u.Of != nil):
+		if t.Of == u.Of {
+			return u, true
+		}
+		t.Of = nil
+		return t, t.equal(u)
 	case t.Kind == TSeries:
 		t.Signed = t.Signed && u.Signed
 		u.Signed = t.Signed

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/sdt"
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
@@ -124,6 +125,9 @@ func (t *target) Source(string) ([]string, error) { return nil, errNeedsGuest }
 func (t *target) Func(name string) (*btf.FuncProto, string) {
 	if t.proto == nil {
 		return nil, ""
+	}
+	if tracepoint, ok := strings.CutPrefix(name, bpf.AtTracepoint); ok {
+		name = bpf.TracepointFunction(tracepoint)
 	}
 	return t.proto(name), ""
 }
