@@ -34,6 +34,8 @@ func TestCases(t *testing.T) {
 		{name: "precedence_arith", script: `BEGIN { print(1 + 2 * 3 - 8 / 4 % 3); }`, want: "5"},
 		{name: "precedence_bits", script: `BEGIN { printf("%d %d %x\n", 6 & 3 | 8, 1 << 4 ^ 1, ~0 & 0xff); }`, want: "10 17 ff"},
 		{name: "literals", script: `BEGIN { print((1_000, 0x10, 010, 2e3, 5us)); }`, want: "(1000, 16, 8, 2000, 5000)"},
+		{name: "macro_at_run_time", script: `macro bad() { errorf("Something bad"); } BEGIN { bad(); print(1); }`,
+			want: "stdin:1:15-38: ERROR: Something bad\nstdin:1:50-55: ERROR: expanded from\nmacro bad() { errorf(\"Something bad\"); } BEGIN { bad(); print(1); }\n                                                 ~~~~~\n1"},
 		{name: "gfp_flags", script: `BEGIN { printf("%gr|%gr|%gr|%gr %8gr|%-8gr|\n", 1, 0xcc0, 0x2dc0, 0x40000a00, 0, 2); }`, want: "GFP_DMA|GFP_KERNEL|GFP_KERNEL|__GFP_ZERO|__GFP_NOWARN|GFP_NOWAIT|0x40000200        0|__GFP_HIGHMEM|"},
 		{name: "gfp_text", script: `BEGIN { printf("%gr\n", "x"); }`, fails: true, want: `unsupported format specifier for type 'string\[2\]': gr`},
 		{name: "syscall_numbers", script: `BEGIN { print((__NR_read, __NR_nanosleep)); }`, want: "(0, 35)"},

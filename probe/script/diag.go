@@ -10,10 +10,13 @@ import (
 )
 
 // Span is a part of the source: bytes from From up to To.
-type Span struct{ From, To int }
+type Span struct {
+	From, To int
+	in       int // the expansion of a macro in which it is, from 1 on: see source.expansions
+}
 
 // join is the span from the beginning of one to the end of another.
-func (s Span) join(t Span) Span { return Span{s.From, t.To} }
+func (s Span) join(t Span) Span { return Span{From: s.From, To: t.To, in: s.in} }
 
 // Error is an error in a script, with its place. Its text has bpftrace's form: the
 // place with columns from 1, the line, and a marker under the marked part.
@@ -28,6 +31,8 @@ type Error struct {
 	Width     int    // its width in Source
 	AtRunTime bool   // it is a warning about a run
 	Unknown   bool   // it names a type or a member that does not exist
+
+	Calls []*Error // of the macros in which the place is, innermost first
 }
 
 // Error returns the message with the place, the line, and the mark.
@@ -40,16 +45,29 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "%s:%d:%d-%d: %s: %s\n", e.Name, e.Line, e.Col, e.End, kind, e.Message)
 	fmt.Fprintf(&b, "%s\n", strings.ReplaceAll(e.Source, "\t", " "))
 	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", utf8.RuneCountInString(e.Source[:e.Mark])), strings.Repeat("~", max(utf8.RuneCountInString(e.Source[e.Mark:min(e.Mark+e.Width, len(e.Source))]), 1)))
+	b.WriteString(e.callsText())
 	if e.Hint != "" {
 		fmt.Fprintf(&b, "\nHINT: %s", e.Hint)
 	}
 	return b.String()
 }
 
+// callsText formats the calls of macros, each after a new line.
+func (e *Error) callsText() string {
+	var b strings.Builder
+	for _, c := range e.Calls {
+		call := *c
+		call.AtRunTime = e.AtRunTime
+		b.WriteString("\n" + call.Error())
+	}
+	return b.String()
+}
+
 // source is the text of a script, with its name.
 type source struct {
-	name string
-	text string
+	name       string
+	text       string
+	expansions []Span // the calls of macros that were expanded
 }
 
 // errorAt makes an error about a part of the source.
@@ -69,6 +87,11 @@ func (s *source) errorAt(sp Span, format string, args ...any) *Error {
 		Message: fmt.Sprintf(format, args...),
 	}
 	e.show(line)
+	if sp.in > 0 {
+		call := s.errorAt(s.expansions[sp.in-1], "expanded from")
+		e.Calls = append([]*Error{call}, call.Calls...)
+		call.Calls = nil
+	}
 	return e
 }
 

@@ -112,7 +112,7 @@ func (p *parser) checkNamed() error {
 		if slices.Contains(p.named.asked, g.name) {
 			continue
 		}
-		err := p.errorAt(Span{0, 1}, "--%s: the script has no such option", g.name)
+		err := p.errorAt(Span{From: 0, To: 1}, "--%s: the script has no such option", g.name)
 		if len(p.named.asked) == 0 {
 			return err
 		}

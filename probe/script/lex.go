@@ -66,7 +66,7 @@ func (l *lexer) skip() error {
 		case strings.HasPrefix(rest, "/*"):
 			i := strings.Index(rest[2:], "*/")
 			if i < 0 {
-				return l.src.errorAt(Span{l.pos, l.pos + 2}, "comment without end")
+				return l.src.errorAt(Span{From: l.pos, To: l.pos + 2}, "comment without end")
 			}
 			l.pos += i + 4
 		default:
@@ -91,11 +91,11 @@ func (l *lexer) next() (token, error) {
 	}
 	at := l.pos
 	if at >= len(l.src.text) {
-		return token{kind: tokEOF, Span: Span{at, at}}, nil
+		return token{kind: tokEOF, Span: Span{From: at, To: at}}, nil
 	}
 	take := func(kind tokenKind, end int) token {
 		l.pos = end
-		return token{kind: kind, Span: Span{at, end}, text: l.src.text[at:end]}
+		return token{kind: kind, Span: Span{From: at, To: end}, text: l.src.text[at:end]}
 	}
 	switch c := l.src.text[at]; {
 	case isLetter(c):
@@ -112,7 +112,7 @@ func (l *lexer) next() (token, error) {
 			return take(tokParam, end+1), nil
 		}
 		if end == at+1 {
-			return token{}, l.src.errorAt(Span{at, end}, "$ without a name")
+			return token{}, l.src.errorAt(Span{From: at, To: end}, "$ without a name")
 		}
 		if isDigit(l.src.text[at+1]) {
 			t := take(tokParam, end)
@@ -133,9 +133,9 @@ func (l *lexer) next() (token, error) {
 	r, n := utf8.DecodeRuneInString(l.src.text[at:])
 	if r == '#' { // of a preprocessor directive, which is not part of an expression
 		l.pos = at + n
-		return token{kind: tokOp, Span: Span{at, at + n}, text: "#"}, nil
+		return token{kind: tokOp, Span: Span{From: at, To: at + n}, text: "#"}, nil
 	}
-	return token{}, l.src.errorAt(Span{at, at + n}, "invalid character %q", r)
+	return token{}, l.src.errorAt(Span{From: at, To: at + n}, "invalid character %q", r)
 }
 
 // units are the units of durations, in nanoseconds.
@@ -147,7 +147,7 @@ func (l *lexer) number() (token, error) {
 	at := l.pos
 	end := l.word(at)
 	l.pos = end
-	t := token{kind: tokInt, Span: Span{at, end}, text: l.src.text[at:end]}
+	t := token{kind: tokInt, Span: Span{From: at, To: end}, text: l.src.text[at:end]}
 	var ok bool
 	t.num, ok = parseNumber(t.text)
 	if !ok {
@@ -208,7 +208,7 @@ func (l *lexer) readString() (token, error) {
 		c := l.src.text[i]
 		if c == '"' {
 			l.pos = i + 1
-			return token{kind: tokString, Span: Span{at, i + 1}, text: b.String()}, nil
+			return token{kind: tokString, Span: Span{From: at, To: i + 1}, text: b.String()}, nil
 		}
 		if c == '\n' {
 			break
@@ -220,12 +220,12 @@ func (l *lexer) readString() (token, error) {
 		}
 		v, n, ok := escape(l.src.text[i+1:])
 		if !ok {
-			return token{}, l.src.errorAt(Span{i, i + 2}, "invalid escape \\%c", l.src.text[i+1])
+			return token{}, l.src.errorAt(Span{From: i, To: i + 2}, "invalid escape \\%c", l.src.text[i+1])
 		}
 		b.WriteByte(v)
 		i += 1 + n
 	}
-	return token{}, l.src.errorAt(Span{at, at + 1}, "string without end")
+	return token{}, l.src.errorAt(Span{From: at, To: at + 1}, "string without end")
 }
 
 // escape reads the n bytes after a backslash.
@@ -267,7 +267,7 @@ func (l *lexer) place() (token, error) {
 				}
 			}
 			if i >= len(l.src.text) || l.src.text[i] != '"' {
-				return token{}, l.src.errorAt(Span{at, min(i, len(l.src.text))}, "string without end")
+				return token{}, l.src.errorAt(Span{From: at, To: min(i, len(l.src.text))}, "string without end")
 			}
 			continue
 		}
@@ -284,5 +284,5 @@ func (l *lexer) place() (token, error) {
 		}
 	}
 	l.pos = i
-	return token{kind: tokIdent, Span: Span{at, i}, text: l.src.text[at:i]}, nil
+	return token{kind: tokIdent, Span: Span{From: at, To: i}, text: l.src.text[at:i]}, nil
 }

@@ -112,6 +112,18 @@ type scope struct {
 	at     *Span // the place of everything in a builtin macro; nil: use each node's own
 }
 
+// place returns the place of a part of the macro in its expansion.
+func (in *scope) place(sp Span) Span {
+	switch {
+	case in == nil:
+	case in.at != nil:
+		return *in.at
+	case sp.in == 0:
+		sp.in = in.number + 1
+	}
+	return sp
+}
+
 // expandMacros expands the macros of the whole script.
 func (s *script) expandMacros() (err error) {
 	if len(s.macros) == 0 {
@@ -145,9 +157,7 @@ func (x *expander) stmts(body []*stmt, in *scope) ([]*stmt, error) {
 			return nil, err
 		}
 		n := *s
-		if in != nil && in.at != nil {
-			n.Span = *in.at
-		}
+		n.Span = in.place(s.Span)
 		if in != nil && s.kind == stLet && in.args[s.to.name] != nil {
 			return nil, x.errorAt(s.to.Span, "Variable declaration shadows macro arg %s", s.to.name)
 		}
@@ -176,10 +186,8 @@ func (x *expander) expr(e *expr, in *scope) (*expr, error) {
 		return nil, err
 	}
 	n := *e
+	n.Span = in.place(e.Span)
 	if in != nil {
-		if in.at != nil {
-			n.Span = *in.at
-		}
 		arg := in.args[e.name]
 		switch {
 		case e.kind == exBuiltin && arg != nil:
@@ -297,6 +305,7 @@ func (x *expander) call(ms []*macro, e *expr) (*expr, error) {
 	}
 	in := &scope{m: m, number: x.made, args: map[string]*expr{}}
 	x.made++
+	x.expansions = append(x.expansions, e.Span)
 	if m.builtin {
 		in.at = &e.Span
 	}

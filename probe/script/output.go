@@ -200,7 +200,8 @@ func (p *Printer) tell(o *output, text string) {
 		p.write(fmt.Sprintf("{\"type\": %q, \"msg\": %s, \"filename\": %s, \"line\": %d, \"col\": %d}\n", kind, jsonText(text), jsonText(e.Name), e.Line, e.Col))
 		return
 	}
-	p.warn(fmt.Sprintf("%s:%d:%d-%d: %s: %s", e.Name, e.Line, e.Col, e.End, what, text))
+	e.AtRunTime = o.kind == outWarn
+	p.warn(fmt.Sprintf("%s:%d:%d-%d: %s: %s%s", e.Name, e.Line, e.Col, e.End, what, text, e.callsText()))
 }
 
 func (p *Printer) line(kind, text string) {

@@ -42,11 +42,11 @@ const (
 // parse makes the tree of a script.
 func parse(name, text string, params []string, types Types, stop func() error) (*script, error) {
 	named, params := takeNamed(text, params)
-	s := &script{source: &source{name, text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
+	s := &script{source: &source{name: name, text: text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {
-		return nil, s.errorAt(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
+		return nil, s.errorAt(Span{From: 0, To: 1}, "a script of %d bytes: at most %d", len(text), maxSource)
 	}
 	err := p.program()
 	if err == nil {
@@ -127,7 +127,7 @@ func (p *parser) program() error {
 			return p.errorAt(p.conditions[0], "#if without #endif")
 		case p.tok.kind == tokEOF:
 			if len(p.probes) == 0 {
-				return p.errorAt(Span{0, 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
+				return p.errorAt(Span{From: 0, To: 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
 			}
 			return nil
 		case p.isOp(";"):

@@ -10,7 +10,7 @@ const hasTypes = "BPFTRACE_HAVE_BTF"
 func (p *parser) directive(at int) error {
 	line, word, rest := p.directiveLine(at)
 	end := at + len(line)
-	sp := Span{at, at + len(strings.TrimRight(line, " \t\r"))}
+	sp := Span{From: at, To: at + len(strings.TrimRight(line, " \t\r"))}
 	p.pos = end
 	switch word {
 	case "ifdef", "ifndef", "if":
@@ -108,7 +108,7 @@ func (p *parser) skipBranch(sp Span) error {
 			}
 		case "elif":
 			if depth == 0 && !p.isElse(sp) {
-				return p.errorAt(Span{at, at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if after it")
+				return p.errorAt(Span{From: at, To: at + len(line)}, "#elif%s is not supported", rest).hint("write #else, and #if after it")
 			}
 		}
 	}
@@ -135,11 +135,11 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 	case len(p.macros[name]) > 0:
 		return p.errorAt(sp, "redefinition of '%s'", name)
 	}
-	m := &macro{Span: Span{from, to}, name: name, block: &expr{kind: exBlock, Span: sp}}
+	m := &macro{Span: Span{From: from, To: to}, name: name, block: &expr{kind: exBlock, Span: sp}}
 	p.macros[name] = []*macro{m}
 	// Parse only this line.
 	all, end := p.src, p.pos
-	p.src, p.pos, p.macro = &source{p.name, p.text[:end]}, to, m
+	p.src, p.pos, p.macro = &source{name: p.name, text: p.text[:end]}, to, m
 	defer func() { p.src, p.pos, p.macro = all, end, nil }()
 	if err := p.advance(); err != nil || p.tok.kind == tokEOF {
 		return err

@@ -32,9 +32,9 @@ type Path struct {
 // no other type has the name. It may be called from any goroutine that may use known;
 // an error is an *Error.
 func ParsePath(text string, known Types) (*Path, error) {
-	s := &script{source: &source{"type", text}, types: known}
+	s := &script{source: &source{name: "type", text: text}, types: known}
 	if len(text) > maxPath {
-		return nil, s.errorAt(Span{0, 1}, "a type of %d bytes: at most %d", len(text), maxPath)
+		return nil, s.errorAt(Span{From: 0, To: 1}, "a type of %d bytes: at most %d", len(text), maxPath)
 	}
 	p := &parser{script: s, lexer: lexer{src: s.source}, inPath: true}
 	if err := p.advance(); err != nil {

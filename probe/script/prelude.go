@@ -33,7 +33,7 @@ func (s *script) addJoin() error {
 	if len(s.macros["join"]) > 0 || !callsJoin.MatchString(s.text) {
 		return nil
 	}
-	p := &parser{script: s, lexer: lexer{src: &source{"join", joinMacro}}}
+	p := &parser{script: s, lexer: lexer{src: &source{name: "join", text: joinMacro}}}
 	if err := p.advance(); err != nil {
 		return err
 	}

@@ -183,6 +183,11 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { let $x; $y = &$x; }`, `Undefined or undeclared variable: $x`},
 		{`BEGIN { $x = &@m; }`, `Undefined map: @m`},
 		{`BEGIN { @m = 1; print(*(&@m)); }`, `Can not dereference a value of type 'void *'`},
+		{`macro add2($x) { $x + 1 } macro add1($x) { add2($x) } BEGIN { $a = "s"; add1($a); }`,
+			"stdin:1:18-24: ERROR: Type mismatch for '+': comparing or combining 'string[2]' with 'int64'\nmacro add2($x) { $x + 1 } macro add1($x) { add2($x) } BEGIN { $a = \"s\"; add1($a); }\n                 ~~~~~~\n" +
+				"stdin:1:44-52: ERROR: expanded from\nmacro add2($x) { $x + 1 } macro add1($x) { add2($x) } BEGIN { $a = \"s\"; add1($a); }\n                                           ~~~~~~~~\n" +
+				"stdin:1:73-81: ERROR: expanded from\nmacro add2($x) { $x + 1 } macro add1($x) { add2($x) } BEGIN { $a = \"s\"; add1($a); }\n                                                                        ~~~~~~~~"},
+		{`macro f($x) { $y = $x.a; } BEGIN { $r = (ab=1); f($r); }`, "~~~~\nstdin:1:49-54: ERROR: expanded from\nmacro f($x) { $y = $x.a; } BEGIN { $r = (ab=1); f($r); }\n                                                ~~~~~\nHINT: did you mean ab?"},
 		{`BEGIN { $t = (1, 2); print(&$t.0); }`, "HINT: as &$x, or &args.file->f_path"},
 		{`kprobe:vfs_read { print(&args.file->three); }`, "a bit field has no address"},
 		{`kprobe:vfs_read { print(container_of(arg0, 5, x)); }`, "container_of() takes a structure's type"},
