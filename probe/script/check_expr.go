@@ -35,7 +35,7 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		case e.num > math.MaxInt64 && !e.below:
 			return typeUint, nil
 		}
-		return typeInt, nil
+		return literalType(int64(e.num)), nil
 	case exString:
 		return typeString(len(e.text) + 1), nil
 	case exParam:
@@ -111,6 +111,22 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 	panic("BUG: no such expression")
 }
 
+// literalType is the type of a literal: a number of 64 bits, of which sizeof says how
+// many a value needs, as in bpftrace.
+func literalType(n int64) Type {
+	t := typeInt
+	t.Least = 8
+	switch {
+	case n == int64(int8(n)):
+		t.Least = 1
+	case n == int64(int16(n)):
+		t.Least = 2
+	case n == int64(int32(n)):
+		t.Least = 4
+	}
+	return t
+}
+
 func (c *checker) incDecType(e *expr) (Type, error) {
 	of := e.args[0]
 	t, err := c.value(of)
@@ -120,6 +136,7 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 	if t.Kind == None {
 		t = typeInt
 	}
+	t.Least = 0
 	if !t.is(Int, Pointer) {
 		return t, c.errorAt(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	}
@@ -150,6 +167,9 @@ func (c *checker) unaryType(e *expr) (Type, error) {
 	case e.name == "!":
 		return typeBool, nil
 	case e.name == "-":
+		if of := e.args[0]; of.kind == exInt && of.c == nil && of.num <= 1<<63 {
+			return literalType(-int64(of.num)), nil
+		}
 		_, err := c.checkOverflow(e)
 		return typeInt, err
 	}

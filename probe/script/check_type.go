@@ -338,7 +338,7 @@ func (c *checker) sizeOf(e *expr) (Type, error) {
 		ct = nil
 	}
 	if ct == nil {
-		switch e.num = uint64(t.sizeInC()); t.Kind {
+		switch e.num = uint64(cmp.Or(t.Least, t.sizeInC())); t.Kind {
 		case String:
 			e.num = uint64(t.Size)
 		case Tuple:
@@ -360,7 +360,7 @@ func (c *checker) sizeOf(e *expr) (Type, error) {
 func (t Type) tupleInC() (size, align int) {
 	align = 1
 	for _, e := range t.Elems {
-		n, by := e.sizeInC(), 1
+		n, by := cmp.Or(e.Least, e.sizeInC()), 1
 		switch {
 		case e.Kind == Tuple:
 			n, by = e.tupleInC()

@@ -63,6 +63,8 @@ type Type struct {
 	Names  []string // of the elements of a Tuple that is a record
 	C      btf.Type // of Struct, of an Int that is an enumeration, and of an Array that is one number: __int128, or floating point
 
+	Least int // of an Int of which all values are literals: the size of the smallest signed type that has them
+
 	Of *variable // whose address a Pointer is, if that is known: its target's type may still become larger
 
 	Low, High, Step int64  // of LHist
@@ -77,7 +79,10 @@ var (
 
 func typeUintOf(size int) Type    { return Type{Kind: Int, Size: size} }
 func typeString(n int) Type       { return Type{Kind: String, Size: n} }
-func pointerTo(t Type) Type       { return Type{Kind: Pointer, Size: 8, Elems: []Type{t}} }
+func pointerTo(t Type) Type {
+	t.Least = 0
+	return Type{Kind: Pointer, Size: 8, Elems: []Type{t}}
+}
 func (t Type) is(ks ...Kind) bool { return slices.Contains(ks, t.Kind) }
 
 // String formats the type for messages.
@@ -182,7 +187,7 @@ func (t Type) offset(i int) (n int) {
 
 // equal reports whether values can be copied without conversion.
 func (t Type) equal(u Type) bool {
-	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && (t.Kind == Array || sameC(t.C, u.C)) && slices.Equal(t.Names, u.Names) &&
+	return t.Kind == u.Kind && t.Size == u.Size && t.Least == u.Least && t.Signed == u.Signed && t.Depth == u.Depth && (t.Kind == Array || sameC(t.C, u.C)) && slices.Equal(t.Names, u.Names) &&
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 
@@ -208,6 +213,11 @@ func unify(t, u Type) (Type, bool) {
 		// for its size.
 		if u.Size > t.Size {
 			t.Size = u.Size
+		}
+		if t.Least == 0 || u.Least == 0 {
+			t.Least = 0
+		} else {
+			t.Least = max(t.Least, u.Least)
 		}
 		if !sameC(t.C, u.C) {
 			t.C = nil
