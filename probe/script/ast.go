@@ -50,6 +50,7 @@ type expr struct {
 	// field.
 	c          btf.Type
 	bit, width uint64
+	arrow      bool // it is written with ->
 	raw        bool // its bytes are wanted, even of text
 	followed   bool // of an argument that is a reference: its pointer is wanted
 	inRecord   bool // it is a field of an event's record
@@ -125,6 +126,7 @@ type attachPoint struct {
 	target   string // the text after the provider
 	file     string // the name, without a path, of the file of the guest that the target is in; "": the target says where it is
 	source   bool   // that is a place in the source
+	among    bool   // one of several by a pattern for probe types: it may match nothing
 }
 
 // probeDef is a probe: attach points, predicate, and statements.

@@ -141,7 +141,7 @@ func (p *parser) program() error {
 			return p.errorAt(p.tok.Span, "%s is not supported", p.tok.text).hint("write macro NAME($x, @y, z) { ... } in the script itself")
 		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
 			err = p.typeDefinition()
-		case p.tok.kind == tokIdent, p.tok.kind == tokParam:
+		case p.tok.kind == tokIdent, p.tok.kind == tokParam, p.isOp("*"), p.isOp("?"), p.isOp("["): // the last three begin a pattern for probe types
 			p.pos = begin
 			err = p.probe()
 		default:
@@ -335,11 +335,11 @@ func (p *parser) probe() error {
 		if err != nil {
 			return err
 		}
-		ap, err := p.attachPoint(t)
+		all, err := p.attachPoints(t)
 		if err != nil {
 			return err
 		}
-		d.points = append(d.points, ap)
+		d.points = append(d.points, all...)
 		if err := p.skip(); err != nil {
 			return err
 		}

@@ -123,6 +123,9 @@ func (p *parser) unaryIn() (*expr, error) {
 		if err != nil {
 			return nil, err
 		}
+		if of.kind == exInt || of.kind == exString {
+			return nil, p.errorAt(of.Span, "a constant has no address")
+		}
 		return &expr{kind: exUnary, name: "&", Span: t.Span.join(of.Span), args: []*expr{of}}, nil
 	case p.isOp("++"), p.isOp("--"):
 		if err := p.advance(); err != nil {
@@ -170,7 +173,7 @@ func (p *parser) postfix() (*expr, error) {
 			if err := p.advance(); err != nil {
 				return nil, err
 			}
-			f := &expr{kind: exField, Span: e.Span.join(p.tok.Span), args: []*expr{e}, num: p.tok.num}
+			f := &expr{kind: exField, Span: e.Span.join(p.tok.Span), args: []*expr{e}, num: p.tok.num, arrow: t.text == "->"}
 			switch {
 			case p.tok.kind == tokIdent:
 				f.name = p.tok.text

@@ -1,27 +1,74 @@
 package script
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
-// attachPoint parses the text of an attach point.
-func (p *parser) attachPoint(t token) (attachPoint, error) {
-	a := attachPoint{Span: t.Span, text: p.unquote(t.text)}
+// attachPoints parses the text of an attach point. A pattern for probe types stands for several attach points.
+func (p *parser) attachPoints(t token) (all []attachPoint, err error) {
 	if t.text == "" {
 		err := p.advance()
 		if err == nil {
 			err = p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
 		}
-		return a, err
+		return nil, err
 	}
+	text, bad := p.unquote(t.text)
+	if bad != "" {
+		return nil, p.errorAt(t.Span, "invalid trailing character for positional param: %s", bad).hint("quote this part if a $ is in a name: \"$%s\"", bad)
+	}
+	word, target, _ := strings.Cut(text, ":")
+	words := expandProvider(word, target)
+	if len(words) == 0 {
+		return nil, p.errorAt(t.Span, "No probe type matched for %s", word)
+	}
+	for _, w := range words {
+		a := attachPoint{Span: t.Span, text: w + strings.TrimPrefix(text, word), among: len(words) > 1}
+		if wrong := p.attachPoint(&a); wrong != nil { // for other types of the pattern it may be valid
+			err = wrong
+			continue
+		}
+		all = append(all, a)
+	}
+	if len(all) > 0 {
+		return all, nil
+	}
+	return nil, err
+}
+
+// expandProvider returns the probe types that a pattern for them matches, as in bpftrace: those of files if the target is in one.
+// Without a pattern it returns the word.
+func expandProvider(word, target string) (matches []string) {
+	if !isPattern(word) {
+		return []string{word}
+	}
+	from := []string{"kprobe", "rawtracepoint", "tracepoint"}
+	if file, _, _ := strings.Cut(target, ":"); strings.Contains(file, "/") {
+		from = []string{"uprobe", "usdt"}
+	}
+	for _, p := range from {
+		if ok, err := path.Match(word, p); ok && err == nil {
+			matches = append(matches, p)
+		}
+	}
+	return matches
+}
+
+// isPattern reports whether a name has characters of patterns.
+func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
+
+// attachPoint parses the text of one attach point.
+func (p *parser) attachPoint(a *attachPoint) error {
 	word, target, _ := strings.Cut(a.text, ":")
 	a.target = target
 	var ok bool
 	if a.provider, ok = providers[word]; !ok {
 		if instead, known := elsewhere[word]; known {
-			return a, p.errorAt(t.Span, "probe type '%s' is not supported", word).hint("%s", instead)
+			return p.errorAt(a.Span, "probe type '%s' is not supported", word).hint("%s", instead)
 		}
 		var names []string
 		for n := range providers {
@@ -29,13 +76,13 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 				names = append(names, n)
 			}
 		}
-		err := p.errorAt(t.Span, "Invalid probe type: %s", word)
+		err := p.errorAt(a.Span, "Invalid probe type: %s", word)
 		if m := nearestName(word, names); m != "" {
-			return a, err.hint("did you mean %s?", m)
+			return err.hint("did you mean %s?", m)
 		}
-		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, usdt, tracepoint, rawtracepoint, watchpoint, profile, software, interval, vm, BEGIN and END")
+		return err.hint("there are kprobe, kretprobe, uprobe, uretprobe, usdt, tracepoint, rawtracepoint, watchpoint, profile, software, interval, vm, BEGIN and END")
 	}
-	return a, p.target(&a, word)
+	return p.target(a, word)
 }
 
 // target checks the text after the provider.
@@ -97,6 +144,9 @@ func (s *script) target(a *attachPoint, word string) error {
 		return nil
 	}
 	if a.atEvent() {
+		if !strings.Contains(a.target, ":") && isPattern(a.target) { // for names, in any category
+			a.target = "*:" + a.target
+		}
 		if category, name, ok := strings.Cut(a.target, ":"); !ok || category == "" || name == "" || strings.Contains(name, ":") {
 			return refuse("%s: want CATEGORY:NAME", a.text).hint("-l 'tracepoint:*' lists them")
 		}
@@ -104,21 +154,27 @@ func (s *script) target(a *attachPoint, word string) error {
 	}
 	if a.atTracepoint() {
 		mod, name, ok := strings.Cut(a.target, ":")
-		switch {
-		case !ok:
-		case mod == "vmlinux" && name != "":
+		if ok && (mod == "" || name == "" || strings.Contains(name, ":")) {
+			return refuse("%s: want the name of a tracepoint", a.text)
+		}
+		if kernel, _ := path.Match(mod, "vmlinux"); ok && kernel {
 			a.target = name
-		default:
-			return refuse("%s: want the name of a tracepoint", a.text).hint("tracepoints of modules cannot be probed")
 		}
 		return nil
 	}
 	if strings.Contains(a.target, "@") {
 		return refuse("places in source files are not supported").hint("'guestprobe disas --lines FUNCTION' shows the address of each line")
 	}
+	if a.atReturn() && strings.Contains(a.target[strings.LastIndexByte(a.target, ':')+1:], "+") {
+		return refuse("Offset not allowed: a %s has no offset", a.provider)
+	}
 	if strings.HasPrefix(a.target, "/") && a.class() == atPlace && strings.HasPrefix(a.provider, "u") {
-		if _, fn, ok := strings.Cut(a.target, ":"); !ok || fn == "" {
+		file, fn, ok := strings.Cut(a.target, ":")
+		if !ok || fn == "" {
 			return refuse("%s: want a function after the file", a.text)
+		}
+		if _, isAddress := parseNumber(fn); isAddress && isPattern(file) {
+			return refuse("Cannot use wildcards with absolute address")
 		}
 		return nil
 	}
@@ -156,12 +212,17 @@ func inSource(target string) bool {
 }
 
 // unquote removes the quotation marks from the parts of an attach point, without
-// substituting parameters in them, and substitutes parameters in the others.
-func (s *script) unquote(text string) string {
+// substituting parameters in them, and substitutes parameters in the others. bad is the
+// character after a $ that is no parameter.
+func (s *script) unquote(text string) (_, bad string) {
 	var b strings.Builder
 	for text != "" {
 		plain, rest, quoted := strings.Cut(text, `"`)
-		b.WriteString(s.fill(plain))
+		filled, bad := s.fill(plain)
+		if bad != "" {
+			return "", bad
+		}
+		b.WriteString(filled)
 		if text = ""; !quoted {
 			break
 		}
@@ -176,21 +237,23 @@ func (s *script) unquote(text string) string {
 			b.WriteByte(rest[i])
 		}
 	}
-	return b.String()
+	return b.String(), ""
 }
 
-// fill substitutes positional parameters in an attach point.
-func (s *script) fill(text string) string {
-	if !strings.Contains(text, "$") {
-		return text
-	}
+// fill substitutes positional parameters in an attach point. bad is as in unquote.
+func (s *script) fill(text string) (_, bad string) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
 		end := i + 1
 		for text[i] == '$' && end < len(text) && isDigit(text[end]) {
 			end++
 		}
-		if end == i+1 {
+		switch {
+		case end > i+1:
+		case text[i] == '$' && end < len(text):
+			_, n := utf8.DecodeRuneInString(text[end:])
+			return "", text[end : end+n]
+		default:
 			b.WriteByte(text[i])
 			continue
 		}
@@ -199,7 +262,7 @@ func (s *script) fill(text string) string {
 		}
 		i = end - 1
 	}
-	return b.String()
+	return b.String(), ""
 }
 
 // interval returns the nanoseconds of s:1, hz:10 or 100ms; wrong is the error, if

@@ -58,7 +58,7 @@ func (p *parser) stmt() (s *stmt, err error) {
 		if err := p.advance(); err != nil {
 			return s, err
 		}
-		if s.value, err = p.expr(); err != nil {
+		if s.value, err = p.conditionExpr(); err != nil {
 			return s, err
 		}
 		return s, p.loop(s)
@@ -201,12 +201,25 @@ func (p *parser) stringType() (n *typeName, err error) {
 	return n, nil
 }
 
+// conditionExpr reads the condition of an if or a while. It is never a tuple or a record.
+func (p *parser) conditionExpr() (*expr, error) {
+	e, err := p.expr()
+	if err == nil && e.kind == exTuple {
+		err := p.errorAt(e.Span, "a condition is a number, not a %s", map[bool]string{true: "tuple", false: "record"}[e.isTuple()])
+		if !e.isTuple() {
+			return nil, err.hint("== compares")
+		}
+		return nil, err
+	}
+	return e, err
+}
+
 func (p *parser) ifStmt(s *stmt) (err error) {
 	s.kind = stIf
 	if err := p.advance(); err != nil {
 		return err
 	}
-	if s.value, err = p.expr(); err != nil {
+	if s.value, err = p.conditionExpr(); err != nil {
 		return err
 	}
 	if s.body, err = p.block(false); err != nil || !p.isWord("else") {

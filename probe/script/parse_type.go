@@ -314,7 +314,7 @@ func (p *parser) castOf() (*expr, bool, error) {
 	if err := p.advance(); err != nil {
 		return nil, false, err
 	}
-	isText := p.isWord("string") && (p.follows(")") || p.follows("[")) && p.typeNamed(types.TagNone, "string") == nil
+	isText := p.isWord("string") && (p.follows(")") || p.follows("[") || p.follows("*")) && p.typeNamed(types.TagNone, "string") == nil
 	if !p.typed() && !isText && !castsToParam(p) {
 		err := p.notTypeError()
 		p.tok, p.pos = open, back
@@ -328,6 +328,11 @@ func (p *parser) castOf() (*expr, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
+	if isText && p.isOp("*") { // a pointer to text
+		if err := p.pointerToText(name); err != nil {
+			return nil, false, err
+		}
+	}
 	if err := p.expect(")"); err != nil {
 		return nil, false, err
 	}
@@ -336,6 +341,18 @@ func (p *parser) castOf() (*expr, bool, error) {
 		return nil, false, err
 	}
 	return &expr{kind: exCast, cast: name, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
+}
+
+// pointerToText reads the stars after string or string[N]: N characters, or max_strlen, are read at the pointer.
+func (p *parser) pointerToText(n *typeName) (err error) {
+	size := uint32(p.config.maxString)
+	if n.sized {
+		size = uint32(n.text)
+	}
+	n.text, n.sized = 0, false
+	n.c, err = p.pointers(&btf.Array{Index: cNumbers["uint32"], Type: cNumbers["char"], Nelems: size})
+	n.To = p.tok.From
+	return err
 }
 
 // notTypeError is the error for (NAME *) and (NAME)OPERAND, which can only be casts
@@ -393,6 +410,11 @@ func (p *parser) parseTypeOperand(e *expr) (*expr, error) {
 		field, err := p.expr()
 		if err != nil {
 			return nil, err
+		}
+		for in := field; in.kind == exField; in = in.args[0] {
+			if in.arrow {
+				return nil, p.errorAt(in.Span, "offsetof() takes members of the structure itself, not of what a pointer in it points to").hint("write a dot")
+			}
 		}
 		e.args = append(e.args, field)
 	}

@@ -109,7 +109,11 @@ func parseWatch(target string) (place func(symbol string) string, wrong string) 
 		return nil, "watchpoint: want SYMBOL:LENGTH:MODE or ADDRESS:LENGTH:MODE"
 	}
 	mode := parts[2]
+	base, _, _ := strings.Cut(parts[0], "+")
+	_, isAddress := parseNumber(base)
 	switch {
+	case base != "" && isDigit(base[0]) && !isAddress:
+		return nil, "watchpoint: invalid address " + base
 	case strings.Contains(parts[0], "+arg"):
 		return nil, "watchpoint: an argument of a function cannot be watched"
 	case mode == "wr":

@@ -30,6 +30,14 @@ func TestProviders(t *testing.T) {
 		{`rt:sys_* { @ = arg0; }`, "kprobe tracepoint:sys_enter, kprobe tracepoint:sys_exit"},
 		{`rawtracepoint:vmlinux:sched_switch { print(args.count); print(arg5); }`, "kprobe tracepoint:sched_switch"},
 		{`vm:reset { } vm:crash { @++; }`, ""},
+		{`rawtracepoint:vm*:sys_enter { }`, "kprobe tracepoint:sys_enter"},
+		{`tracepoint:*switch { }`, "kprobe tracepoint:sched:sched_switch"},
+		// Patterns for probe types.
+		{`t*point:sched:sched_switch { }`, "kprobe tracepoint:sched:sched_switch"},
+		{`*:sched:sched_switch { @[probe] = count(); }`, "kprobe tracepoint:sched:sched_switch"},
+		{`*point:vmlinux:sys_enter { }`, "kprobe tracepoint:sys_enter"},
+		{`[kr]*:sys_enter, BEGIN { }`, "kprobe tracepoint:sys_enter"},
+		{`*:/bin/app:*:reply { }`, "kprobe /usr/bin/app:0x1200, kprobe /usr/bin/app:0x1300"},
 	} {
 		s, err := Compile(c.script, target, Options{CPUs: 1})
 		if err != nil {
@@ -90,7 +98,16 @@ func TestProviders(t *testing.T) {
 		{`uprobe:/bin/sh { }`, "want a function after the file"},
 		{`uprobe:/bin/sh:main { }`, "No matches for uprobe /bin/sh:main"},
 		{`kprobe:mod: { }`, "want a function, with +OFFSET or without, or an address"},
-		{`uretprobe:main+4 { }`, "a uretprobe has no offset"},
+		{`uretprobe:main+4 { }`, "Offset not allowed: a uretprobe has no offset"},
+		{`kretprobe:vfs_read+0 { }`, "Offset not allowed: a kretprobe has no offset"},
+		{`uretprobe:/bin/sh:main+0x10 { }`, "Offset not allowed: a uretprobe has no offset"},
+		{`uprobe:/bin/s*:0x1234 { }`, "Cannot use wildcards with absolute address"},
+		{`uprobe:/bin/sh:$a { }`, "invalid trailing character for positional param: a\nuprobe:/bin/sh:$a { }\n~~~~~~~~~~~~~~~~~\nHINT: quote this part if a $ is in a name: \"$a\""},
+		{`watchpoint:1b:8:w { }`, "watchpoint: invalid address 1b"},
+		{`rawtracepoint:a:b:c { }`, "want the name of a tracepoint"},
+		{`x*:vfs_read { }`, "No probe type matched for x*"},
+		{`*point:nothing:here { }`, "No matches for tracepoint nothing:here"},
+		{`*:/bin/sh:x { }`, "HINT: the guest has to have the file in its memory"},
 		{`watchpoint:jiffies:3:w { }`, "invalid length 3\nwatchpoint:jiffies:3:w { }\n~~~~~~~~~~~~~~~~~~~~~~\nHINT: write watchpoint:SYMBOL:8:w, with 1, 2, 4 or 8 bytes, and w, rw or x"},
 		{`watchpoint:jiffies:8:r { }`, "no watch for reads alone"},
 		{`watchpoint:jiffies:8:q { }`, "invalid mode q"},

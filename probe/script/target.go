@@ -102,7 +102,7 @@ type point struct {
 // expand makes the places of a probe's attach points. Missing places are left out if
 // the script allows it, with warnings.
 func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, err error) {
-	for _, a := range d.points {
+	for i, a := range d.points {
 		if reason, ok := a.exit(); ok {
 			found := s.exits(a, reason, t)
 			if len(found) == 0 {
@@ -141,6 +141,9 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			find = s.static
 		}
 		found, err := find(a, t)
+		if a.among && (err != nil || len(found) == 0) && !isLastOfNone(d.points, i, ps) {
+			continue
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -160,6 +163,12 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 		}
 	}
 	return ps, warnings, nil
+}
+
+// isLastOfNone reports whether points[i] is the last of those of its pattern for probe types, and none of them has a place.
+func isLastOfNone(points []attachPoint, i int, ps []*point) bool {
+	at := points[i].Span
+	return (i+1 == len(points) || points[i+1].Span != at) && !slices.ContainsFunc(ps, func(p *point) bool { return p.Span == at })
 }
 
 // exits are the places of vm:exit:REASON, with a pattern.
@@ -215,9 +224,6 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 			}
 			fn = fmt.Sprintf("%#x", addr+by)
 			place = func(string) string { return fn }
-		}
-		if a.atReturn() {
-			return nil, s.errorAt(a.Span, "a %s has no offset", a.provider)
 		}
 	}
 	one := func(fn, whole string) {
@@ -322,6 +328,8 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 			return err.hint("no events of the guest's kernel are known: it lists them while it boots, and they need its types (CONFIG_DEBUG_INFO_BTF)")
 		case len(all) == 0:
 			return err.hint("only the kernel of a Linux guest has tracepoints")
+		case a.atTracepoint() && strings.Contains(a.target, ":"):
+			return err.hint("tracepoints of modules cannot be probed")
 		}
 		if m := nearestName(a.target, all); m != "" {
 			return err.hint("did you mean %s?", m)

@@ -103,6 +103,8 @@ func TestTypes(t *testing.T) {
 			"true\n0x10048\n6\n0x20038\n0xffc0\n0x20039", ""},
 		{`struct A { uint8_t m[6]; uint16_t h[2]; } ` + enter + `$a = (struct A *)(arg0 + 0x40); print(buf($a->m)); print(buf($a->m, 3)); $l = $a->h; print(buf($l)); $d = args.file->f_path.dentry; print(buf($d->d_iname, 9)); print(buf(&$d->d_iname, 2)); }`,
 			`\x00\x90\x00\x00\x00\x00` + "\n" + `\x00\x90\x00` + "\n" + `\x00\x00\x00\x00` + "\n" + `passwd\x00ga` + "\n" + `pa`, ""},
+		// Pointers to text.
+		{enter + `$n = args.file->f_path.dentry->d_name.name; print(*(string *)$n); print((*(string[3] *)$n, sizeof((string[3] *)$n))); $p = (string[4] *)$n; print(*($p + 1)); }`, "passwd\n(pas, 8)\nwd", ""},
 		// Records.
 		{`begin { $v = 99; $t = (a=0, b=1, c="str", d=(5, 6), e=$v); printf("%d %d %s %d %d %d\n", $t.a, $t.b, $t.c, $t.d.0, $t.d.1, $t.e);  }`, "0 1 str 5 6 99", ""},
 		{`begin { $v = (x=1, y=2); $t = (a=0, b=1, c="str", d=(5, 6), e=$v); print($t);  }`, "{ .a = 0, .b = 1, .c = str, .d = (5, 6), .e = { .x = 1, .y = 2 } }", ""},
