@@ -310,14 +310,14 @@ func (c *checker) let(s *stmt) error {
 		if s.decl.typ.Kind == None { // the type of the first assignment may follow
 			s.decl.typ, c.changed = typeString(name.text), true
 		}
-	} else if name != nil && !s.decl.fixed {
+	} else if name != nil && (!s.decl.fixed || name.of != nil) { // the type of an expression may still change
 		of, err := c.namedType(name)
 		switch {
 		case err != nil:
 			return err
 		case of.Kind == Void || name.whole || of.bytes() > maxTuple:
 			return c.errorAt(name.Span, "a variable of type '%s' is not supported", of)
-		case of.Kind != None:
+		case of.Kind != None && !(s.decl.fixed && of.equal(s.decl.typ)):
 			s.decl.typ, s.decl.fixed, c.changed = of, true, true
 		}
 	}
@@ -339,7 +339,7 @@ func (c *checker) declare(s *stmt) {
 // widen extends the type of a variable to values of another type.
 func (c *checker) widen(sp Span, e *expr, v *variable, t Type) error {
 	u, ok := unify(v.typ, t)
-	if !ok {
+	if !ok || v.fixed && c.final && u.isLonger(v.typ) {
 		return c.errorAt(sp, "Type mismatch for %s: trying to assign value of type '%s' when variable already has a type '%s'", v.name, t, v.typ)
 	}
 	switch {

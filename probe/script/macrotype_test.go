@@ -20,6 +20,7 @@ func TestTypeArguments(t *testing.T) {
 		{`struct pair { int a; long b; } macro size(t) { sizeof(struct t) } begin { print(size(typeof(pair))); }`, "16"},
 		{`macro size(t) { sizeof(t) } macro twice(t) { 2 * size(t) } begin { $a = (uint32)1; print((twice(typeof($a)), twice(typeof(uint16 *)))); }`, "(8, 16)"},
 		{`begin { print((sizeof(int32 *[4]), sizeof((int32[4] *)0))); }`, "(32, 8)"},
+		{`begin { $a = "hi"; let $x: typeof($a); $a = "a longer text"; $x = $a; print($x); }`, "a longer text"},
 		// typeinfo.
 		{`begin { $a = (uint16)1; @m[1] = "abc"; print((typeinfo($a).full_type, typeinfo(@m[1]).base_type, typeinfo((1, "a")).full_type)); clear(@m); }`, "(uint16, string, (int64,string[2]))"},
 		{`begin { $a = "x"; if comptime (typeinfo($a).base_type == "string") { print(strlen($a)); } else { print($a + 1); } }`, "1"},

@@ -94,6 +94,8 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { print(&1); }`, "a constant has no address"},
 		{`BEGIN { print(offsetof(struct file, f_path->dentry)); }`, "offsetof() takes members of the structure itself, not of what a pointer in it points to"},
 		{`config = { max_map_key=1 } BEGIN { }`, "HINT: did you mean max_map_keys?"},
+		{`BEGIN { $a = (1, "hi"); let $x: typeof($a) = (1, "longer"); }`, "trying to assign value of type '(int64,string[7])' when variable already has a type '(int64,string[3])'"},
+		{`BEGIN { $a = "hi"; let $x: typeof($a); $x = str(5); }`, "trying to assign value of type 'string[64]' when variable already has a type 'string[3]'"},
 		{`BEGIN { print("a" < comm); }`, "The < operator can not be used on strings"},
 		{`BEGIN { print(comm + "b"); }`, "The + operator can not be used on a value of type 'string[16]'"},
 		{`BEGIN { let $x: uint16 = 65537; }`, "stdin:1:26-31: ERROR: Type mismatch for $x: 65537 does not fit a variable of type 'uint16'\nBEGIN { let $x: uint16 = 65537; }\n                         ~~~~~\nHINT: (uint16)65537 has the bits that fit"},

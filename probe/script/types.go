@@ -191,6 +191,18 @@ func (t Type) equal(u Type) bool {
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 
+// isLonger reports whether t, with the elements of u, has text or bytes for which u has no room.
+func (t Type) isLonger(u Type) bool {
+	if t.Kind == Tuple {
+		for i := range t.Elems {
+			if t.Elems[i].isLonger(u.Elems[i]) {
+				return true
+			}
+		}
+	}
+	return t.is(String, Buffer) && t.Size > u.Size
+}
+
 // elementFor returns the element of a tuple for element i of t: in a record the one
 // of that name.
 func (t Type) elementFor(other Type, i int) (j int, ok bool) {
