@@ -33,6 +33,7 @@ func TestCases(t *testing.T) {
 		{name: "lower_case_begin", script: `begin { print("b"); } end { print("e"); }`, want: "b\ne"},
 		{name: "precedence_arith", script: `BEGIN { print(1 + 2 * 3 - 8 / 4 % 3); }`, want: "5"},
 		{name: "precedence_bits", script: `BEGIN { printf("%d %d %x\n", 6 & 3 | 8, 1 << 4 ^ 1, ~0 & 0xff); }`, want: "10 17 ff"},
+		{name: "getopt_again", script: `BEGIN { print((getopt("a", 1), getopt("a", 1, "x"), getopt("a", 1), getopt("b"), getopt("b", false))); }`, want: "(1, 1, 1, false, false)"},
 		{name: "literals", script: `BEGIN { print((1_000, 0x10, 010, 2e3, 5us)); }`, want: "(1000, 16, 8, 2000, 5000)"},
 		{name: "macro_at_run_time", script: `macro bad() { errorf("Something bad"); } BEGIN { bad(); print(1); }`,
 			want: "stdin:1:15-38: ERROR: Something bad\nstdin:1:50-55: ERROR: expanded from\nmacro bad() { errorf(\"Something bad\"); } BEGIN { bad(); print(1); }\n                                                 ~~~~~\n1"},

@@ -11,11 +11,17 @@ import (
 type namedArgs struct {
 	given []namedArg
 	asked []string // names used, in the order of the script
+	uses  map[string]namedUse
 }
 
 type namedArg struct {
 	name, value string
 	has         bool // it has a value
+}
+
+// namedUse is what a script says about a named argument.
+type namedUse struct {
+	initial, description string // as written; "" without a description
 }
 
 var callsGetopt = regexp.MustCompile(`\bgetopt\s*\(`)
@@ -76,6 +82,9 @@ func (p *parser) getopt(e *expr) (*expr, error) {
 	if len(e.args) > 1 {
 		def = e.args[1]
 	}
+	if err := p.noteUse(e, def); err != nil {
+		return nil, err
+	}
 	_, isNumber := p.constant(def)
 	switch {
 	case def.kind == exString && value == nil, isNumber && value == nil:
@@ -104,6 +113,36 @@ func (p *parser) getopt(e *expr) (*expr, error) {
 		return truth(false), nil
 	}
 	return wrong("true or false")
+}
+
+// noteUse rejects a call of getopt with another default, or another description, than an earlier one for the same name.
+func (p *parser) noteUse(e, def *expr) error {
+	name := e.args[0].text
+	use := namedUse{initial: "text " + def.text}
+	n, isNumber := p.constant(def)
+	switch {
+	case isNumber:
+		use.initial = strconv.FormatInt(n, 10)
+	case def.kind == exCast && len(def.args) == 1:
+		use.initial = strconv.FormatBool(def.args[0].num != 0)
+	}
+	if len(e.args) == 3 {
+		use.description = e.args[2].text
+	}
+	before, again := p.named.uses[name]
+	switch {
+	case again && before.initial != use.initial:
+		return p.errorAt(e.Span, "Command line option '%s' needs to have the same default value in all places it is used. Previous default value: %s", name, strings.TrimPrefix(before.initial, "text "))
+	case before.description != "" && use.description != "" && before.description != use.description:
+		return p.errorAt(e.Span, "Command line option '%s' must have the same description in all places it's used", name).hint("call it in a macro")
+	case use.description == "":
+		use.description = before.description
+	}
+	if p.named.uses == nil {
+		p.named.uses = map[string]namedUse{}
+	}
+	p.named.uses[name] = use
+	return nil
 }
 
 // checkNamed rejects arguments that the script does not use.
