@@ -147,13 +147,14 @@ type variable struct {
 // mapDef is a map of the script.
 type mapDef struct {
 	Span
-	name  string
-	key   []Type // nil: no key
-	keyed int    // its use: 0 not known yet, 1 without a key, 2 with one
-	value Type
-	limit uint64 // entries, from let
-	lru   bool   // a full map drops the least recently used element
-	funcs bool   // all its values come from the builtin func
+	name     string
+	key      []Type // nil: no key
+	keyed    int    // its use: 0 not known yet, 1 without a key, 2 with one
+	value    Type
+	limit    uint64 // entries, from let
+	declared token  // its kind, from let
+	lru      bool   // a full map drops the least recently used element
+	funcs    bool   // all its values come from the builtin func
 }
 
 // config is the settings of config blocks.

@@ -33,6 +33,8 @@ func TestCases(t *testing.T) {
 		{name: "lower_case_begin", script: `begin { print("b"); } end { print("e"); }`, want: "b\ne"},
 		{name: "precedence_arith", script: `BEGIN { print(1 + 2 * 3 - 8 / 4 % 3); }`, want: "5"},
 		{name: "precedence_bits", script: `BEGIN { printf("%d %d %x\n", 6 & 3 | 8, 1 << 4 ^ 1, ~0 & 0xff); }`, want: "10 17 ff"},
+		{name: "empty_tuple", script: `BEGIN { $a = (); print($a); print((1, (), 2)); print(() == $a); @c[1, ()] = 2; }`, want: "()\n(1, (), 2)\ntrue\n\n\n@c[1, ()]: 2"},
+		{name: "negated_minimum", script: `BEGIN { $x = -(-0x8000000000000000); print(($x, $x > 5)); }`, want: "(9223372036854775808, true)"},
 		{name: "getopt_again", script: `BEGIN { print((getopt("a", 1), getopt("a", 1, "x"), getopt("a", 1), getopt("b"), getopt("b", false))); }`, want: "(1, 1, 1, false, false)"},
 		{name: "literals", script: `BEGIN { print((1_000, 0x10, 010, 2e3, 5us)); }`, want: "(1000, 16, 8, 2000, 5000)"},
 		{name: "macro_at_run_time", script: `macro bad() { errorf("Something bad"); } BEGIN { bad(); print(1); }`,
@@ -78,6 +80,7 @@ func TestCases(t *testing.T) {
 		{name: "for_map_control", script: `BEGIN { for ($i : 0..6) { @a[$i, "k"] = $i * 10; } $sum = 0; $n = 0;
 			for ($kv : @a) { if ($kv.0.0 == 3) { continue; } $sum += $kv.1; $n++; for ($in : @a) { if ($in.1 > 20) { break; } @seen++; } }
 			print(($sum, $n)); for ($kv : @a) { if ($kv.1 == 20) { print($kv); return; } } print("never"); } END { clear(@a); clear(@seen); }`, want: "(120, 5)\n((2, k), 20)"},
+		{name: "for_map_keys_later", script: `BEGIN { for ($kv : @map) { print(@map[$kv.0]); } @map[3] = 1; clear(@map); }`, want: ""},
 		{name: "for_map_exit", script: `BEGIN { @a[1] = 1; for ($kv : @a) { exit(7); } print("never"); } END { clear(@a); }`, status: 7},
 		{name: "for_map_guest", script: `kprobe:vfs_read { @a[arg2]++; } interval:s:1 { $n = 0; for ($kv : @a) { $n += $kv.1; } printf("%d of %d\n", $n, len(@a)); } END { clear(@a); }`, hits: read4(), ticks: 1, want: "4 of 4"},
 		{name: "map_delete", script: `BEGIN { @[1, "x"] = 2; print(has_key(@, (1, "x"))); delete(@, (1, "x")); print(has_key(@, (1, "x"))); }`, want: "true\nfalse"},

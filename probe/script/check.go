@@ -1,6 +1,9 @@
 package script
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // checker determines all types, and rejects invalid scripts. It repeats passes over
 // the script until no type changes: a later probe may determine a map's type.
@@ -14,6 +17,8 @@ type checker struct {
 	final   bool            // all types that can be determined are known
 	changed bool
 	stored  *expr // the value assigned to a map: it may be an aggregation
+
+	unevaluated bool // the expression is the operand of typeof, typeinfo, sizeof or offsetof
 
 	lacking map[TaskPart]bool // parts of tasks with a warning
 
@@ -85,6 +90,11 @@ func (c *checker) pass() error {
 
 // limits rejects values that maps cannot hold.
 func (c *checker) limits() error {
+	for _, m := range c.maps {
+		if err := c.checkMapKind(m); err != nil {
+			return err
+		}
+	}
 	c.maps = slices.DeleteFunc(c.maps, func(m *mapDef) bool {
 		unused := m.limit > 0 && m.keyed == 0
 		if unused {
@@ -96,9 +106,30 @@ func (c *checker) limits() error {
 		if m.keyed == 0 || m.value.Kind == None {
 			return c.undefinedMapError(m.Span, m.name)
 		}
-		if n := m.keyBytes(); n > maxKey {
+		switch n := m.keyBytes(); {
+		case m.value.bytes() == 0:
+			return c.errorAt(m.Span, "the values of %s have no bytes", m.name)
+		case m.keyed == 2 && n == 0:
+			return c.errorAt(m.Span, "the keys of %s have no bytes", m.name)
+		case n > maxKey:
 			return c.errorAt(m.Span, "the key of %s has %d bytes: at most %d", m.name, n, maxKey).hint("str(POINTER, LENGTH) has a shorter string")
 		}
+	}
+	return nil
+}
+
+// mapKinds are the kinds of maps that a script can declare. Each vCPU has its own values exactly if the map aggregates.
+var mapKinds = []string{"hash", "lruhash", "percpuhash", "percpulruhash"}
+
+// checkMapKind checks the declared kind of a map, if any.
+func (c *checker) checkMapKind(m *mapDef) error {
+	switch {
+	case m.limit == 0:
+	case !slices.Contains(mapKinds, m.declared.text):
+		return c.errorAt(m.declared.Span, "Invalid map type: %s", m.declared.text).hint("there are hash(ENTRIES) and lruhash(ENTRIES)")
+	case strings.HasPrefix(m.declared.text, "percpu") && m.value.Kind != None && !m.value.isAggregate():
+		kind := strings.TrimPrefix(m.declared.text, "percpu")
+		return c.errorAt(m.declared.Span, "Incompatible map types. Type from declaration: %s. Type from value/key type: %s", m.declared.text, kind).hint("write %s(%d)", kind, m.limit)
 	}
 	return nil
 }
@@ -471,6 +502,9 @@ func (c *checker) symbolicType(m *mapDef, e *expr, t Type) Type {
 // mapValue extends the type of a map's values.
 func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 	m := c.byName[e.name]
+	if c.unevaluated {
+		return c.errorAt(sp, "Map assignments not allowed inside of typeof or typeinfo, or inside of sizeof").hint("only the type of an expression is used there")
+	}
 	u, ok := unify(m.value, t)
 	if !ok {
 		return c.errorAt(sp, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'", m.name, t, m.value)
@@ -536,6 +570,12 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	}
 	if len(args) == 1 && key[0].isTuple() { // a variable with the whole key
 		key = slices.Clone(key[0].Elems)
+	}
+	if len(key) == 0 {
+		if !c.final { // the key may be that of a map whose keys are not known yet
+			return nil
+		}
+		return c.errorAt(e.Span, "an empty tuple is not a key")
 	}
 	if m.key == nil {
 		m.key, c.changed = key, true

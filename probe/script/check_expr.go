@@ -170,8 +170,10 @@ func (c *checker) unaryType(e *expr) (Type, error) {
 		if of := e.args[0]; of.kind == exInt && of.c == nil && of.num <= 1<<63 {
 			return literalType(-int64(of.num)), nil
 		}
-		_, err := c.checkOverflow(e)
-		return typeInt, err
+		if large, err := c.checkOverflow(e); err != nil || large {
+			return typeUint, err
+		}
+		return typeInt, nil
 	}
 	return Type{Kind: Int, Size: 8, Signed: !t.unsigned() || t.Size < 8}, nil
 }
@@ -261,6 +263,11 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	return Type{Kind: Int, Size: 8, Signed: signedness(a, b)}, nil
 }
 
+// isTruth reports whether it is true or false.
+func (e *expr) isTruth() bool {
+	return e.kind == exCast && e.typ.Kind == Bool && e.args[0].kind == exInt
+}
+
 // division checks the divisor of / or %: a constant other than 0 needs no site. A
 // division of a constant by constant 0 is rejected, as by bpftrace, which calculates
 // constants at compile time.
@@ -269,7 +276,7 @@ func (c *checker) division(e *expr) error {
 	if known && n != 0 {
 		return nil
 	}
-	if _, both := c.constant(e.args[0]); known && both {
+	if _, both := c.constant(e.args[0]); known && both || e.args[0].isTruth() && e.args[1].isTruth() && e.args[1].args[0].num == 0 {
 		return c.errorAt(e.Span, "Divide or modulo by 0").hint("the compiler calculates the result of constants, and a division by 0 has no result")
 	}
 	c.addSite(e.Span, siteDivide)
@@ -334,7 +341,7 @@ func (c *checker) builtin(e *expr) (Type, error) {
 			return b.typ, c.errorAt(e.Span, "The %s builtin can not be used with 'tracepoint' probes", e.name).hint("write args.FIELD; rawtracepoint has the tracepoint's arguments")
 		case b.where == atReturns && !p.atReturn():
 			return b.typ, c.errorAt(e.Span, "The %s builtin can only be used with 'kretprobe' probes", e.name)
-		case len(e.name) == 4 && e.name[:3] == "arg" && e.name[3] > '5' && p.atReturn():
+		case len(e.name) == 4 && e.name >= "arg6" && e.name <= "arg9" && p.atReturn():
 			return b.typ, c.errorAt(e.Span, "The %s builtin can not be used with 'kretprobe' probes", e.name).hint("of a call that returns arg0 to arg5 are known")
 		}
 	}

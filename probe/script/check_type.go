@@ -258,7 +258,7 @@ func (c *checker) namedType(n *typeName) (Type, error) {
 	if n.of == nil {
 		return fromC(n.c), nil
 	}
-	t, err := c.part(n.of)
+	t, err := c.operandType(n.of)
 	for range n.stars {
 		t = pointerTo(t)
 	}
@@ -301,7 +301,7 @@ func (c *checker) castType(e *expr) (Type, error) {
 		return to, nil
 	case to.Kind == Array && to.Elems[0].is(Int, Bool) && (from.Kind == String && (from.Size == to.Size || e.own) || from.is(Int, Bool) && to.Size <= 8):
 		return to, nil
-	case from.Kind == Array && to.is(Int, Bool) && from.Size <= 8:
+	case from.Kind == Array && to.Kind == Int && from.Size <= to.Size:
 		return to, nil
 	}
 	return to, wrong()
@@ -416,21 +416,27 @@ func (c *checker) offsetOf(e *expr) (Type, error) {
 	return typeUint, nil
 }
 
+// constantOf returns the enumerator, or the constant of C's headers, of a name.
+func (s *script) constantOf(name string) (x enumerator, ok bool) {
+	x, ok = s.enumerators[name]
+	if !ok && s.types != nil {
+		x.value, x.of, ok = s.types.Enumerator(name)
+	}
+	if !ok {
+		x.value, ok = headers[name]
+	}
+	if call, is := strings.CutPrefix(name, "__NR_"); is && !ok {
+		var n int
+		n, ok = syscallNumber(call)
+		x.value = uint64(n)
+	}
+	return x, ok
+}
+
 // enumerator turns a name that is an enumerator, or a constant of C's headers, into a
 // number, and reports whether it did.
 func (c *checker) enumerator(e *expr) bool {
-	x, ok := c.enumerators[e.name]
-	if !ok && c.types != nil {
-		x.value, x.of, ok = c.types.Enumerator(e.name)
-	}
-	if !ok {
-		x.value, ok = headers[e.name]
-	}
-	if name, is := strings.CutPrefix(e.name, "__NR_"); is && !ok {
-		var n int
-		n, ok = syscallNumber(name)
-		x.value = uint64(n)
-	}
+	x, ok := c.constantOf(e.name)
 	if !ok {
 		return false
 	}

@@ -120,7 +120,7 @@ func (c *checker) checkOverflow(e *expr) (large bool, err error) {
 	most := maxUint
 	for _, a := range e.args {
 		x, _ := c.exact(a)
-		if x.Sign() < 0 { // the operation is signed
+		if x.Sign() < 0 && len(e.args) > 1 { // the operation is signed
 			most = maxInt
 		}
 	}

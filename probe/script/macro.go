@@ -14,6 +14,7 @@ type macro struct {
 	block  *expr // of exBlock
 
 	builtin bool // it is not in the script: errors in it are reported at its call
+	define  bool // #define NAME E: as in C, NAME in E stays, which has to be a constant then
 }
 
 // macroDef reads macro NAME(PARAMETERS) { STATEMENTS [VALUE] }. It reads no token
@@ -296,6 +297,11 @@ func (x *expander) call(ms []*macro, e *expr) (*expr, error) {
 		e.args = append(e.args, &expr{kind: exString, Span: e.Span, text: " "})
 	}
 	m, ok := choose(ms, e.args)
+	if m.define && slices.Contains(x.calls, m) {
+		if _, isConstant := x.constantOf(m.name); isConstant {
+			return e, nil
+		}
+	}
 	if len(e.args) != len(m.params) {
 		_, isName := builtins[e.name]
 		if _, isCall := calls[e.name]; isCall || isName {

@@ -39,6 +39,7 @@ func TestMacros(t *testing.T) {
 		// Lines of C's preprocessor.
 		{"#ifndef BPFTRACE_HAVE_BTF\n#include <linux/fs.h>\n#else\n#define TWO 2 // number\n# define NAME \"x\"\n#define ONLY\n#endif\nbegin { print((TWO * 3, NAME)); }", "(6, x)"},
 		{"#ifdef BPFTRACE_HAVE_BTF\n#if 0\n#bad\n#else\nbegin { print(1); }\n#endif\n#else\n#include <a>\nnothing\n#endif\n#if !defined(X)\nend { print(2); }\n#endif", "1\n2"},
+		{"enum { A = 1, C = 5 }\n#define A A\n#define B C\n#define C B + 1\nbegin { printf(\"%d %d\", A, C); }", "1 6"}, // as in C, a name is not replaced in its own replacement
 		{"#define SUM (ONE + 2)\n#define ONE 1\nbegin { print(SUM * 2); }", "6"},
 	})
 }

@@ -20,6 +20,12 @@ func TestTypeArguments(t *testing.T) {
 		{`struct pair { int a; long b; } macro size(t) { sizeof(struct t) } begin { print(size(typeof(pair))); }`, "16"},
 		{`macro size(t) { sizeof(t) } macro twice(t) { 2 * size(t) } begin { $a = (uint32)1; print((twice(typeof($a)), twice(typeof(uint16 *)))); }`, "(8, 16)"},
 		{`begin { print((sizeof(int32 *[4]), sizeof((int32[4] *)0))); }`, "(32, 8)"},
+		{`struct pair { int a; struct { int x; int y; } b; } macro at(t, f) { offsetof(t, f) } begin { print((at(typeof(struct pair), b.y), at(typeof(struct pair), a))); }`, "(8, 0)"},
+		// Of a map with keys it is the key's.
+		{`begin { @a["hi", 2] = 1; let $x: typeof(@a) = ("hello", (int16)1); @a["hello", (int32)2] = 2; print($x); clear(@a); }`, "(hello, 1)"},
+		{`begin { let $a: int8; $a = (typeof(@x))2; @x[(int8)2] = (uint32)10; print((sizeof(typeof(@x)), typeinfo(@x).full_type, sizeof(@x[(int8)1]))); clear(@x); }`, "(1, int8, 4)"},
+		{`begin { if comptime (typeinfo(@a).full_type == "uint32") { @a[(uint32)2] = 2; } @a[(uint32)1] = 1; }`, "@a[1]: 1\n@a[2]: 2"},
+		{`begin { let $a: typeof(@x); @x = 1; $a = 2; print($a); clear(@x); }`, "2"},
 		{`begin { $a = "hi"; let $x: typeof($a); $a = "a longer text"; $x = $a; print($x); }`, "a longer text"},
 		// typeinfo.
 		{`begin { $a = (uint16)1; @m[1] = "abc"; print((typeinfo($a).full_type, typeinfo(@m[1]).base_type, typeinfo((1, "a")).full_type)); clear(@m); }`, "(uint16, string, (int64,string[2]))"},

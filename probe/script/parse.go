@@ -207,6 +207,9 @@ var tuning = []string{
 	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
 }
 
+// tuningNumbers are those of tuning whose value is a number.
+var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit", "perf_rb_pages", "cat_bytes_max"}
+
 // licenses are those with which the kernel lets programs call its helpers (include/linux/license.h). Here they have no effect.
 var licenses = []string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}
 
@@ -257,6 +260,9 @@ func (p *parser) applySetting(name, value token) error {
 		return p.errorAt(value.Span, "Invalid value for license. Found: %s", value.text).hint("there are %s", strings.Join(licenses, ", "))
 	}
 	if slices.Contains(tuning, key) {
+		if slices.Contains(tuningNumbers, key) && value.kind != tokInt {
+			return p.errorAt(value.Span, "Invalid type for %s. Type: string. Expected Type: int", name.text)
+		}
 		if value.kind != tokInt && value.kind != tokString && value.kind != tokIdent {
 			return p.errorAt(value.Span, "syntax error, expecting a value for %s", name.text)
 		}
@@ -287,10 +293,8 @@ func (p *parser) letMap() error {
 		return err
 	}
 	kind := p.tok
-	switch kind.text { // whether each vCPU has its own value depends on the use of the map
-	case "hash", "percpuhash", "lruhash", "percpulruhash":
-	default:
-		return p.errorAt(kind.Span, "Invalid map type: %s", kind.text).hint("there are hash(ENTRIES) and lruhash(ENTRIES)")
+	if kind.kind != tokIdent {
+		return p.errorAt(kind.Span, "syntax error, unexpected %s, expecting a kind of map", p.describe())
 	}
 	if err := p.advance(); err != nil {
 		return err
@@ -302,7 +306,7 @@ func (p *parser) letMap() error {
 		return p.errorAt(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
 	}
 	m := p.mapDef(name.text, name.Span)
-	m.limit, m.lru = p.tok.num, strings.Contains(kind.text, "lru")
+	m.limit, m.declared, m.lru = p.tok.num, kind, strings.Contains(kind.text, "lru")
 	if err := p.advance(); err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 	case len(p.macros[name]) > 0:
 		return p.errorAt(sp, "redefinition of '%s'", name)
 	}
-	m := &macro{Span: Span{From: from, To: to}, name: name, block: &expr{kind: exBlock, Span: sp}}
+	m := &macro{Span: Span{From: from, To: to}, name: name, define: true, block: &expr{kind: exBlock, Span: sp}}
 	p.macros[name] = []*macro{m}
 	// Parse only this line.
 	all, end := p.src, p.pos

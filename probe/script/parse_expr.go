@@ -257,7 +257,7 @@ func (p *parser) primary() (*expr, error) {
 		if len(args) == 0 {
 			return nil, p.errorAt(p.tok.Span, "a key is missing")
 		}
-		if len(args) == 1 && args[0].isTuple() {
+		if len(args) == 1 && args[0].isTuple() && len(args[0].args) > 0 {
 			args = args[0].args // @x[(1, 2)] is @x[1, 2]
 		}
 		e.args, e.Span = args, t.Span.join(p.tok.Span)
@@ -291,10 +291,7 @@ func (p *parser) parens() (*expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
-	switch len(args) {
-	case 0:
-		return nil, p.errorAt(sp, "empty parentheses")
-	case 1:
+	if len(args) == 1 {
 		args[0].Span = sp
 		return args[0], nil
 	}

@@ -392,11 +392,14 @@ func (p *parser) parseTypeOperand(e *expr) (*expr, error) {
 	}
 	of := &expr{kind: exType, Span: p.tok.Span}
 	var err error
-	if p.typed() {
+	switch ms := p.macros[p.tok.text]; {
+	case p.typed():
 		if of.cast, err = p.typeName(); err == nil {
 			of.Span = of.cast.Span
 		}
-	} else {
+	case len(ms) > 0 && !ms[0].define && p.tok.kind == tokIdent && !p.macro.hasTypeParam(p.tok.text) && (p.follows(")") || p.follows(",")): // a name alone is that of a type
+		return nil, p.errorAt(p.tok.Span, "Cannot resolve unknown type %q", p.tok.text).hint("write %s() for the value of the macro", p.tok.text)
+	default:
 		of, err = p.expr()
 	}
 	if err != nil {

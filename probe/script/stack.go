@@ -31,7 +31,16 @@ func (c callChecker) stack(e *expr) (Type, error) {
 	if e.num = 0; e.name == "dw_ustack" {
 		e.num = bpf.StackUnwind
 	}
+	modes, depths := 0, 0
 	for _, a := range e.args {
+		if a.kind != exBuiltin {
+			depths++
+		} else if a.name != byUnwinding {
+			modes++
+		}
+		if modes > 1 || depths > 1 {
+			return t, c.errorAt(a.Span, "%s() takes one mode and one depth", e.name)
+		}
 		if a.kind == exBuiltin && a.name == byUnwinding {
 			e.num = bpf.StackUnwind
 			continue

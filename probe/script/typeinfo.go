@@ -50,7 +50,22 @@ func (c callChecker) typeInfo(e *expr) (Type, error) {
 
 // operandType returns the type of the operand of sizeof, offsetof or typeinfo: of a type, or of an expression.
 func (c *checker) operandType(of *expr) (Type, error) {
+	was := c.unevaluated
+	c.unevaluated = true
+	defer func() { c.unevaluated = was }()
 	switch {
+	case of.kind == exMap && len(of.args) == 0 && c.byName[of.name].keyed != 1: // as in bpftrace, the key's type
+		m := c.byName[of.name]
+		if m.key == nil && c.final {
+			return Type{}, c.undefinedMapError(of.Span, of.name)
+		}
+		if of.typ = (Type{Kind: Tuple, Elems: m.key}); len(m.key) < 2 {
+			of.typ = Type{}
+			if len(m.key) == 1 {
+				of.typ = m.key[0]
+			}
+		}
+		return of.typ, nil
 	case of.kind == exType:
 		t, err := c.namedType(of.cast)
 		if of.typ = t; t.Kind == Void {

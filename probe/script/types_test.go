@@ -105,6 +105,7 @@ func TestTypes(t *testing.T) {
 			`\x00\x90\x00\x00\x00\x00` + "\n" + `\x00\x90\x00` + "\n" + `\x00\x00\x00\x00` + "\n" + `passwd\x00ga` + "\n" + `pa`, ""},
 		// Pointers to text.
 		{enter + `$n = args.file->f_path.dentry->d_name.name; print(*(string *)$n); print((*(string[3] *)$n, sizeof((string[3] *)$n))); $p = (string[4] *)$n; print(*($p + 1)); }`, "passwd\n(pas, 8)\nwd", ""},
+		{leave + `print(args); $x = args; print($x.count); }`, "{ .file = 0x10000, .buf = 0x7000, .count = 100, .pos = 0x60000 }\n100", ""},
 		// Records.
 		{`begin { $v = 99; $t = (a=0, b=1, c="str", d=(5, 6), e=$v); printf("%d %d %s %d %d %d\n", $t.a, $t.b, $t.c, $t.d.0, $t.d.1, $t.e);  }`, "0 1 str 5 6 99", ""},
 		{`begin { $v = (x=1, y=2); $t = (a=0, b=1, c="str", d=(5, 6), e=$v); print($t);  }`, "{ .a = 0, .b = 1, .c = str, .d = (5, 6), .e = { .x = 1, .y = 2 } }", ""},
