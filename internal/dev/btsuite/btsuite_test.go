@@ -4,6 +4,11 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
 // TestInvocations checks the calls read from a C++ file.
@@ -161,6 +166,22 @@ func TestSameJSON(t *testing.T) {
 	} {
 		if got := sameJSON(c.a, c.b); got != c.want {
 			t.Errorf("%q and %q: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// TestTracepointParameters: those of a tracepoint are those of its stub in the kernel's types.
+func TestTracepointParameters(t *testing.T) {
+	stub := &btf.FuncProto{}
+	for _, u := range []*target{mockTarget("", nil, nil), kernelTarget(types.New(&btf.Spec{}, nil), nil)} {
+		u.proto = func(name string) *btf.FuncProto {
+			if name == "__probestub_event" {
+				return stub
+			}
+			return nil
+		}
+		if f, _ := u.Func(bpf.AtTracepoint + "event"); f != stub {
+			t.Errorf("%v", f)
 		}
 	}
 }

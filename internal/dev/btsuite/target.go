@@ -36,6 +36,16 @@ var mockSet = regexp.MustCompile(`emplace\(\s*"(\w+)",\s*std::make_shared<symbol
 
 var quoted = regexp.MustCompile(`"([^"]*)"`)
 
+// mockSymbols are further symbols that upstream's unit tests name: of their kernel, and of the program that their mock of symbols has.
+var mockSymbols = []string{
+	"jiffies_64", "sym", "glob_asciirange", "avenrun",
+	"12345_1", "12345_2", "12345_4", "12345_8", "12345_5", "12345_33", "github.com/golang/glog.severityName",
+}
+
+// tracepointStub is before the name of a tracepoint in that of another function whose
+// parameters a kernel's types have for it: upstream's mock kernel has no other.
+const tracepointStub = "__probestub_"
+
 // mockTarget returns the target of upstream's unit tests, with the names of their mock kernel.
 func mockTarget(text string, known script.Types, proto func(string) *btf.FuncProto) *target {
 	t := &target{symbols: map[string]bool{}, known: known, proto: proto}
@@ -53,7 +63,7 @@ func mockTarget(text string, known script.Types, proto func(string) *btf.FuncPro
 			}
 		}
 	}
-	for _, name := range []string{"jiffies_64", "sym", "glob_asciirange"} {
+	for _, name := range mockSymbols {
 		t.symbols[name] = true
 	}
 	slices.Sort(t.raw)
@@ -127,7 +137,10 @@ func (t *target) Func(name string) (*btf.FuncProto, string) {
 		return nil, ""
 	}
 	if tracepoint, ok := strings.CutPrefix(name, bpf.AtTracepoint); ok {
-		name = bpf.TracepointFunction(tracepoint)
+		if f := t.proto(bpf.TracepointFunction(tracepoint)); f != nil {
+			return f, ""
+		}
+		name = tracepointStub + tracepoint
 	}
 	return t.proto(name), ""
 }
