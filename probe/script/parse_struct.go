@@ -58,7 +58,7 @@ func (p *parser) define(at Span, tag types.Tag, name string, t btf.Type) error {
 }
 
 // definition reads the part in braces of a structure, a union or an enumeration.
-func (p *parser) definition(tag types.Tag, name string, packed bool) (t btf.Type, err error) {
+func (p *parser) definition(tag types.Tag, name string, as attributes) (t btf.Type, err error) {
 	at := p.tok.Span
 	err = p.nest(func() error {
 		if err := p.advance(); err != nil {
@@ -77,13 +77,13 @@ func (p *parser) definition(tag types.Tag, name string, packed bool) (t btf.Type
 		if err := p.advance(); err != nil {
 			return err
 		}
-		after, err := readAttributes(p)
-		if err != nil {
+		if err := as.readAttributes(p); err != nil {
 			return err
 		}
-		if packed || after {
+		if as.packed {
 			l = l.withoutPadding()
 		}
+		l.align = max(l.align, as.align)
 		if size := l.size(); l.union {
 			t = &btf.Union{Name: name, Size: size, Members: l.members}
 		} else {
@@ -98,38 +98,97 @@ func (p *parser) definition(tag types.Tag, name string, packed bool) (t btf.Type
 	return t, p.define(at, tag, name, t)
 }
 
-// readAttributes reads any number of __attribute__((packed)), and reports whether
-// there was one.
-func readAttributes(p *parser) (packed bool, err error) {
+// attributes are those of a structure or a union that say where its members are.
+type attributes struct {
+	packed bool
+	align  uint64 // bytes; 0: as the members need it
+}
+
+// harmless are attributes that do not say where members are.
+var harmless = []string{"preserve_access_index", "may_alias", "unused", "deprecated", "designated_init"}
+
+// readAttributes reads any number of __attribute__((NAME, NAME(N), ...)), and adds them to a.
+func (a *attributes) readAttributes(p *parser) error {
 	for p.isWord("__attribute__") {
-		for _, want := range []string{"", "(", "("} {
-			if want != "" && !p.isOp(want) {
-				return packed, p.expect(want)
-			}
-			if err := p.advance(); err != nil {
-				return packed, err
+		if err := p.advance(); err != nil {
+			return err
+		}
+		for range 2 {
+			if err := p.expect("("); err != nil {
+				return err
 			}
 		}
-		if !p.isWord("packed") && !p.isWord("__packed__") {
-			return packed, p.errorAt(p.tok.Span, "the attribute %s is not supported", p.describe()).hint("packed is; others say nothing about where members are, or are to be written as members")
-		}
-		packed = true
-		for _, want := range []string{"", ")"} {
-			if want != "" && !p.isOp(want) {
-				return packed, p.expect(want)
+		for !p.isOp(")") {
+			if err := a.readAttribute(p); err != nil {
+				return err
 			}
-			if err := p.advance(); err != nil {
-				return packed, err
+			if p.isOp(")") {
+				break
+			}
+			if err := p.expect(","); err != nil {
+				return err
 			}
 		}
 		// An attach point may follow the last one: it is read again from its first
 		// word.
-		if err := p.expect(")"); err != nil {
-			return packed, err
+		for range 2 {
+			if err := p.expect(")"); err != nil {
+				return err
+			}
 		}
 	}
-	return packed, nil
+	return nil
 }
+
+// readAttribute reads one attribute. Its name may have two underscores before and after it.
+func (a *attributes) readAttribute(p *parser) error {
+	at := p.tok
+	name := at.text
+	if len(name) > 4 && strings.HasPrefix(name, "__") {
+		name = strings.TrimSuffix(name[2:], "__")
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	switch {
+	case name == "packed":
+		a.packed = true
+		return nil
+	case name == "aligned":
+		n := uint64(maxAlignment)
+		if p.isOp("(") {
+			args, err := p.list(")")
+			if err != nil {
+				return err
+			}
+			if err := p.expect(")"); err != nil {
+				return err
+			}
+			n = 0
+			if len(args) == 1 {
+				x, _ := p.constant(args[0])
+				n = uint64(max(x, 0))
+			}
+		}
+		if n == 0 || n&(n-1) != 0 || n > 4096 {
+			return p.errorAt(at.Span, "aligned takes a power of 2, up to 4096")
+		}
+		a.align = max(a.align, n)
+		return nil
+	case slices.Contains(harmless, name):
+		if !p.isOp("(") {
+			return nil
+		}
+		if _, err := p.list(")"); err != nil {
+			return err
+		}
+		return p.expect(")")
+	}
+	return p.errorAt(at.Span, "the attribute %q is not supported", at.text).hint("packed and aligned(N) are; others say nothing about where members are, or are to be written as members")
+}
+
+// maxAlignment is the largest alignment that a type of C needs by itself, in bytes: that of aligned without a number.
+const maxAlignment = 16
 
 // enumeration reads enumerators up to the brace.
 func (p *parser) enumeration(name string) (btf.Type, error) {
@@ -361,7 +420,7 @@ func (l *layout) alignment(t btf.Type, left int) uint64 {
 	ms, ok := types.Members(t)
 	if !ok {
 		n, _ := types.Size(t)
-		return max(min(n, 16), 1)
+		return max(min(n, maxAlignment), 1)
 	}
 	if n, ok := l.known[t]; ok {
 		return n

@@ -147,16 +147,14 @@ func (p *parser) taggedType(tag types.Tag) (btf.Type, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
-	name, packed := "", false
-	attributes := func() (err error) { // before the tag and after it
+	name, as := "", attributes{}
+	read := func() (err error) { // before the tag and after it
 		if !p.inDefinition {
 			return nil
 		}
-		is, err := readAttributes(p)
-		packed = packed || is
-		return err
+		return as.readAttributes(p)
 	}
-	if err := attributes(); err != nil {
+	if err := read(); err != nil {
 		return nil, err
 	}
 	if p.tok.kind == tokIdent {
@@ -165,14 +163,14 @@ func (p *parser) taggedType(tag types.Tag) (btf.Type, error) {
 			return nil, err
 		}
 	}
-	if err := attributes(); err != nil {
+	if err := read(); err != nil {
 		return nil, err
 	}
-	if packed && (!p.isOp("{") || tag == types.TagEnum) {
-		return nil, p.errorAt(at, "packed is for the definition of a structure or a union").hint("write it where the members are, in braces")
+	if as != (attributes{}) && (!p.isOp("{") || tag == types.TagEnum) {
+		return nil, p.errorAt(at, "packed or aligned is for the definition of a structure or a union").hint("write it where the members are, in braces")
 	}
 	if p.isOp("{") && p.inDefinition {
-		return p.definition(tag, name, packed)
+		return p.definition(tag, name, as)
 	}
 	if name == "" {
 		return nil, p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())

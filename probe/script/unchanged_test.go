@@ -35,6 +35,8 @@ func TestUnchanged(t *testing.T) {
 		{`BEGIN { $x = 3; $x > 2 ? printf("more\n") : exit(); $x > 4 ? print(1) : print((2, $x)); }`, "more\n(2, 3)"},
 		// Structures without padding.
 		{`struct __attribute__((packed)) foo { char x; int y; } BEGIN { print(sizeof(struct foo)); }`, "5"},
+		{`struct foo { char x; int y; } __attribute__((packed, aligned(4))) struct bar { char a; struct foo b; }; struct __attribute__((__aligned__)) baz { char c; } struct end { char a; struct baz b; } BEGIN { print((sizeof(struct foo), offsetof(struct foo, y), offsetof(struct bar, b), sizeof(struct bar), sizeof(struct baz), offsetof(struct end, b), sizeof(struct end))); }`, "(8, 1, 4, 12, 16, 16, 32)"},
+		{`struct foo { int x; } __attribute__((preserve_access_index)) __attribute__((aligned(1), deprecated("no"))) union u { char a[5]; } __attribute__((aligned(2 * 4))) BEGIN { print((sizeof(struct foo), sizeof(union u))); }`, "(4, 8)"},
 		{`BEGIN { let $s: string[16] = "ab"; if comptime (sizeof($s) > 4) { print("long"); } $s = "abcdefghij"; print(comptime (sizeof($s) + 1)); let $a: uint8 = 255 >> 1; print($a); }`, "long\n17\n127"},
 		{`struct foo { int x; char y; int z; } __attribute__((packed)) struct bar { char x; struct foo y; } struct baz __attribute__((packed)) { char a; uint64 b : 60, c : 4; } BEGIN { print((sizeof(struct foo), sizeof(struct bar), sizeof(struct baz), offsetof(struct foo, z))); }`, "(9, 10, 9, 5)"},
 		{`struct foo { int x; char y; int z; } __attribute__((__packed__)) __attribute__((packed)) kprobe:vfs_read { print(((struct foo *)arg0)->z); }`, "67305985"},
