@@ -82,7 +82,7 @@ func (p *parser) getopt(e *expr) (*expr, error) {
 	if len(e.args) > 1 {
 		def = e.args[1]
 	}
-	if err := p.noteUse(e, def); err != nil {
+	if err := p.named.noteUse(p, e, def); err != nil {
 		return nil, err
 	}
 	_, isNumber := p.constant(def)
@@ -116,7 +116,7 @@ func (p *parser) getopt(e *expr) (*expr, error) {
 }
 
 // noteUse rejects a call of getopt with another default, or another description, than an earlier one for the same name.
-func (p *parser) noteUse(e, def *expr) error {
+func (named *namedArgs) noteUse(p *parser, e, def *expr) error {
 	name := e.args[0].text
 	use := namedUse{initial: "text " + def.text}
 	n, isNumber := p.constant(def)
@@ -129,7 +129,7 @@ func (p *parser) noteUse(e, def *expr) error {
 	if len(e.args) == 3 {
 		use.description = e.args[2].text
 	}
-	before, again := p.named.uses[name]
+	before, again := named.uses[name]
 	switch {
 	case again && before.initial != use.initial:
 		return p.errorAt(e.Span, "Command line option '%s' needs to have the same default value in all places it is used. Previous default value: %s", name, strings.TrimPrefix(before.initial, "text "))
@@ -138,10 +138,10 @@ func (p *parser) noteUse(e, def *expr) error {
 	case use.description == "":
 		use.description = before.description
 	}
-	if p.named.uses == nil {
-		p.named.uses = map[string]namedUse{}
+	if named.uses == nil {
+		named.uses = map[string]namedUse{}
 	}
-	p.named.uses[name] = use
+	named.uses[name] = use
 	return nil
 }
 

@@ -207,7 +207,7 @@ var tuning = []string{
 	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
 }
 
-// tuningNumbers are those of tuning whose value is a number.
+// tuningNumbers are the settings of tuning whose value is a number.
 var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit", "perf_rb_pages", "cat_bytes_max"}
 
 // licenses are those with which the kernel lets programs call its helpers (include/linux/license.h). Here they have no effect.

@@ -28,7 +28,7 @@ func (p *parser) attachPoints(t token) (all []attachPoint, err error) {
 	}
 	for _, w := range words {
 		a := attachPoint{Span: t.Span, text: w + strings.TrimPrefix(text, word), among: len(words) > 1}
-		if wrong := p.attachPoint(&a); wrong != nil { // for other types of the pattern it may be valid
+		if wrong := a.parse(p); wrong != nil { // for other types of the pattern it may be valid
 			err = wrong
 			continue
 		}
@@ -40,8 +40,8 @@ func (p *parser) attachPoints(t token) (all []attachPoint, err error) {
 	return nil, err
 }
 
-// expandProvider returns the probe types that a pattern for them matches, as in bpftrace: those of files if the target is in one.
-// Without a pattern it returns the word.
+// expandProvider returns the probe types that a pattern for them matches, as in bpftrace: types for files if the target is in one,
+// and else types for the kernel. Without a pattern it returns the word.
 func expandProvider(word, target string) (matches []string) {
 	if !isPattern(word) {
 		return []string{word}
@@ -61,8 +61,8 @@ func expandProvider(word, target string) (matches []string) {
 // isPattern reports whether a name has characters of patterns.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// attachPoint parses the text of one attach point.
-func (p *parser) attachPoint(a *attachPoint) error {
+// parse parses the text of one attach point.
+func (a *attachPoint) parse(p *parser) error {
 	word, target, _ := strings.Cut(a.text, ":")
 	a.target = target
 	var ok bool

@@ -58,7 +58,7 @@ func (p *parser) stmt() (s *stmt, err error) {
 		if err := p.advance(); err != nil {
 			return s, err
 		}
-		if s.value, err = p.conditionExpr(); err != nil {
+		if s.value, err = readCondition(p); err != nil {
 			return s, err
 		}
 		return s, p.loop(s)
@@ -201,8 +201,8 @@ func (p *parser) stringType() (n *typeName, err error) {
 	return n, nil
 }
 
-// conditionExpr reads the condition of an if or a while. It is never a tuple or a record.
-func (p *parser) conditionExpr() (*expr, error) {
+// readCondition reads the condition of an if or a while. It is never a tuple or a record.
+func readCondition(p *parser) (*expr, error) {
 	e, err := p.expr()
 	if err == nil && e.kind == exTuple {
 		err := p.errorAt(e.Span, "a condition is a number, not a %s", map[bool]string{true: "tuple", false: "record"}[e.isTuple()])
@@ -219,7 +219,7 @@ func (p *parser) ifStmt(s *stmt) (err error) {
 	if err := p.advance(); err != nil {
 		return err
 	}
-	if s.value, err = p.conditionExpr(); err != nil {
+	if s.value, err = readCondition(p); err != nil {
 		return err
 	}
 	if s.body, err = p.block(false); err != nil || !p.isWord("else") {

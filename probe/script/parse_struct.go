@@ -98,13 +98,13 @@ func (p *parser) definition(tag types.Tag, name string, as attributes) (t btf.Ty
 	return t, p.define(at, tag, name, t)
 }
 
-// attributes are those of a structure or a union that say where its members are.
+// attributes say where the members of a structure or a union are.
 type attributes struct {
 	packed bool
 	align  uint64 // bytes; 0: as the members need it
 }
 
-// harmless are attributes that do not say where members are.
+// harmless are the attributes that do not say where members are.
 var harmless = []string{"preserve_access_index", "may_alias", "unused", "deprecated", "designated_init"}
 
 // readAttributes reads any number of __attribute__((NAME, NAME(N), ...)), and adds them to a.

@@ -327,7 +327,7 @@ func (p *parser) castOf() (*expr, bool, error) {
 		return nil, false, err
 	}
 	if isText && p.isOp("*") { // a pointer to text
-		if err := p.pointerToText(name); err != nil {
+		if err := name.readPointerToText(p); err != nil {
 			return nil, false, err
 		}
 	}
@@ -341,8 +341,8 @@ func (p *parser) castOf() (*expr, bool, error) {
 	return &expr{kind: exCast, cast: name, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
 }
 
-// pointerToText reads the stars after string or string[N]: N characters, or max_strlen, are read at the pointer.
-func (p *parser) pointerToText(n *typeName) (err error) {
+// readPointerToText reads the stars after string or string[N]: N characters, or max_strlen, are read at the pointer.
+func (n *typeName) readPointerToText(p *parser) (err error) {
 	size := uint32(p.config.maxString)
 	if n.sized {
 		size = uint32(n.text)

@@ -165,7 +165,7 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 	return ps, warnings, nil
 }
 
-// isLastOfNone reports whether points[i] is the last of those of its pattern for probe types, and none of them has a place.
+// isLastOfNone reports whether points[i] is the last one of its pattern for probe types, and none of them has a place.
 func isLastOfNone(points []attachPoint, i int, ps []*point) bool {
 	at := points[i].Span
 	return (i+1 == len(points) || points[i+1].Span != at) && !slices.ContainsFunc(ps, func(p *point) bool { return p.Span == at })
