@@ -20,6 +20,7 @@ func FuzzScript(f *testing.F) {
 		`config = { max_map_keys = 3; } BEGIN { @a[1, ("x", 2)] = hist(9, 2); for ($i : 0..5) { @l = lhist($i, 0, 4, 1); } clear(@a); }`,
 		`begin { let $x = (1, "a"); if ($x.0 == 1) { print($x) } else if (1) { $y = 2 } while ($x.0 < 0) { break; } unroll(2) { @++ } }`,
 		`BEGIN { @x = min(-4); @y = stats((uint8)300); delete(@z[1]); @z[2] += 3; print(@z, 1, 2); exit(1 ? 2 : 3); }`,
+		"struct p { char a; } __attribute__((packed, aligned(4))) let @l = lruhash(3);\n#define SOME SOME\n*point:sched:*, [kr]*:sys_* { $e = (); let $t: typeof(@k) = (\"a\", SOME); @k[$t] = ($e, 1); @l[*(string[4] *)5] = getopt(\"n\", 2); print(offsetof(struct p, a)); }",
 		`interval:s:1 { printf("%r %s", buf("A\0", 2), str($1)); } END { @s = "x"; zero(@x); @x = 1 }`,
 		`kretprobe:vfs_read /(int64)retval < 0/ { @[strerror(-retval), ksym(reg("ip"))] = sum(*(uint32 *)(arg0 + 8)); }`,
 		`kprobe:vfs_read { $d = args.file->f_path.dentry; @[$d->d_iname, args.count] = $d->d_name; print(*$d); $p = (int16 *)arg0; $p++; print(($p[1], *$p, $p - 2)); }`,
