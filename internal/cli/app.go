@@ -297,7 +297,7 @@ const exitStatusHelp = `Exit status:
   124  trace --timeout expired before --count hits
   N    run, script --follow, stop: the script has called exit(N)`
 
-// errTimeout ends a trace when --timeout expires before it has shown all its hits.
+// errTimeout ends a trace or a profile when its time is over.
 var errTimeout = errors.New("timeout")
 
 // errTooFew ends a trace whose stream ended too early because the guest, the probes or

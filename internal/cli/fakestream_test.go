@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -98,6 +99,9 @@ func (f *fakeDaemon) events(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(what, "myread2") {
 		f.findProbes(w, req.Names)
 		return
+	}
+	if strings.Contains(what, "late") {
+		time.Sleep(300 * time.Millisecond)
 	}
 	p := f.listProbes()[0]
 	p.Post = strings.Contains(what, "post")

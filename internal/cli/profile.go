@@ -89,7 +89,7 @@ guestprobe reports their number.`,
 		Files:   []string{"file", "output", "read", "diff"},
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVar(&flags.hz, "hz", 99, "sample `N` times a second, 1 to 1000")
-			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")
+			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`, which begins when the probes are attached")
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after `N` samples or hits; checked once a second, so there may be more")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "stacks of the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
 			command.OnceVar(f, &flags.probes.filter, "filter", "with definitions: only hits for which this `EXPRESSION` is true, as for attach")
@@ -208,17 +208,16 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 	a := profileAnswer{Start: time.Now(), Hz: req.Hz, Stacks: []api.Stack{}}
 	var shown progress
 	m := profile.Meta{Hz: req.Hz}
-	over, enough := context.WithCancel(ctx)
+	over, expire := context.WithCancelCause(ctx)
+	enough := func() { expire(nil) }
 	defer enough()
-	if f.duration > 0 {
-		var cancel context.CancelFunc
-		over, cancel = context.WithTimeout(over, f.duration)
-		defer cancel()
-	}
 	var said api.Heartbeat // the daemon's last counts
 	ended := endInterrupted
 	end, err := follow(ctx, over, c, func(life context.Context) (*remote.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
+		if f.duration > 0 {
+			time.AfterFunc(f.duration, func() { expire(errTimeout) })
+		}
 		noteSkipped(r, s.Skipped)
 		for _, p := range s.Probes {
 			m.Durations = m.Durations || p.Kind == "r"
@@ -262,7 +261,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *remote.Clien
 		return nameDefinition(err, r.Args)
 	}
 	if end.Reason == "" || end.Reason == api.EndAsked {
-		if end.Reason = ended; errors.Is(over.Err(), context.DeadlineExceeded) {
+		if end.Reason = ended; errors.Is(context.Cause(over), errTimeout) {
 			end.Reason = endTimeout
 		}
 	}

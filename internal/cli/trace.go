@@ -93,7 +93,7 @@ and there is no header and there are no totals.`,
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
-			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
+			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`, which begins when the probes are attached; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
 			f.BoolVarP(&flags.quiet, "quiet", "q", false, "only hits: no header and no totals; boots, stops and lost events go to standard error")
 			addNoTrunc(f)

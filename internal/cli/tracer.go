@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -84,9 +85,17 @@ func trace(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (
 		t.out, begin = late, sync.OnceValue(late.begin)
 	}
 	if flags.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
-		defer cancel()
+		// The time of one daemon's trace begins when its probes are attached: otherwise a
+		// slow host could use all of it for that, and trace nothing.
+		limited, expire := context.WithCancelCause(ctx)
+		ctx = limited
+		defer expire(nil)
+		limit := sync.OnceFunc(func() { time.AfterFunc(flags.timeout, func() { expire(errTimeout) }) })
+		if create := begin; m.alone {
+			begin = func() error { limit(); return create() }
+		} else {
+			limit()
+		}
 	}
 	specs, err := flags.specs(r, r.Args, flags.stay)
 	if err == nil && t.alone {
