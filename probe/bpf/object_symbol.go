@@ -3,6 +3,7 @@ package bpf
 import (
 	"debug/elf"
 	"encoding/binary"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,7 @@ func correctSymbols(b []byte, f *elf.File) {
 		if sym.Section == elf.SHN_UNDEF || int(sym.Section) >= len(f.Sections) {
 			continue
 		}
-		if s := f.Sections[sym.Section]; typ == elf.STT_NOTYPE && !isLabel(sym.Name) {
+		if s := f.Sections[sym.Section]; typ == elf.STT_NOTYPE && !isLabel(sym.Name) && !inFunction(symbols, &sym) {
 			switch {
 			case s.Flags&elf.SHF_EXECINSTR != 0:
 				typ = elf.STT_FUNC
@@ -51,6 +52,14 @@ func correctSymbols(b []byte, f *elf.File) {
 		}
 		entry[symInfoAt] = elf.ST_INFO(bind, typ)
 	}
+}
+
+// inFunction reports whether a symbol is a place in a function that has a type, as are
+// the labels of inline assembly.
+func inFunction(symbols []elf.Symbol, sym *elf.Symbol) bool {
+	return slices.ContainsFunc(symbols, func(s elf.Symbol) bool {
+		return elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Section == sym.Section && sym.Value-s.Value < s.Size
+	})
 }
 
 // isLabel reports whether a symbol is a place in a function, as clang names it.

@@ -62,6 +62,12 @@ func (v *value) knownNumber() (uint64, bool) {
 	return n, ok && v.kind == noBase
 }
 
+// fits reports whether it is a number that the low n bytes have the whole value of, so
+// that a copy of these is the same value.
+func (v *value) fits(n int) bool {
+	return v.kind == noBase && (n == 8 || v.num.uhi < 1<<(8*n))
+}
+
 // near reports whether every possible address is so close to its base that it cannot
 // be an address from another base: values are smaller than 1 << 23.
 func (v *value) near() bool { return v.num.lo >= -nearest && v.num.hi < 2*nearest }
@@ -123,6 +129,8 @@ func (s *state) word(off int64, n int) (value, bool) {
 		case at == 0 && int(w.size) == n:
 			return w.v, true
 		case w.v.kind != noBase:
+		case at == 0 && n < int(w.size) && w.v.fits(n):
+			return w.v, true
 		case at >= 0 && at+int64(n) <= int64(w.size): // a part
 			part := w.v.num.shift(int(-8 * at))
 			if n == 4 {
@@ -169,9 +177,11 @@ func (s *state) put(off int64, n int, v value) {
 		if v.kind != noBase {
 			return
 		}
-		if n == 4 {
+		switch {
+		case v.fits(n):
+		case n == 4:
 			v = scalarValue(v.num.truncate32())
-		} else {
+		default:
 			v = scalarValue(v.num.and(numberOfSize(n)))
 		}
 	}

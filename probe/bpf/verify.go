@@ -402,7 +402,7 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	kind := o.code &^ 3
 	a.warnALU(pc, kind, long, &d, &s)
 	switch {
-	case kind == opMov && long:
+	case kind == opMov && (long || s.fits(4)):
 		s.unset = false
 		return s
 	case long && kind == opAdd && (d.kind == noBase || s.kind == noBase):
