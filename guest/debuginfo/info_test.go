@@ -5,6 +5,7 @@ import (
 	debugelf "debug/elf"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,6 +114,30 @@ func TestInlined(t *testing.T) {
 		if copies, err := i.InlinedCopies(name); err != nil || len(copies) > 0 {
 			t.Errorf("%q is inlined at %x, %v", name, copies, err)
 		}
+	}
+}
+
+// TestColumns: places of one column are a part of a line's places, and each place is in a column.
+func TestColumns(t *testing.T) {
+	i, _ := guest(t)
+	const file, line = "fs.c", 71
+	all, err := i.Places(file, line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for column := 1; column < 200; column++ {
+		some, err := i.PlacesInColumn(file, line, column)
+		var none *NoLineError
+		if err != nil && (!errors.As(err, &none) || !strings.Contains(err.Error(), fmt.Sprintf("fs.c:71 has no code in column %d: it has some in ", column)) || slices.Contains(none.Columns, column)) {
+			t.Errorf("column %d: %v", column, err)
+		}
+		if slices.ContainsFunc(some, func(p Place) bool { return p.Addr == all[0].Addr }) {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%x is in %d columns", all[0].Addr, found)
 	}
 }
 

@@ -18,6 +18,7 @@ type row struct {
 	addr uint64
 	file string
 	line int
+	col  int  // 0: not known
 	stmt bool // a place for breakpoints
 	end  bool // the code ends here
 
@@ -46,7 +47,7 @@ func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read line numbers: %w", err)
 		}
-		x := row{addr: e.Address, line: e.Line, stmt: e.IsStmt, end: e.EndSequence, prologue: e.PrologueEnd}
+		x := row{addr: e.Address, line: e.Line, col: e.Column, stmt: e.IsStmt, end: e.EndSequence, prologue: e.PrologueEnd}
 		if e.File != nil {
 			x.file = e.File.Name
 		}
@@ -104,11 +105,17 @@ type NoLineError struct {
 	Line int
 	Next int // the next line with code; 0: no later line has code, or there is no such file
 
+	Column  int   // as in the query; 0: any
+	Columns []int // of the line, if only the column has no code
+
 	NoFile bool // no file of the debug information has this name
 }
 
 // Error says which lines have code.
 func (e *NoLineError) Error() string {
+	if len(e.Columns) > 0 {
+		return fmt.Sprintf("%s:%d has no code in column %d: it has some in %s", e.File, e.Line, e.Column, strings.Trim(fmt.Sprint(e.Columns), "[]"))
+	}
 	if e.NoFile {
 		return fmt.Sprintf("%s:%d has no code: the debug information has no file of this name", e.File, e.Line)
 	}
@@ -134,10 +141,16 @@ type Place struct {
 // function, and in each inlined copy of one. The file is the end of a path. Errors
 // are *NoLineError, and errors in the format.
 func (i *Info) Places(file string, line int) (out []Place, err error) {
+	return i.PlacesInColumn(file, line, 0)
+}
+
+// PlacesInColumn is Places for the code of one column of the line; 0: of any.
+func (i *Info) PlacesInColumn(file string, line, column int) (out []Place, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer guard(&err)()
 	next, hasFile := 0, false
+	var columns []int
 	for n := range i.units {
 		if !i.hasFile(n, file) {
 			continue
@@ -158,6 +171,10 @@ func (i *Info) Places(file string, line int) (out []Place, err error) {
 				}
 				continue
 			}
+			if column != 0 && r.col != column {
+				columns = append(columns, r.col)
+				continue
+			}
 			found = append(found, r.addr)
 		}
 		had := map[dwarf.Offset]bool{}
@@ -172,7 +189,8 @@ func (i *Info) Places(file string, line int) (out []Place, err error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &NoLineError{File: file, Line: line, Next: next, NoFile: !hasFile}
+		slices.Sort(columns)
+		return nil, &NoLineError{File: file, Line: line, Next: next, NoFile: !hasFile, Column: column, Columns: slices.Compact(columns)}
 	}
 	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Addr, b.Addr) })
 	return slices.CompactFunc(out, func(a, b Place) bool { return a.Addr == b.Addr }), nil
