@@ -35,7 +35,7 @@ type Given struct {
 }
 
 // Give registers a copy of the file at path, or separate debug information of it,
-// which has its names and its build ID. used reports whether there are probes in a
+// which has its names and its build ID, or a part of that, as a .dwo or .dwp file. used reports whether there are probes in a
 // range of code. Errors are ErrOtherFile and errors that say why the copy cannot be
 // used; then nothing has changed.
 func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, error) {
@@ -52,6 +52,13 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 	}
 	v.files.mu.Lock()
 	defer v.files.mu.Unlock()
+	v.files.given++
+	if isDebugPart(file) {
+		if err := v.givePart(name, file); err != nil {
+			return fail(err)
+		}
+		return Given{Path: name, BuildID: file.BuildID(), NamesOnly: true}, nil
+	}
 	var f *userFile
 	names := isDebug(file)
 	if names {
@@ -106,6 +113,7 @@ func (v *View) giveNames(name string, file *elf.File) (*userFile, error) {
 		return nil, errors.New(names.none)
 	}
 	f.names.Store(names)
+	f.debug.Store(file)
 	return f, nil
 }
 

@@ -51,6 +51,7 @@ type userFile struct {
 	constant []guest.Range // parts that are never written, and that are as far from the code in memory as in the file
 	buildID  string        // "" = it has none, or the guest does not have it in memory
 	names    atomic.Pointer[fileNames]
+	debug    atomic.Pointer[elf.File] // the separate debug information that was given, or nil
 
 	mu     sync.Mutex
 	inode  inode     // its address is 0 while the guest does not have it in memory
@@ -75,6 +76,9 @@ type userFiles struct {
 	mu   sync.Mutex
 	all  []*userFile
 	list atomic.Pointer[[]*userFile] // all, for readers that do not hold mu
+
+	parts map[string]*elf.File // given files with parts of debug information, by their path
+	given int                  // files given so far
 }
 
 // put registers f as number n. Callers hold mu.

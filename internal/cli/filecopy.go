@@ -14,7 +14,7 @@ import (
 
 // fileFlag declares the flag for giveFiles.
 func fileFlag(f *pflag.FlagSet, files *[]string) {
-	f.StringArrayVar(files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file or its separate debug information, `PATH=COPY`; may be repeated")
+	f.StringArrayVar(files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file, its separate debug information or a part of that (.dwo, .dwp), `PATH=COPY`; may be repeated")
 }
 
 // giveFiles sends the daemon copies of the guest's files, each given as PATH=COPY.
@@ -32,6 +32,7 @@ func giveFiles(ctx context.Context, r *command.Run, c *remote.Client, files []st
 		switch {
 		case err != nil:
 			return fmt.Errorf("--file %s: %w", from, err)
+		case g.NamesOnly && g.Functions == 0: // a part of debug information, which has no place in the guest
 		case !g.Present:
 			r.Note("The guest does not have %s in memory yet: its probes are put there within 0.1 s when it has, if it is the same file.", command.Clean(g.Path))
 		}

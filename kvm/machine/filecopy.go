@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
@@ -17,7 +19,7 @@ type givenFile struct {
 var ErrNoFiles = errors.New("a copy of a file is about a program of a Linux guest: this guest has no files")
 
 // GiveFile passes a copy of one of the guest's files, or separate debug
-// information for one, to the guest's view, as linux.View.Give does, for this
+// information for one, or a part of that, to the guest's view, as linux.View.Give does, for this
 // boot and later ones. b must not change afterwards. It returns Give's errors,
 // and an error if the guest is not Linux. It may be called from any thread
 // except a probe handler's, but not during Reset.
@@ -33,6 +35,9 @@ func (m *Machine) GiveFile(path string, b []byte) (linux.Given, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if given.NamesOnly && slices.ContainsFunc(g.given, func(old givenFile) bool { return old.path == path && bytes.Equal(old.b, b) }) {
+		return given, nil
+	}
 	if !given.NamesOnly { // replaces files that were given before
 		for i, old := range g.given {
 			if old.path == path {

@@ -1,7 +1,7 @@
 package api
 
 // GiveFile is the body of POST /v1/files: a copy of a file of a Linux guest, by which its
-// code has names, or separate debug information of one.
+// code has names, or separate debug information of one, or a file with a part of that (.dwo, .dwp).
 type GiveFile struct {
 	Path string `json:"path"` // in the guest; it begins with a slash
 	Copy []byte `json:"copy"` // the file, or separate debug information with its build ID, of at most 16 MiB

@@ -1,0 +1,142 @@
+package linux
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	debugelf "debug/elf"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest/dies"
+	"github.com/guestprobe/guestprobe/guest/elf"
+	"github.com/guestprobe/guestprobe/guest/elfbuild"
+)
+
+// readForms returns the programs of guest/debuginfo's tests, with their parts.
+func readForms(t *testing.T) map[string][]byte {
+	t.Helper()
+	f, err := os.Open("../debuginfo/testdata/forms.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDebugFile: debug information of a given program is read from it, and from its given parts.
+func TestDebugFile(t *testing.T) {
+	forms := readForms(t)
+	for form, parts := range map[string][]string{"gcc5": nil, "zstd5": nil, "split5": {"a.dwo", "b.dwo"}, "splittypes4": {"a.dwo", "b.dwo"}, "clangpackage5": {"prog.dwp"}, "multi5": {"common"}} {
+		t.Run(form, func(t *testing.T) {
+			view, _ := newFileView(t, programFile(true))
+			v := Programs{view}
+			if _, err := v.Give("/opt/prog", forms[form+"/prog"], unused); err != nil {
+				t.Fatal(err)
+			}
+			read := func() (*DebugFile, *dies.Data, error) {
+				d, err := v.DebugFile("/opt/prog")
+				if err != nil {
+					t.Fatal(err)
+				}
+				data, err := dies.New(d.File, d.Open)
+				return d, data, err
+			}
+			before, _, err := read()
+			var missing *dies.MissingError
+			if (err == nil) != (parts == nil) || err != nil && !errors.As(err, &missing) {
+				t.Fatalf("without its parts: %v", err)
+			}
+			for _, part := range parts {
+				g, err := v.Give("/opt/"+part, forms[form+"/"+part], unused)
+				if err != nil || !g.NamesOnly || g.Path != "/opt/"+part || g.Functions != 0 {
+					t.Errorf("%s: %+v, %v", part, g, err)
+				}
+			}
+			after, data, err := read()
+			if err != nil || len(data.Units) < 2 || len(data.Paths) != len(parts) {
+				t.Fatalf("%+v, %v", data, err)
+			}
+			if same := before.Version == after.Version; same != (parts == nil) {
+				t.Errorf("the version is the same: %v", same)
+			}
+			file, err := elf.Parse(forms[form+"/prog"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if off, ok := after.FileOffset(file.Header.Entry); !ok || off >= uint64(file.Size()) {
+				t.Errorf("the entry %#x is at %#x, %v", file.Header.Entry, off, ok)
+			}
+			if off, ok := after.FileOffset(8); ok {
+				t.Errorf("no code is at %#x", off)
+			}
+		})
+	}
+}
+
+// TestDebugFileInMemory: debug information is read from the guest's memory, if all of it is there.
+func TestDebugFileInMemory(t *testing.T) {
+	code := make([]byte, 0x1400)
+	f := elfbuild.File{
+		Segments: []elfbuild.Segment{{Section: ".text", VAddr: 0x400078, Flags: debugelf.PF_R | debugelf.PF_X, Data: code}},
+		Extra:    []elfbuild.Extra{{Name: ".debug_info", Data: []byte("entries")}, {Name: ".debug_line", Data: bytes.Repeat([]byte("x"), 0xa00)}},
+	}
+	view, m := newFileView(t, f.Bytes())
+	d, err := Programs{view}.DebugFile("/bin/prog")
+	if err != nil || d.Path != "/usr/bin/prog" {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	for name, want := range map[string]string{".debug_info": "entries", ".debug_line": strings.Repeat("x", 0xa00), ".debug_str": ""} {
+		if b, err := d.Section(name); err != nil || string(b) != want {
+			t.Errorf("%s: %.20q, %v", name, b, err)
+		}
+	}
+	if off, ok := d.FileOffset(0x400100); !ok || off != 0x100 {
+		t.Errorf("the code at 0x400100 is at %#x, %v", off, ok)
+	}
+	if _, err := d.Open("/usr/bin/none.dwo"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a part that is not there: %v", err)
+	}
+
+	view, m = newFileView(t, f.Bytes())
+	m.set(structPage(50), "page.mapping", 0) // a folio of two pages, with the debug information and the section headers
+	if d, err := (Programs{view}).DebugFile("/bin/prog"); !errors.Is(err, errNotInMemory) {
+		t.Errorf("%+v, %v", d, err)
+	}
+
+	// A part of the guest's own is read if it is there as a whole.
+	o := &debugOpener{v: view, left: allDebug}
+	if _, err := o.open("/bin/prog"); !errors.Is(err, os.ErrNotExist) || !errors.Is(err, ErrNoPage) {
+		t.Errorf("a part that is not in memory: %v", err)
+	}
+	view, _ = newFileView(t, f.Bytes())
+	o = &debugOpener{v: view, left: allDebug}
+	if part, err := o.open("/bin/../bin/prog"); err != nil || part.Path != "/bin/prog" {
+		t.Errorf("%+v, %v", part, err)
+	} else if b, err := part.Section(".debug_info"); string(b) != "entries" {
+		t.Errorf("%q, %v", b, err)
+	}
+	o.left = 100
+	if _, err := o.open("/bin/prog"); err == nil || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a part that is too large: %v", err)
+	}
+}
