@@ -1,0 +1,87 @@
+package source
+
+import (
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// DebugFiles are the files of a guest. linux.Programs are some.
+type DebugFiles interface {
+	DebugFile(path string) (*linux.DebugFile, error)
+}
+
+// Files keeps the debug information of files of a guest. The zero value is valid. Methods may be called from any goroutine.
+type Files struct {
+	mu    sync.Mutex
+	infos map[linux.DebugVersion]*debuginfo.Info
+}
+
+// maxInfos bounds the files whose debug information is kept.
+const maxInfos = 16
+
+// errNoFiles is returned for a guest without files.
+var errNoFiles = errors.New("only programs of a Linux guest are in files")
+
+// Info returns the debug information of the file at path. Errors are those of DebugFile and of debuginfo.New.
+func (fs *Files) Info(in DebugFiles, path string) (*debuginfo.Info, error) {
+	info, _, err := fs.open(in, path)
+	return info, err
+}
+
+func (fs *Files) open(in DebugFiles, path string) (*debuginfo.Info, *linux.DebugFile, error) {
+	if in == nil {
+		return nil, nil, errNoFiles
+	}
+	f, err := in.DebugFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	info := fs.infos[f.Version]
+	if info == nil {
+		if info, err = debuginfo.New(f.File, f.Open); err != nil {
+			return nil, nil, err
+		}
+		if fs.infos == nil || len(fs.infos) >= maxInfos {
+			fs.infos = map[linux.DebugVersion]*debuginfo.Info{}
+		}
+		fs.infos[f.Version] = info
+	}
+	return info, f, nil
+}
+
+// Func returns the prototype of the function of PATH:FUNCTION, or nil. why says why it is not known, or why its parameters are not where
+// the prototype puts them.
+func (fs *Files) Func(in DebugFiles, place string) (proto *types.FuncProto, why string) {
+	i := strings.LastIndexByte(place, ':')
+	info, err := fs.Info(in, place[:max(i, 0)])
+	if err != nil {
+		return nil, err.Error()
+	}
+	if proto = info.Func(place[i+1:]); proto == nil {
+		return nil, "the file's debug information does not have the function"
+	}
+	return proto, info.Convention(place[i+1:])
+}
+
+// Places returns the offsets in the file at path of the code of a line of its source; column 0 is any. Errors are those of Info and of
+// debuginfo.Info.Places.
+func (fs *Files) Places(in DebugFiles, path, file string, line, column int) (offsets []uint64, err error) {
+	info, f, err := fs.open(in, path)
+	if err != nil {
+		return nil, err
+	}
+	found, err := info.PlacesInColumn(file, line, column)
+	for _, p := range found {
+		if off, ok := f.FileOffset(p.Addr); ok {
+			offsets = append(offsets, off)
+		}
+	}
+	return offsets, err
+}
