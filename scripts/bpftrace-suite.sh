@@ -18,6 +18,37 @@ if commit=$(git -C "$checkout" rev-parse --show-toplevel 2>/dev/null) && [[ $com
 else
 	echo "bpftrace-suite: the checkout does not say its commit; the figures in docs/compatibility.md are of $tried" >&2
 fi
+
+# make_programs compiles upstream's test programs that runtime tests probe, in the forms of its CMakeLists.txt.
+programs=$work/testprogs
+make_programs() {
+	local name from=$checkout/tests/testprogs split
+	rm -rf "$programs"
+	mkdir -p "$programs"/external_debug/{dwo,dwp}
+	for name in $(grep -rhoE '\b(u|ur|uprobe|uretprobe):\./testprogs/[a-z0-9_]+' "$checkout/tests/runtime" | sed 's,.*/,,' | sort -u); do
+		if [[ -f $from/$name.c ]] && ! gcc -w -g -O0 -no-pie -fno-omit-frame-pointer -pthread -I "$checkout/tests/include" -o "$programs/$name" "$from/$name.c" 2>/dev/null; then
+			echo "bpftrace-suite: $name.c does not compile: tests that probe it may differ" >&2
+		fi
+	done
+	name=uprobe_test
+	[[ -f $from/$name.c && -f $programs/$name ]] || return 0
+	if command -v objcopy >/dev/null; then
+		objcopy --only-keep-debug "$programs/$name" "$programs/external_debug/$name-stripped.debug"
+		objcopy --strip-debug "$programs/$name" "$programs/$name-stripped"
+	else
+		echo "bpftrace-suite: objcopy is not installed: tests with separate debug information differ" >&2
+	fi
+	for split in dwo dwp; do
+		gcc -w -g -O0 -gsplit-dwarf -o "$programs/external_debug/$split/$name-split" "$from/$name.c"
+	done
+	if command -v llvm-dwp >/dev/null; then
+		timeout 60 llvm-dwp -e "$programs/external_debug/dwp/$name-split" -o "$programs/external_debug/dwp/$name-split.dwp"
+		rm -f "$programs"/external_debug/dwp/*.dwo
+	else
+		echo "bpftrace-suite: llvm-dwp is not installed: tests with a package of debug information read the parts" >&2
+	fi
+}
+
 flags=(--rules scripts/bpftrace-suite.rules --differences "$work/differences")
 btf=${GUESTPROBE_SUITE_BTF:-/sys/kernel/btf/vmlinux}
 if [[ -r $btf ]]; then
@@ -29,8 +60,10 @@ fi
 if command -v gcc >/dev/null; then
 	gcc -w -g -O0 -o "$work/types" "$checkout/tests/data/data_source.c"
 	flags+=(--types "$work/types")
+	make_programs
+	flags+=(--programs "$programs")
 else
-	echo "bpftrace-suite: gcc is not installed: tests that name types differ" >&2
+	echo "bpftrace-suite: gcc is not installed: tests that name types, or parameters in upstream's test programs, differ" >&2
 fi
 go run ./cmd/gpdev btsuite "$checkout" "${flags[@]}"
 [[ -c /dev/kvm ]] || echo "bpftrace-suite: there is no /dev/kvm: tests that need a guest were compiled only (NEED-GUEST)"

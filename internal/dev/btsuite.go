@@ -15,7 +15,7 @@ import (
 )
 
 func btsuiteSpec() command.Spec {
-	var rules, kernel, object, differences string
+	var rules, kernel, object, programs, differences string
 	return command.Spec{
 		Use:   "btsuite CHECKOUT",
 		Short: "Run bpftrace's own tests on the compiler of scripts",
@@ -30,10 +30,11 @@ scripts/bpftrace-suite.sh prepares the files for this command.`,
 			f.StringVar(&rules, "rules", "", "`file` of rules that exclude tests, each with its reason")
 			f.StringVar(&kernel, "btf", "", "`file` of BTF of a Linux kernel, for the types of runtime tests")
 			f.StringVar(&object, "types", "", "`file`: tests/data/data_source.c of the checkout, compiled with debug information")
+			f.StringVar(&programs, "programs", "", "`folder` of the checkout's tests/testprogs, compiled with debug information: files of the guest")
 			f.StringVar(&differences, "differences", "", "`file` for the name, the script and the message of each difference")
 		},
 		Run: func(_ context.Context, r *command.Run) (err error) {
-			o := btsuite.Options{Object: object}
+			o := btsuite.Options{Object: object, Programs: programs}
 			if rules != "" {
 				text, err := os.ReadFile(rules)
 				if err != nil {

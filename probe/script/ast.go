@@ -135,6 +135,7 @@ type probeDef struct {
 	points []attachPoint
 	cond   *expr
 	body   []*stmt
+	types  Types // what the names of types mean in it: those of its files come before the guest's
 }
 
 // variable is a scratch variable, from its first assignment to the end of the block.
@@ -179,7 +180,9 @@ type script struct {
 	maps   []*mapDef // in order of first appearance
 	byName map[string]*mapDef
 
-	types       Types // of the guest; nil if unknown
+	types       Types // of the guest, or of the probe that is read or checked; nil if unknown
+	guest       Types // of the guest
+	filesTypes  func(*attachPoint) Types
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
 	macros      map[string][]*macro   // of a name: they differ in the number or the kinds of their parameters

@@ -71,7 +71,7 @@ func (s *script) check(t Target) (*checker, error) {
 func (c *checker) pass() error {
 	c.sites, c.siteOf, c.outputs = nil, map[site]int{}, nil
 	for i, d := range c.probes {
-		c.points, c.closed = c.places[i], map[string]bool{}
+		c.points, c.closed, c.types = c.places[i], map[string]bool{}, d.types
 		c.scopes = []map[string]*variable{{}}
 		if d.cond != nil {
 			if err := c.condition(d.cond); err != nil {

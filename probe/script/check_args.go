@@ -13,7 +13,7 @@ import (
 type prototype struct {
 	*btf.FuncProto        // nil: not known
 	words          []int  // of each parameter: see types.Arguments
-	why            string // why words is not valid; "" if it is
+	why            string // why words is not valid, or why nothing is known; "" if it is, or if there is nothing to say
 }
 
 // prototype finds the types of a place's function.
@@ -25,13 +25,22 @@ func (c *checker) prototype(p *point) *prototype {
 			if f, why := c.target.Func(p.place); f != nil && len(f.Params) > 0 {
 				p.proto = &prototype{&btf.FuncProto{Return: f.Return, Params: f.Params[1:]}, types.Arguments(f)[1:], why}
 			}
-		case p.place == p.fn:
-			if f, why := c.target.Func(p.fn); f != nil {
+		case p.place == p.fn, p.atFileFunction():
+			f, why := c.target.Func(p.place)
+			if p.proto.why = why; f != nil {
 				p.proto = &prototype{f, types.Arguments(f), why}
 			}
 		}
 	}
 	return p.proto
+}
+
+// because returns the reason why nothing is known, for the end of an error, as a part of its format.
+func (f *prototype) because() string {
+	if f.why == "" {
+		return ""
+	}
+	return ": " + strings.ReplaceAll(f.why, "%", "%%")
 }
 
 // param returns the number of a parameter, or -1.
@@ -63,8 +72,8 @@ func (c *checker) argument(e *expr) (t Type, err error) {
 		}
 		f := c.prototype(p)
 		if f.FuncProto == nil {
-			what := "parameters of %s are not known"
-			if p.place != p.fn && !p.atTracepoint() {
+			what := "parameters of %s are not known" + f.because()
+			if p.place != p.fn && !p.atTracepoint() && !p.atFileFunction() {
 				what = "parameters are known at a function's entry and return only, not at %s"
 			}
 			return t, c.errorAt(e.Span, what, p.place).hint("write arg0 to arg9, and casts: ((struct file *)arg0)->f_pos")
@@ -146,7 +155,7 @@ func (c *checker) returnType() Type {
 	t := typeUint
 	for i, p := range c.points {
 		f := c.prototype(p)
-		if f.FuncProto == nil {
+		if f.FuncProto == nil || p.atFileFunction() { // in files it had no type before their debug information was read
 			return typeUint
 		}
 		r := fromC(f.Return)

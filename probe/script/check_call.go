@@ -434,7 +434,11 @@ func (c callChecker) checkNamed(e *expr) (Type, error) {
 			return typeUint, c.errorAt(e.Span, "reg() can not be used with '%s' probes", p.provider)
 		}
 	}
-	i, ok := x86.FindPtReg(a.text)
+	name := a.text
+	if name == "pc" { // bpftrace's name on all machines
+		name = "ip"
+	}
+	i, ok := x86.FindPtReg(name)
 	if !ok {
 		return typeUint, c.errorAt(a.Span, "'%s' is not a valid register on this architecture (x86_64)", a.text)
 	}

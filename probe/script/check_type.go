@@ -453,7 +453,7 @@ func (c *checker) enumerator(e *expr) bool {
 // beginning of a task's stack).
 func (c *checker) taskType() Type {
 	for _, tag := range []string{"task_struct", "stack_info"} {
-		if t := c.typeNamed(types.TagStruct, tag); t != nil {
+		if t := c.typeNamedIn(c.guest, types.TagStruct, tag); t != nil { // whatever a program has of that name
 			return pointerTo(fromC(t))
 		}
 	}

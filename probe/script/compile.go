@@ -75,7 +75,7 @@ const maxHosts = 64
 // but does not look up the names in the script. Errors about the script are an
 // *Error.
 func Check(name, text string, params []string, known Types) error {
-	_, err := parse(name, text, params, known, nil)
+	_, err := parse(name, text, params, known, nil, nil)
 	return err
 }
 
@@ -84,7 +84,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
 		o.Name = "stdin"
 	}
-	tree, err := parse(o.Name, text, o.Params, t.Types(), o.Stop)
+	tree, err := parse(o.Name, text, o.Params, t.Types(), fileTypes(t), o.Stop)
 	if err != nil {
 		return nil, err
 	}

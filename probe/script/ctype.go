@@ -157,7 +157,15 @@ func sameC(a, b btf.Type) bool {
 	}
 	at, _ := types.TagOf(a)
 	bt, _ := types.TagOf(b)
-	return at == bt
+	return at == bt && haveSameMembers(a, b)
+}
+
+// haveSameMembers reports whether two types have the same members at the same places: a program may have a structure with the
+// name of the kernel's, or of another program's. A type that only has its name is like every other.
+func haveSameMembers(a, b btf.Type) bool {
+	of, ok := types.Members(a)
+	with, also := types.Members(b)
+	return !ok || !also || slices.EqualFunc(of, with, func(x, y btf.Member) bool { return x.Name == y.Name && x.Offset == y.Offset })
 }
 
 // completeType returns the structure t, even if t has only its name.
@@ -176,15 +184,20 @@ func (s *script) completeType(t btf.Type) btf.Type {
 	return t
 }
 
-// typeNamed returns the type with this tag and name: of the script, or of the guest, or nil.
+// typeNamed returns the type with this tag and name: of the script, of a file of the probe, or of the guest, or nil.
 func (s *script) typeNamed(tag types.Tag, name string) btf.Type {
+	return s.typeNamedIn(s.types, tag, name)
+}
+
+// typeNamedIn is typeNamed with these types in place of the guest's; nil: none.
+func (s *script) typeNamedIn(known Types, tag types.Tag, name string) btf.Type {
 	if t := s.defined[cName{tag, name}]; t != nil {
 		return t
 	}
-	if s.types == nil {
+	if known == nil {
 		return nil
 	}
-	return s.types.TypeByName(tag, name)
+	return known.TypeByName(tag, name)
 }
 
 // cName is the name of a type of C.

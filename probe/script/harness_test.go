@@ -214,6 +214,12 @@ func (p *Printer) drain(m *bpf.Map) (records [][]byte, err error) {
 // runScript runs a script on hits, in the interpreter.
 func runScript(tb testing.TB, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
 	tb.Helper()
+	return runOn(tb, target, text, params, json, ticks, hits...)
+}
+
+// runOn is runScript on another guest.
+func runOn(tb testing.TB, target Target, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
+	tb.Helper()
 	s, err := Compile(text, target, Options{Params: params, Files: true, CPUs: testCPUs, Epoch: 951782400e9})
 	if err != nil {
 		return r, err

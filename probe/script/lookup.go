@@ -120,7 +120,7 @@ func (c *checker) recordOfArgs(e *expr) (Type, error) {
 		}
 		f := c.prototype(p)
 		if f.FuncProto == nil {
-			return Type{}, c.errorAt(e.Span, "parameters of %s are not known", p.place).hint("write arg0 to arg9")
+			return Type{}, c.errorAt(e.Span, "parameters of %s are not known"+f.because(), p.place).hint("write arg0 to arg9")
 		}
 		var own []string
 		for _, x := range f.Params {

@@ -132,6 +132,7 @@ func (s *script) expandMacros() (err error) {
 	}
 	x := &expander{script: s}
 	for _, d := range s.probes {
+		s.types = d.types
 		if d.cond != nil {
 			if d.cond, err = x.expr(d.cond, nil); err != nil {
 				return err

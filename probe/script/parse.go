@@ -39,10 +39,10 @@ const (
 	maxBuckets = 1000
 )
 
-// parse makes the tree of a script.
-func parse(name, text string, params []string, types Types, stop func() error) (*script, error) {
+// parse makes the tree of a script. ofFile returns the types of the file that an attach point is in, or nil; it may be nil.
+func parse(name, text string, params []string, types Types, ofFile func(*attachPoint) Types, stop func() error) (*script, error) {
 	named, params := takeNamed(text, params)
-	s := &script{source: &source{name: name, text: text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
+	s := &script{source: &source{name: name, text: text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, guest: types, filesTypes: ofFile, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {
@@ -353,6 +353,9 @@ func (p *parser) probe() error {
 		p.pos++
 	}
 	d.Span = d.points[0].Span.join(d.points[len(d.points)-1].Span)
+	d.types = p.typesFor(d)
+	p.types = d.types
+	defer func() { p.types = p.guest }()
 	if err := p.advance(); err != nil {
 		return err
 	}

@@ -163,7 +163,9 @@ func (s *script) target(a *attachPoint, word string) error {
 		return nil
 	}
 	if strings.Contains(a.target, "@") {
-		return refuse("places in source files are not supported").hint("'guestprobe disas --lines FUNCTION' shows the address of each line")
+		if done, err := s.inFileSource(a); done || err != nil {
+			return err
+		}
 	}
 	if a.atReturn() && strings.Contains(a.target[strings.LastIndexByte(a.target, ':')+1:], "+") {
 		return refuse("Offset not allowed: a %s has no offset", a.provider)

@@ -26,10 +26,12 @@ type Target interface {
 	// what to do about it.
 	Lookup(name string) (addr uint64, ok bool, why string)
 	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as
-	// SYMBOL+OFFSET, except those that cannot be probed.
+	// SYMBOL+OFFSET, except those that cannot be probed. After PATH@ they are those of FILE:LINE or FILE:LINE:COLUMN in the source of a
+	// file of the guest.
 	Source(place string) ([]string, error)
 	// Func returns the prototype of a function, or nil if it is not known. If its
-	// parameters are known, but not their places, why says so.
+	// parameters are known, but not their places, why says so. Of PATH:FUNCTION, of a file of the guest, it may also say why they are not
+	// known.
 	Func(name string) (proto *btf.FuncProto, why string)
 	// Tracepoints returns the names of the tracepoints of the guest's kernel, sorted. Func takes a name with the prefix bpf.AtTracepoint; in
 	// its result the tracepoint's parameters follow the first.
@@ -46,6 +48,8 @@ type Target interface {
 	StaticProbes(path string) (all []sdt.Probe, at string, err error)
 	// Types returns the types of the guest, or nil if they are not known.
 	Types() Types
+	// FileTypes returns the types of a file of the guest, by the file's path, or nil if they are not known.
+	FileTypes(path string) Types
 	// Exits returns the reasons for which vCPUs leave the guest.
 	Exits() []string
 	// MissingReason returns why a part of tasks is not known in this guest, and a way
@@ -129,7 +133,7 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			if at == "" {
 				return nil, nil, s.errorAt(a.Span, "%s is no file of the guest", a.file).hint("write where it is there, as %s:/usr/lib/x86_64-linux-gnu/%s.so:%s, and --file PATH=COPY with a copy, if the guest does not have it in memory", a.provider, strings.TrimSuffix(a.file, ".so"), a.target)
 			}
-			a.target = at + ":" + a.target
+			a.target = at + a.separator() + a.target
 		}
 		find := s.functions
 		switch {
@@ -188,10 +192,20 @@ func (s *script) lines(a attachPoint, t Target) (ps []*point, err error) {
 		return nil, s.errorAt(a.Span, "%s", err)
 	}
 	for _, place := range places {
-		fn, _, _ := strings.Cut(place, "+")
+		fn, _, _ := cutOffset(place)
 		ps = append(ps, &point{attachPoint: a, probe: a.text, fn: functionName(fn, t), place: place})
 	}
 	return ps, nil
+}
+
+// cutOffset splits SYMBOL+OFFSET. The path of PATH:SYMBOL may contain a plus, as that of libstdc++ does.
+func cutOffset(place string) (symbol, offset string, ok bool) {
+	path := ""
+	if strings.HasPrefix(place, "/") {
+		path = place[:strings.LastIndexByte(place, ':')+1]
+	}
+	symbol, offset, ok = strings.Cut(place[len(path):], "+")
+	return path + symbol, offset, ok
 }
 
 // functionName is the name of the function in a probe, which may also be an address;
@@ -212,7 +226,7 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		whole, _, _ = strings.Cut(a.target, ":")
 		place, _ = parseWatch(a.target)
 	}
-	fn, off, hasOffset := strings.Cut(whole, "+")
+	fn, off, hasOffset := cutOffset(whole)
 	if hasOffset {
 		by, ok := parseNumber(off)
 		if !ok || fn == "" {
@@ -336,7 +350,7 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 		}
 		return err
 	}
-	fn, _, _ := strings.Cut(a.target, "+")
+	fn, _, _ := cutOffset(a.target)
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
 	}

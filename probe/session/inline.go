@@ -1,13 +1,16 @@
 package session
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
 	"github.com/guestprobe/guestprobe/probe/source"
 )
 
@@ -37,6 +40,9 @@ func (c *change) makeInSource(i int, spec Spec, cmd *event.Command, at event.Sou
 
 // Source implements script.Target.
 func (t scriptTarget) Source(place string) (places []string, err error) {
+	if i := strings.LastIndexByte(place, '@'); i >= 0 && place[0] == '/' {
+		return t.sourceInFile(place[:i], place[i+1:])
+	}
 	at, ok := event.ReadSourcePlace(place)
 	if !ok {
 		return nil, fmt.Errorf("%s: want FILE:LINE, or inline:FUNCTION", place)
@@ -54,6 +60,33 @@ func (t scriptTarget) Source(place string) (places []string, err error) {
 		}
 	}
 	return places, err
+}
+
+// sourceInFile is Source for a place in the source of a file of the guest.
+func (t scriptTarget) sourceInFile(path, place string) (places []string, err error) {
+	file, line, column, ok := script.SplitSource(place)
+	if !ok {
+		return nil, fmt.Errorf("%s: want SOURCE:LINE or SOURCE:LINE:COLUMN", place)
+	}
+	offsets, err := t.st.files.Places(t.st.debugFiles(), path, file, line, column)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	img := t.st.guest.Image()
+	var refused error
+	for _, off := range offsets {
+		sym, err := img.Lookup(fmt.Sprintf("%s:%#x", path, off))
+		if err == nil {
+			_, err = t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr})
+		}
+		if refused = errors.Join(refused, err); err == nil {
+			places = append(places, source.CodePlace(img, sym.Addr).String())
+		}
+	}
+	if len(places) == 0 {
+		return nil, refused
+	}
+	return places, nil
 }
 
 // debugInfo returns the debug information of the guest's program, and its slide.

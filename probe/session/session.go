@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/source"
 )
 
 // maxProbes is the most probes of a Session.
@@ -105,6 +106,7 @@ type Session struct {
 	listenMu             sync.Mutex // serializes listen and listenReturns
 
 	exits functionExits
+	files source.Files
 
 	// loading is held for reading while an object file is loaded and attached, and for
 	// writing by a reset: both take memory of the guest. It is taken before changes.

@@ -155,6 +155,9 @@ func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
 		name = bpf.TracepointFunction(tracepoint)
 	}
 	img, known := t.st.guest.Image(), t.st.types()
+	if strings.HasPrefix(name, "/") {
+		return t.st.files.Func(t.st.debugFiles(), name)
+	}
 	if known == nil {
 		if source, err := t.st.source(); err == nil {
 			return source.Func(name), source.Convention(name)
@@ -166,6 +169,22 @@ func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
 		return nil, ""
 	}
 	return known.Func(event.ModuleOf(img, sym.Addr), name), ""
+}
+
+// FileTypes implements script.Target.
+func (t scriptTarget) FileTypes(path string) script.Types {
+	if info, err := t.st.files.Info(t.st.debugFiles(), path); err == nil {
+		return info
+	}
+	return nil
+}
+
+// debugFiles returns the guest's files with debug information, or nil.
+func (at *attacher) debugFiles() source.DebugFiles {
+	if view, ok := at.guest.Image().(*linux.View); ok {
+		return linux.Programs{View: view}
+	}
+	return nil
 }
 
 // Types implements script.Target, likewise.

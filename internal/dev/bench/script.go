@@ -41,8 +41,9 @@ func (scriptTarget) FindFile(string) string               { return "" }
 func (scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return nil, path, sdt.ErrNoProbes
 }
-func (scriptTarget) Types() script.Types { return nil }
-func (scriptTarget) User(string) bool    { return true }
+func (scriptTarget) Types() script.Types           { return nil }
+func (scriptTarget) FileTypes(string) script.Types { return nil }
+func (scriptTarget) User(string) bool              { return true }
 
 // MissingReason reports nothing: the built-in guest has all task information.
 func (scriptTarget) MissingReason(script.TaskPart) (why, cure string) { return "", "" }

@@ -1,12 +1,16 @@
 package btsuite
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -136,6 +140,43 @@ func TestRun(t *testing.T) {
 	} {
 		if got[name] != want {
 			t.Errorf("%s: %d, want %d", name, got[name], want)
+		}
+	}
+}
+
+// TestPrograms: parameters, types and lines of upstream's test programs are known if the programs are there.
+func TestPrograms(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "external_debug"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"app", "external_debug/bare.debug"} { // the built-in guest has debug information
+		if err := os.WriteFile(filepath.Join(dir, name), builtin.ELF(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		command     string
+		known, bare Outcome // with the programs, and without them
+	}{
+		{"PROG uprobe:./testprogs/app:vfs_read { print(args.count); }", Guest, Refused},
+		{"PROG uprobe:./testprogs/app:vfs_read { print(args.none); }", Refused, Refused},
+		{"PROG uprobe:./testprogs/app:vfs_read { print(sizeof(struct file)); }", Guest, Refused},
+		{"PROG uprobe:./testprogs/app@fs.c:71 { exit(); }", Guest, Refused},
+		{"PROG uprobe:./testprogs/app@fs.c:61 { exit(); }", Refused, Refused},
+		{"PROG uprobe:./testprogs/none:f { print(args.count); }", Refused, Refused},
+		{"RUN {{BPFTRACE}} -e 'uprobe:./testprogs/bare:vfs_read { print(args.count); }' --debuginfo=./external_debug", Guest, Refused},
+		{"PROG uprobe:./testprogs/app:vfs_read { print(arg0); }", Guest, Guest},
+	} {
+		for _, known := range []bool{true, false} {
+			k, want := &target{programs: &programs{opened: map[string]*debuginfo.Info{}}}, c.bare
+			if known {
+				k.programs.dir, want = dir, c.known
+			}
+			all := runtimeCases("suite", "NAME x\n"+c.command+"\nEXPECT x\n")
+			if got := all[0].run(k, func(string) string { return "" }); got.Outcome != want {
+				t.Errorf("%s: known %v: %d (%s), want %d", c.command, known, got.Outcome, got.Said, want)
+			}
 		}
 	}
 }

@@ -112,6 +112,7 @@ func (c runtimeCase) command() (l commandLine, ok bool) {
 			l.quiet = true
 		case w == "--unsafe":
 			l.unsafe = true
+		case strings.HasPrefix(w, "--debuginfo="): // see programs
 		case w == "--", w == "-v", w == "--no-warnings", w == "-k", w == "2>&1":
 		case w == "-l", w == "--list", w == "-lv":
 			l.list = true

@@ -87,6 +87,9 @@ type Options struct {
 	// Object is the path of upstream's data_source.c, compiled with debug
 	// information; "" skips the tests that need it.
 	Object string
+	// Programs is the folder of upstream's test programs, compiled with debug
+	// information, which are files of the guest; "": they are not known.
+	Programs string
 }
 
 // Run runs all tests of a checkout, and passes each result to show.
@@ -114,6 +117,7 @@ func Run(checkout fs.FS, o Options, show func(Result)) error {
 	default:
 		kernel = kernelTarget(types.New(&btf.Spec{}, nil), nil)
 	}
+	kernel.programs = &programs{dir: o.Programs, opened: map[string]*debuginfo.Info{}}
 	all := func(r Result) {
 		for _, rule := range o.Rules {
 			if rule.excludes(r) {

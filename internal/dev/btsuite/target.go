@@ -22,7 +22,8 @@ type target struct {
 	events   []string
 	known    script.Types
 	proto    func(name string) *btf.FuncProto
-	anyEvent bool // accept all events that the script uses, with unknown fields
+	anyEvent bool      // accept all events that the script uses, with unknown fields
+	programs *programs // nil: none
 }
 
 // errNeedsGuest is returned for information that only a guest has.
@@ -130,9 +131,24 @@ func (t *target) Lookup(name string) (uint64, bool, string) {
 	return 0xffffffff81000000, t.symbols[name] || t.symbols[name[strings.IndexByte(name, ':')+1:]] || inFile(name), ""
 }
 
-func (t *target) Source(string) ([]string, error) { return nil, errNeedsGuest }
+func (t *target) Source(place string) ([]string, error) {
+	if !inFile(place) {
+		return nil, errNeedsGuest
+	}
+	return t.programs.Source(place)
+}
+
+func (t *target) FileTypes(path string) script.Types {
+	if info, err := t.programs.info(path); err == nil {
+		return info
+	}
+	return nil
+}
 
 func (t *target) Func(name string) (*btf.FuncProto, string) {
+	if inFile(name) {
+		return t.programs.Func(name)
+	}
 	if t.proto == nil {
 		return nil, ""
 	}

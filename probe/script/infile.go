@@ -1,0 +1,149 @@
+package script
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// inFileSource reads FILE@SOURCE:LINE and FILE@SOURCE:LINE:COLUMN, a place in the source of a file of the guest, and reports whether
+// the target is one. Paths of files may contain the sign, too.
+func (s *script) inFileSource(a *attachPoint) (bool, error) {
+	i := strings.LastIndexByte(a.target, '@')
+	file, place := a.target[:i], a.target[i+1:]
+	isPath := strings.HasPrefix(file, "/")
+	wrong := func(format string, args ...any) (bool, error) {
+		return false, s.errorAt(a.Span, format, args...).hint("write uprobe:/usr/bin/app@app.c:12")
+	}
+	switch source, _, _, ok := SplitSource(place); {
+	case !ok && isPath && strings.Trim(place[strings.LastIndexByte(place, ':')+1:], "0123456789") != "" && strings.Contains(place, ":"):
+		return false, nil // a function of a file with the sign in its path
+	case !ok || source == "" || file == "":
+		return wrong("%s: want FILE@SOURCE:LINE", a.text)
+	case a.provider == "uretprobe":
+		return wrong("a place in the source has no return")
+	case a.provider != "uprobe":
+		return wrong("%s is not in a file: it is of the guest's kernel", a.provider)
+	case strings.Contains(file, "/") && !isPath:
+		return wrong("%s: want the file's path in the guest", a.text)
+	}
+	if a.source = true; !isPath {
+		a.file, a.target = file, place
+	}
+	return true, nil
+}
+
+// SplitSource splits SOURCE:LINE or SOURCE:LINE:COLUMN; without a column that is 0.
+func SplitSource(place string) (source string, line, column int, ok bool) {
+	cut := func(text string) (before string, n int, ok bool) {
+		i := strings.LastIndexByte(text, ':')
+		if i < 0 || strings.Trim(text[i+1:], "0123456789") != "" { // a number has no sign
+			return "", 0, false
+		}
+		number, err := strconv.ParseInt(text[i+1:], 10, 32)
+		return text[:i], int(number), err == nil && number > 0
+	}
+	if source, line, ok = cut(place); !ok {
+		return "", 0, 0, false
+	}
+	if before, n, two := cut(source); two {
+		source, line, column = before, n, line
+	}
+	return source, line, column, !strings.Contains(source, ":")
+}
+
+// separator is what comes between the file of an attach point and the place in it.
+func (a *attachPoint) separator() string {
+	if a.source {
+		return "@"
+	}
+	return ":"
+}
+
+// path returns the path of the guest's file that the attach point is in, or "".
+func (a *attachPoint) path(t Target) string {
+	switch {
+	case !a.inUser() || a.atStatic():
+		return ""
+	case a.file != "":
+		return t.FindFile(a.file)
+	case !strings.HasPrefix(a.target, "/"):
+		return ""
+	}
+	return a.target[:max(0, strings.LastIndexByte(a.target, a.separator()[0]))]
+}
+
+// atFileFunction reports whether the probe is at a function of a file, by its name.
+func (p *point) atFileFunction() bool {
+	if !p.inUser() || p.atStatic() || !strings.HasPrefix(p.place, "/") {
+		return false
+	}
+	_, _, hasOffset := cutOffset(p.place)
+	_, byOffset := parseNumber(p.fn)
+	return !hasOffset && !byOffset
+}
+
+// fileTypes returns a function that returns the types of the file that an attach point is in, or nil.
+func fileTypes(t Target) func(*attachPoint) Types {
+	return func(a *attachPoint) Types {
+		if path := a.path(t); path != "" {
+			return t.FileTypes(path)
+		}
+		return nil
+	}
+}
+
+// typesFor returns the types for the names in a probe: those of the files that it is in, and then those of the guest; nil if there are
+// none.
+func (s *script) typesFor(d *probeDef) Types {
+	if s.filesTypes == nil {
+		return s.guest
+	}
+	var all layers
+	for i := range d.points {
+		if known := s.filesTypes(&d.points[i]); known != nil {
+			all = append(all, known)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return s.guest
+	case s.guest != nil:
+		all = append(all, s.guest)
+	}
+	return all
+}
+
+// layers are types of several programs: of a name, the first has it.
+type layers []Types
+
+// TypeByName implements Types.
+func (l layers) TypeByName(tag types.Tag, name string) btf.Type {
+	for _, known := range l {
+		if t := known.TypeByName(tag, name); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// Names implements Types.
+func (l layers) Names(tag types.Tag) (out []string) {
+	for _, known := range l {
+		out = append(out, known.Names(tag)...)
+	}
+	return out
+}
+
+// Enumerator implements Types.
+func (l layers) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
+	for _, known := range l {
+		if value, of, ok = known.Enumerator(name); ok {
+			break
+		}
+	}
+	return value, of, ok
+}
