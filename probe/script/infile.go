@@ -27,6 +27,8 @@ func (s *script) inFileSource(a *attachPoint) (bool, error) {
 		return wrong("a place in the source has no return")
 	case a.provider != "uprobe":
 		return wrong("%s is not in a file: it is of the guest's kernel", a.provider)
+	case strings.ContainsAny(file, "*?["):
+		return wrong("%s: a place in the source is in one file", a.text)
 	case strings.Contains(file, "/") && !isPath:
 		return wrong("%s: want the file's path in the guest", a.text)
 	}
