@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/dies"
@@ -59,10 +61,13 @@ func (v Programs) DebugFile(path string) (*DebugFile, error) {
 		return d, nil
 	}
 	f.mu.Lock()
-	missing := false
-	for i := range f.have {
-		missing = !f.fill(v.View, uint64(i)) || missing
+	if time.Since(f.filled) >= lookAgain { // a script asks for each of its functions
+		for i := range f.have {
+			f.fill(v.View, uint64(i))
+		}
+		f.filled = time.Now()
 	}
+	missing := slices.Contains(f.have, false)
 	file, err := elf.Parse(f.data)
 	f.mu.Unlock()
 	if err != nil && missing { // section headers are at the file's end

@@ -58,6 +58,7 @@ type userFile struct {
 	data   []byte    // of the file; it does not change where have is set
 	have   []bool    // by page
 	given  bool      // data is the user's copy (Give)
+	filled time.Time // when all of its pages were last looked for
 	sought time.Time // time and reason of the last failed lookup
 	whyNot error
 }

@@ -69,7 +69,11 @@ func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[
 				continue
 			}
 			for sym, name := range in.probes.Functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
-				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
+				p := api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}
+				if strings.HasPrefix(name, "/") {
+					p.Prototype = filePrototype(in.probes.ScriptTarget(), known, name)
+				}
+				if !yield(p) {
 					return
 				}
 			}

@@ -85,6 +85,18 @@ func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototy
 	return wirePrototype(sym.Name, proto)
 }
 
+// filePrototype returns the prototype of a function of a file of the guest, by the file's debug information, if types are requested.
+func filePrototype(t script.Target, known event.Types, name string) *api.Prototype {
+	if known == nil {
+		return nil
+	}
+	proto, _ := t.Func(name)
+	if proto == nil {
+		return nil
+	}
+	return wirePrototype(name, proto)
+}
+
 // tracepointPrototype returns the arguments of a tracepoint, as far as they are known.
 func tracepointPrototype(known event.Types, name string) *api.Prototype {
 	if known == nil {
