@@ -29,34 +29,97 @@ const ccNoCall = 3
 // puts the prototype's parameters; "" if they are, or if the function is not known.
 func (i *Info) Convention(name string) (why string) {
 	err := i.withNames(func(x *names) {
-		at, ok := x.function(name)
-		if !ok {
-			return
-		}
-		e := i.entryAt(at)
-		if e == nil {
-			return
-		}
-		if f := i.attribute(e, dwarf.AttrCalling); f != nil {
-			if how, _ := f.Val.(int64); how == ccNoCall {
-				why = "the compiler passes its parameters in places of its own (DW_CC_nocall)"
-				return
-			}
-		}
-		of := i.ownConvention(at)
-		if of == "" {
-			return
-		}
-		var p *btf.FuncProto
-		i.readTypes(x, func(t *typeReader) { p, _ = t.prototype(at) })
-		if !passedLikeC(of, p) {
-			why = of + " passes parameters by rules of its own"
+		if at, ok := x.function(name); ok {
+			why = i.conventionAt(x, at)
 		}
 	})
 	if err != nil {
 		return err.Error()
 	}
 	return why
+}
+
+// conventionAt is Convention for the function at an offset.
+func (i *Info) conventionAt(x *names, at dwarf.Offset) string {
+	e := i.entryAt(at)
+	if e == nil {
+		return ""
+	}
+	if f := i.attribute(e, dwarf.AttrCalling); f != nil {
+		if how, _ := f.Val.(int64); how == ccNoCall {
+			return "the compiler passes its parameters in places of its own (DW_CC_nocall)"
+		}
+	}
+	of := i.ownConvention(at)
+	if of == "" {
+		return ""
+	}
+	var p *btf.FuncProto
+	i.readTypes(x, func(t *typeReader) { p, _ = t.prototype(at) })
+	if !passedLikeC(of, p) {
+		return of + " passes parameters by rules of its own"
+	}
+	return ""
+}
+
+// FuncAt returns the prototype of the function with this name and its code at addr, or nil: of several with the name it is the one whose
+// code is there. why is Convention's.
+func (i *Info) FuncAt(name string, addr uint64) (p *btf.FuncProto, why string) {
+	err := i.withNames(func(x *names) {
+		if at, ok := i.namedAt(x, name, addr); ok {
+			i.readTypes(x, func(t *typeReader) { p, _ = t.prototype(at) })
+			why = i.conventionAt(x, at)
+		}
+	})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return p, why
+}
+
+// namedAt returns the entry of the function with this name and its code at addr, or the first with the name if no code there has it.
+func (i *Info) namedAt(x *names, name string, addr uint64) (at dwarf.Offset, ok bool) {
+	at, ok = x.function(name)
+	n, in := i.unitAt(addr)
+	if !ok || !in {
+		return at, ok
+	}
+	c, err := i.contents(n)
+	if err != nil {
+		return at, ok
+	}
+	for _, f := range c.instances {
+		if f.inlined || f.entry != addr || f.name != name && !i.isLinkedAs(f.at, name) {
+			continue
+		}
+		of := f.at
+		for range maxLinks { // a copy need not have all parameters
+			e := i.entryAt(of)
+			if e == nil {
+				break
+			}
+			next, copied := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset)
+			if !copied {
+				return of, true
+			}
+			of = next
+		}
+	}
+	return at, ok
+}
+
+// isLinkedAs reports whether a function has this name for the linker.
+func (i *Info) isLinkedAs(at dwarf.Offset, name string) bool {
+	e := i.entryAt(at)
+	for _, a := range linkageNames {
+		if e == nil {
+			break
+		}
+		if f := i.attribute(e, a); f != nil && f.Val == name {
+			return true
+		}
+	}
+	return false
 }
 
 // ownConvention names the language of the function at an offset if it has its own

@@ -1,6 +1,7 @@
 package debuginfo
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -111,4 +112,30 @@ func flattenArrays(t btf.Type) btf.Type {
 		return t
 	}
 	return &btf.Array{Index: a.Index, Type: of.Type, Nelems: a.Nelems * of.Nelems}
+}
+
+// TestFuncAt: of several functions with a name, the one with code at the address is meant.
+func TestFuncAt(t *testing.T) {
+	i := open(t, filepath.Join(forms(t), "gcc5", "prog"))
+	places, err := i.Places("a.c", 8)
+	if err != nil || len(places) != 1 {
+		t.Fatalf("%+v, %v", places, err)
+	}
+	at := places[0].Addr
+	if p, why := i.FuncAt("work1", at); p == nil || why != "" || p.Params[0].Name != "l" {
+		t.Fatalf("%+v, %q", p, why)
+	}
+	other := i.named.functions["_start"]
+	i.named.functions["work1"] = other // as if another file had a function of this name first
+	if p := i.Func("work1"); p == nil || len(p.Params) != 0 {
+		t.Fatalf("%+v", p)
+	}
+	for addr, want := range map[uint64]int{at: 2, at + 1: 0, 0: 0} {
+		if p, _ := i.FuncAt("work1", addr); p == nil || len(p.Params) != want {
+			t.Errorf("at %#x: %+v, want %d parameters", addr, p, want)
+		}
+	}
+	if p, why := i.FuncAt("none", at); p != nil || why != "" {
+		t.Errorf("%+v, %q", p, why)
+	}
 }

@@ -54,7 +54,7 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 	defer v.files.mu.Unlock()
 	v.files.given++
 	if isDebugPart(file) {
-		if err := v.givePart(name, file); err != nil {
+		if err := v.files.givePart(name, file); err != nil {
 			return fail(err)
 		}
 		return Given{Path: name, BuildID: file.BuildID(), NamesOnly: true}, nil

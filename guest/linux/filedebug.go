@@ -23,9 +23,11 @@ type DebugFile struct {
 
 	// FileOffset returns the offset in the file of the code at an address of the file's program headers.
 	FileOffset func(addr uint64) (off uint64, ok bool)
+	// Address is the reverse.
+	Address func(off uint64) (addr uint64, ok bool)
 }
 
-// DebugVersion identifies the bytes of a file, and what was given for it.
+// DebugVersion identifies the bytes of a file and of its given debug information.
 type DebugVersion struct {
 	of    *userFile
 	given int
@@ -44,6 +46,16 @@ func (f *userFile) offsetOf(addr uint64) (off uint64, ok bool) {
 	return 0, false
 }
 
+// addressOf is the reverse of offsetOf.
+func (f *userFile) addressOf(off uint64) (addr uint64, ok bool) {
+	for _, g := range f.segments {
+		if off := off - g.off; off < g.size {
+			return g.addr + off, true
+		}
+	}
+	return 0, false
+}
+
 // DebugFile returns the file at path for reading its debug information: its separate debug information, if that was given or is in the
 // guest, where distributions put it. Errors are opening the file, and errors of its headers; the sections may be missing nevertheless.
 func (v Programs) DebugFile(path string) (*DebugFile, error) {
@@ -55,7 +67,7 @@ func (v Programs) DebugFile(path string) (*DebugFile, error) {
 	given := v.files.given
 	v.files.mu.Unlock()
 	o := &debugOpener{v: v.View, left: allDebug}
-	d := &DebugFile{Open: o.open, Version: DebugVersion{f, given}, FileOffset: f.offsetOf}
+	d := &DebugFile{Open: o.open, Version: DebugVersion{f, given}, FileOffset: f.offsetOf, Address: f.addressOf}
 	if file := f.debug.Load(); file != nil {
 		d.File = o.file(f.path, f.buildID, file, nil)
 		return d, nil
@@ -218,21 +230,21 @@ func isDebugPart(file *elf.File) bool {
 	return some && len(file.Progs) == 0
 }
 
-// givePart registers a file with a part of debug information. Callers hold the files' mu.
-func (v *View) givePart(name string, file *elf.File) error {
+// givePart registers a file with a part of debug information. Callers hold mu.
+func (u *userFiles) givePart(name string, file *elf.File) error {
 	total := uint64(file.Size())
-	for at, p := range v.files.parts {
+	for at, p := range u.parts {
 		if at != name {
 			total += uint64(p.Size())
 		}
 	}
-	if total > allDebug || len(v.files.parts) >= maxParts && v.files.parts[name] == nil {
-		return fmt.Errorf("%d bytes of debug information in %d files: at most %d, and %d files", total, len(v.files.parts), allDebug, maxParts)
+	if total > allDebug || len(u.parts) >= maxParts && u.parts[name] == nil {
+		return fmt.Errorf("%d bytes of debug information in %d files: at most %d, and %d files", total, len(u.parts), allDebug, maxParts)
 	}
-	if v.files.parts == nil {
-		v.files.parts = map[string]*elf.File{}
+	if u.parts == nil {
+		u.parts = map[string]*elf.File{}
 	}
-	v.files.parts[name] = file
+	u.parts[name] = file
 	return nil
 }
 

@@ -86,6 +86,11 @@ func TestDebugFile(t *testing.T) {
 			if off, ok := after.FileOffset(file.Header.Entry); !ok || off >= uint64(file.Size()) {
 				t.Errorf("the entry %#x is at %#x, %v", file.Header.Entry, off, ok)
 			}
+			if off, _ := after.FileOffset(file.Header.Entry); off > 0 {
+				if addr, ok := after.Address(off); !ok || addr != file.Header.Entry {
+					t.Errorf("the entry %#x is %#x, %v", file.Header.Entry, addr, ok)
+				}
+			}
 			if off, ok := after.FileOffset(8); ok {
 				t.Errorf("no code is at %#x", off)
 			}

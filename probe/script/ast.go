@@ -135,7 +135,7 @@ type probeDef struct {
 	points []attachPoint
 	cond   *expr
 	body   []*stmt
-	types  Types // what the names of types mean in it: those of its files come before the guest's
+	types  Types // for the names in it: its files' types come before the guest's
 }
 
 // variable is a scratch variable, from its first assignment to the end of the block.

@@ -57,7 +57,7 @@ func SplitSource(place string) (source string, line, column int, ok bool) {
 	return source, line, column, !strings.Contains(source, ":")
 }
 
-// separator is what comes between the file of an attach point and the place in it.
+// separator is the sign between the file of an attach point and the place in it.
 func (a *attachPoint) separator() string {
 	if a.source {
 		return "@"
@@ -98,8 +98,7 @@ func fileTypes(t Target) func(*attachPoint) Types {
 	}
 }
 
-// typesFor returns the types for the names in a probe: those of the files that it is in, and then those of the guest; nil if there are
-// none.
+// typesFor returns the types for the names in a probe: the types of its files, and then the guest's types; nil if no types are known.
 func (s *script) typesFor(d *probeDef) Types {
 	if s.filesTypes == nil {
 		return s.guest

@@ -146,7 +146,7 @@ func TestFilePlaces(t *testing.T) {
 		`uprobe:/bin/prog@prog.c:0 { }`:                                                        "want FILE@SOURCE:LINE",
 		`uprobe:/bin/prog@:3 { }`:                                                              "want FILE@SOURCE:LINE",
 		`uprobe:./prog@prog.c:3 { }`:                                                           "want the file's path in the guest",
-		`uprobe:*@prog.c:3 { }`: "a place in the source is in one file",
+		`uprobe:*@prog.c:3 { }`:                                                                "a place in the source is in one file",
 		`uprobe:none@prog.c:3 { }`:                                                             "none is no file of the guest",
 		`uprobe:/bin/prog@prog.c:23 { }`:                                                       "prog.c:23 has no code",
 		`uretprobe:/bin/prog@prog.c:22 { }`:                                                    "a place in the source has no return",

@@ -26,7 +26,7 @@ type Target interface {
 	// what to do about it.
 	Lookup(name string) (addr uint64, ok bool, why string)
 	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as
-	// SYMBOL+OFFSET, except those that cannot be probed. After PATH@ they are those of FILE:LINE or FILE:LINE:COLUMN in the source of a
+	// SYMBOL+OFFSET, except places that cannot be probed. After PATH@ the place is FILE:LINE or FILE:LINE:COLUMN in the source of a
 	// file of the guest.
 	Source(place string) ([]string, error)
 	// Func returns the prototype of a function, or nil if it is not known. If its

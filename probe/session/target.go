@@ -156,7 +156,11 @@ func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
 	}
 	img, known := t.st.guest.Image(), t.st.types()
 	if strings.HasPrefix(name, "/") {
-		return t.st.files.Func(t.st.debugFiles(), name)
+		sym, err := img.Lookup(name)
+		if err != nil {
+			return nil, ""
+		}
+		return t.st.files.Func(t.st.debugFiles(), name, linux.FileByte(sym.Addr))
 	}
 	if known == nil {
 		if source, err := t.st.source(); err == nil {

@@ -27,7 +27,7 @@ const maxInfos = 16
 // errNoFiles is returned for a guest without files.
 var errNoFiles = errors.New("only programs of a Linux guest are in files")
 
-// Info returns the debug information of the file at path. Errors are those of DebugFile and of debuginfo.New.
+// Info returns the debug information of the file at path. Errors are the errors of DebugFile and of debuginfo.New.
 func (fs *Files) Info(in DebugFiles, path string) (*debuginfo.Info, error) {
 	info, _, err := fs.open(in, path)
 	return info, err
@@ -56,22 +56,23 @@ func (fs *Files) open(in DebugFiles, path string) (*debuginfo.Info, *linux.Debug
 	return info, f, nil
 }
 
-// Func returns the prototype of the function of PATH:FUNCTION, or nil. why says why it is not known, or why its parameters are not where
-// the prototype puts them.
-func (fs *Files) Func(in DebugFiles, place string) (proto *types.FuncProto, why string) {
+// Func returns the prototype of the function of PATH:FUNCTION, whose code is at that offset in the file, or nil. why says why it is not
+// known, or why its parameters are not where the prototype puts them.
+func (fs *Files) Func(in DebugFiles, place string, offset uint64) (proto *types.FuncProto, why string) {
 	i := strings.LastIndexByte(place, ':')
-	info, err := fs.Info(in, place[:max(i, 0)])
+	info, f, err := fs.open(in, place[:max(i, 0)])
 	if err != nil {
 		return nil, err.Error()
 	}
-	if proto = info.Func(place[i+1:]); proto == nil {
-		return nil, "the file's debug information does not have the function"
+	addr, _ := f.Address(offset)
+	if proto, why = info.FuncAt(place[i+1:], addr); proto == nil && why == "" {
+		why = "the file's debug information does not have the function"
 	}
-	return proto, info.Convention(place[i+1:])
+	return proto, why
 }
 
-// Places returns the offsets in the file at path of the code of a line of its source; column 0 is any. Errors are those of Info and of
-// debuginfo.Info.Places.
+// Places returns the offsets in the file at path of the code of a line of its source; column 0 is any. Errors are the errors of Info and
+// of debuginfo.Info.Places.
 func (fs *Files) Places(in DebugFiles, path, file string, line, column int) (offsets []uint64, err error) {
 	info, f, err := fs.open(in, path)
 	if err != nil {

@@ -31,6 +31,7 @@ func (f *testFiles) DebugFile(path string) (*linux.DebugFile, error) {
 			return nil, nil
 		}},
 		FileOffset: func(addr uint64) (uint64, bool) { return addr & 0xffffff, addr != 0 },
+		Address:    func(off uint64) (uint64, bool) { return off, off != 0 },
 	}, nil
 }
 
@@ -41,17 +42,17 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, fs := &testFiles{file: file}, &Files{}
-	proto, why := fs.Func(in, "/opt/a@1/app:vfs_read")
+	proto, why := fs.Func(in, "/opt/a@1/app:vfs_read", 0)
 	if proto == nil || why != "" || len(proto.Params) != 4 || proto.Params[2].Name != "count" {
 		t.Fatalf("%+v, %q", proto, why)
 	}
 	read := in.read
 	for place, want := range map[string]string{"/opt/a@1/app:none": "does not have the function", "/opt/none:vfs_read": "/opt/none: no such file"} {
-		if proto, why := fs.Func(in, place); proto != nil || !strings.Contains(why, want) {
+		if proto, why := fs.Func(in, place, 0); proto != nil || !strings.Contains(why, want) {
 			t.Errorf("%s: %+v, %q, want %q", place, proto, why, want)
 		}
 	}
-	if _, why := fs.Func(nil, "/opt/a@1/app:vfs_read"); why != errNoFiles.Error() {
+	if _, why := fs.Func(nil, "/opt/a@1/app:vfs_read", 0); why != errNoFiles.Error() {
 		t.Errorf("a guest without files: %q", why)
 	}
 	info, err := fs.Info(in, "/opt/a@1/app")
