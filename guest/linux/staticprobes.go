@@ -3,6 +3,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/elf"
@@ -41,6 +42,19 @@ func (v Programs) StaticProbes(path string) ([]sdt.Probe, string, error) {
 		return fail(err)
 	}
 	return all, f.path, nil
+}
+
+// buildIDDigits is the length of a build ID as the kernel has it in its stacks: 20 bytes (BPF_BUILD_ID_SIZE).
+const buildIDDigits = 40
+
+// BuildID returns the build ID of the file with the byte at an address of the view, in hexadecimal digits, as the kernel has it: followed
+// by zeros up to 20 bytes. It is "" if the address is in no known file, and if the file has no build ID, or a longer one.
+func (v Programs) BuildID(addr guest.GVA) string {
+	f := v.file(addr)
+	if f == nil || f.buildID == "" || len(f.buildID) > buildIDDigits {
+		return ""
+	}
+	return f.buildID + strings.Repeat("0", buildIDDigits-len(f.buildID))
 }
 
 // SemaphoreAddr returns the address in the view of a semaphore. off is its offset in the file that contains the probe at addr. It returns an error if

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -55,6 +56,14 @@ func TestStaticProbes(t *testing.T) {
 	for _, off := range []uint64{0x2007, 0x2010, 0x1004, 1 << 50} { // odd, after the data, in the code, outside
 		if sem, err := v.SemaphoreAddr(at, off); err == nil {
 			t.Errorf("a semaphore at %#x: %v", off, sem)
+		}
+	}
+	if id := v.BuildID(at); id != "" {
+		t.Errorf("a file without a build ID: %q", id)
+	}
+	for own, want := range map[string]string{"abcd": "abcd" + strings.Repeat("0", 36), strings.Repeat("12", 20): strings.Repeat("12", 20), strings.Repeat("12", 21): ""} {
+		if v.file(at).buildID = own; v.BuildID(at) != want || v.BuildID(at+1<<fileShift) != "" {
+			t.Errorf("build ID %s is %q", own, v.BuildID(at))
 		}
 	}
 	if _, err := v.SemaphoreAddr(fileCode+1<<fileShift, p.Semaphore); err == nil {

@@ -19,6 +19,8 @@ const (
 	// StackUnwind has the host walk the stack, by unwind data if available. Linux
 	// does not have it.
 	StackUnwind = 1 << 18
+	// StackBuilt limits StackFiles to files with a build ID. Linux does not have it.
+	StackBuilt = 1 << 19
 )
 
 // getStack is get_stack (context, buffer, size, flags): the buffer is filled
@@ -29,7 +31,7 @@ func (v *VM) getStack(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser|StackFiles|StackUnwind) != 0 {
+	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser|StackFiles|StackUnwind|StackBuilt) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
@@ -53,7 +55,9 @@ func (v *VM) walk(pcs []uint64, flags uint64) (int, error) {
 	n, err := v.env.Stack(pcs, int(flags&stackSkip), flags&stackUser != 0)
 	if flags&(stackUser|StackFiles) == stackUser|StackFiles {
 		for i := range pcs[:max(n, 0)] {
-			pcs[i] = v.env.FileCode(pcs[i])
+			if at := v.env.FileCode(pcs[i]); flags&StackBuilt == 0 || v.env.HasBuildID(at) {
+				pcs[i] = at
+			}
 		}
 	}
 	return n, err
@@ -67,7 +71,7 @@ func (v *VM) getStackID(r *[16]uint64) FaultCode {
 		return v.badArg(FaultMapArg, r[R2])
 	}
 	flags := r[R3]
-	if flags&^(stackSkip|stackUser|stackFast|stackReuse|StackFiles|StackNear|StackUnwind) != 0 {
+	if flags&^(stackSkip|stackUser|stackFast|stackReuse|StackFiles|StackNear|StackUnwind|StackBuilt) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}

@@ -44,6 +44,8 @@ type Env interface {
 	// FileCode returns the guest image's address for the code of a file at the user
 	// address addr, or addr if it has none.
 	FileCode(addr uint64) uint64
+	// HasBuildID reports whether a result of FileCode is in a file with a build ID.
+	HasBuildID(addr uint64) bool
 	// FuncIP returns the address of the probed function.
 	FuncIP() uint64
 	// Cookie returns the cookie of the probe.
@@ -107,6 +109,9 @@ func (NoEnv) Stack([]uint64, int, bool) (int, error) { return 0, errNoGuest }
 
 // FileCode returns addr.
 func (NoEnv) FileCode(addr uint64) uint64 { return addr }
+
+// HasBuildID implements Env.
+func (NoEnv) HasBuildID(uint64) bool { return false }
 
 // FuncIP returns 0.
 func (NoEnv) FuncIP() uint64 { return 0 }

@@ -174,6 +174,11 @@ func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
 // FileCode implements bpf.Env.
 func (e *env) FileCode(addr uint64) uint64 { return uint64(e.c.FileCode(guest.GVA(addr))) }
 
+// HasBuildID implements bpf.Env.
+func (e *env) HasBuildID(addr uint64) bool {
+	return e.rt.cfg.BuildID != nil && e.rt.cfg.BuildID(guest.GVA(addr)) != ""
+}
+
 // FuncIP implements bpf.Env.
 func (e *env) FuncIP() uint64 { return uint64(e.c.Addr) }
 

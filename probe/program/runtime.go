@@ -31,6 +31,8 @@ type Config struct {
 	Wake    func()                                 // makes Poll run soon; called on the vCPUs' threads
 	// Refuse, if not "", is the reason why no program runs in the guest.
 	Refuse string
+	// BuildID returns the build ID of the file with the code at an address of the guest's image, or "". Hits call it.
+	BuildID func(guest.GVA) string
 }
 
 // DefaultMemory is the default of Config.Memory.

@@ -104,6 +104,14 @@ func (f fakeTarget) ShownAddr(addr uint64) uint64 {
 	return addr
 }
 
+// BuildID is known of the code that ShownAddr knows.
+func (f fakeTarget) BuildID(addr uint64) string {
+	if addr == f["main"]+7 {
+		return "00ff"
+	}
+	return ""
+}
+
 func (f fakeTarget) Name(addr uint64) (string, uint64, bool) {
 	for n, a := range f {
 		if addr >= a && addr < a+0x1000 {
@@ -169,6 +177,9 @@ func (e *fakeEnv) Stack(pcs []uint64, skip int, user bool) (int, error) {
 	return copy(pcs, all[min(skip, len(all)):]), nil
 }
 
+// unbuilt is where it has code of a file without a build ID, vfs_write.
+const unbuilt = 0x7f9000000010
+
 // mapped is where a process has main + 7, as code of a file.
 const mapped = 0x7f8000001007
 
@@ -176,8 +187,14 @@ func (e *fakeEnv) FileCode(addr uint64) uint64 {
 	if addr == mapped {
 		return target["main"] + 7
 	}
+	if addr == unbuilt {
+		return target["vfs_write"]
+	}
 	return addr
 }
+
+// HasBuildID knows another file, which has no build ID.
+func (e *fakeEnv) HasBuildID(addr uint64) bool { return addr == target["main"]+7 }
 
 // ran is what a script has done.
 type ran struct {

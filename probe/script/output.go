@@ -52,6 +52,9 @@ type Names interface {
 	// ShownAddr returns the printed form of an address: for a file's code the place
 	// in the file.
 	ShownAddr(addr uint64) uint64
+	// BuildID returns the build ID of the file with the code at an address, in
+	// hexadecimal digits, or "".
+	BuildID(addr uint64) string
 }
 
 // Printer prints the output of a script's programs. It belongs to one goroutine.

@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 		{`kprobe:vfs_red { }`, "HINT: did you mean vfs_read?"},
 		{`kprobe:/bin/cat:main { }`, "kprobe is not in a file: it is of the guest's kernel\nkprobe:/bin/cat:main { }\n~~~~~~~~~~~~~~~~~~~~\nHINT: write uprobe:/bin/cat:main"},
 		{`fexit:/bin/cat:main { }`, "HINT: write uretprobe:/bin/cat:main"},
-		{`BEGIN { print(kstack(orc)); }`, "HINT: there are bpftrace, perf, raw, and unwind"},
+		{`BEGIN { print(kstack(orc)); }`, "HINT: there are bpftrace, perf, raw, build_id, and unwind"},
 		{`kprob:vfs_read { }`, "HINT: did you mean kprobe?"},
 		{`hardware:cycles:1 { }`, "probe type 'hardware' is not supported"},
 		{`BEGIN { @ = quantize(1); }`, "HINT: that is DTrace's name; write hist(n)"},

@@ -13,7 +13,11 @@ import (
 )
 
 // stackModes are the print formats of stacks.
-var stackModes = []string{"bpftrace", "perf", "raw"}
+var stackModes = []string{"bpftrace", "perf", "raw", byBuildID}
+
+// byBuildID is the mode that prints the file of the code, by its build ID, and the
+// offset in the file.
+const byBuildID = "build_id"
 
 // byUnwinding is the word that requests unwind data instead of frame pointers.
 const byUnwinding = "unwind"
@@ -49,7 +53,9 @@ func (c callChecker) stack(e *expr) (Type, error) {
 			if !slices.Contains(stackModes, a.name) {
 				return t, c.errorAt(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s, and %s", strings.Join(stackModes, ", "), byUnwinding)
 			}
-			t.Format = a.name
+			if t.Format = a.name; a.name == byBuildID && t.Kind == KStack {
+				return t, c.errorAt(a.Span, "'build_id' stack mode can only be used for ustack").hint("write kstack(raw)")
+			}
 			continue
 		}
 		n, ok := c.constant(a)
@@ -57,6 +63,10 @@ func (c callChecker) stack(e *expr) (Type, error) {
 			return t, c.errorAt(a.Span, "%s() depth: want 1 to %d", e.name, maxStack)
 		}
 		t.Depth = int(n)
+	}
+	if t.Kind == KStack && t.Format == byBuildID { // by the configuration
+		c.warnOnce(e.Span, "'build_id' stack mode can only be used for ustack. Falling back to 'raw' mode.")
+		t.Format = "raw"
 	}
 	e.site = c.addSite(e.Span, siteStack)
 	return t, nil
@@ -97,6 +107,9 @@ func (g *generator) stack(e *expr) {
 	if t.Kind == UStack {
 		if flags |= 0x100; t.Format != "raw" { // BPF_F_USER_STACK
 			flags |= bpf.StackFiles
+		}
+		if t.Format == byBuildID { // other code keeps the process's addresses
+			flags |= bpf.StackBuilt
 		}
 	}
 	none, done := g.NewLabel(), g.NewLabel()
@@ -157,6 +170,12 @@ func (p *Printer) stack(t Type, id uint64) string {
 	for pcs := values[0]; len(pcs) >= 8 && word(pcs) != 0; pcs = pcs[8:] {
 		pc := word(pcs)
 		switch t.Format {
+		case byBuildID:
+			if id := p.names.BuildID(pc); id != "" {
+				fmt.Fprintf(&b, "%s 0x%02x\n", id, p.names.ShownAddr(pc))
+			} else {
+				fmt.Fprintf(&b, "%x\n", pc)
+			}
 		case "perf":
 			fmt.Fprintf(&b, "\t%x %s\n", p.names.ShownAddr(pc), p.symbol(pc, true))
 		case "raw":

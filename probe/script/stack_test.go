@@ -53,12 +53,22 @@ func TestStacks(t *testing.T) {
 	if r, err = runScript(t, `kprobe:vfs_read { print((ustack(perf), ustack(raw))); }`, nil, true, 0, file); err != nil || r.out != `{"type": "value", "data": ["\n\t1007 main+7\n\t7fff12345678 0x7fff12345678\n","\n7f8000001007\n7fff12345678\n"]}`+"\n" {
 		t.Errorf("code of a file by its addresses: %q, %v", r.out, err)
 	}
+	file.user = []uint64{mapped, unbuilt, 0x7fff12345678}
+	if r, err = runScript(t, `kprobe:vfs_read { print(ustack(build_id)); @[ustack(build_id, 1)] = count(); print(ustack); }`, nil, false, 0, file); err != nil ||
+		r.out != "\n00ff 0x1007\n7f9000000010\n7fff12345678\n\n\n        main+7\n        vfs_write+0\n        0x7fff12345678\n\n\n\n@[\n00ff 0x1007\n]: 1\n" {
+		t.Errorf("code by build IDs: %q, %v", r.out, err)
+	}
+	if r, err = runScript(t, `config = { stack_mode = build_id } kprobe:vfs_read { print((kstack(bpftrace, 1), ustack(1))); print(kstack()); }`, nil, false, 0, file); err != nil ||
+		!strings.HasPrefix(r.out, "(\n        vfs_read+0\n, \n00ff 0x1007\n)\n\nffffffff81310000\n") || strings.Count(r.warnings, "'build_id' stack mode can only be used for ustack") != 1 {
+		t.Errorf("build IDs by configuration: %q, %v, %q", r.out, err, r.warnings)
+	}
 	none := hits()[0]
 	none.stack = nil
 	if r, err = runScript(t, `kprobe:vfs_read { print(len(kstack)); print(kstack); }`, nil, false, 0, none); err != nil || r.out != "0\n\n\n\n\n" || strings.Count(r.warnings, "Stack could not be kept") != 2 {
 		t.Errorf("no stack: %q, %v, %q", r.out, err, r.warnings)
 	}
 	for _, c := range [][2]string{
+		{`print(kstack(build_id));`, "'build_id' stack mode can only be used for ustack"},
 		{`print(kstack(foo, 1));`, "Invalid stack mode: 'foo'\n"}, {`print(ustack(0));`, "ustack() depth: want 1 to 127\n"}, {`print(kstack(128));`, "kstack() depth: want 1 to 127\n"},
 		{`print(len(1));`, "len() expects a map or stack to be provided (int64 provided)"}, {`@x = kstack; @x = ustack;`, "Type mismatch for @x"},
 		{`print(kstack + 1);`, "Type mismatch for '+': comparing or combining 'kstack' with 'int64'"},

@@ -21,8 +21,9 @@ func (at *attacher) newPrograms() *program.Runtime {
 	g, o, hub := at.guest, &at.opt, at.hub
 	cfg := program.Config{
 		CPUs: g.Target().NumCPU(), Memory: o.MapMemory, Now: hub.Now, Wake: hub.Wake, Engine: at.engine, Kernel: o.Kernel, Tasks: o.Tasks,
-		Read: func(at guest.GVA, p []byte) error { return g.Target().ReadMemory(0, at, p) },
-		Stop: func(f func() error) error { return g.Target().Stop(func(probe.World) error { return f() }) },
+		BuildID: func(addr guest.GVA) string { return buildID(g.Image(), addr) },
+		Read:    func(at guest.GVA, p []byte) error { return g.Target().ReadMemory(0, at, p) },
+		Stop:    func(f func() error) error { return g.Target().Stop(func(probe.World) error { return f() }) },
 		Trace: func(prog string, cpu int, msg []byte) {
 			at.log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
 		},

@@ -120,6 +120,19 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 // ShownAddr implements script.Names.
 func (scriptTarget) ShownAddr(addr uint64) uint64 { return linux.FileByte(guest.GVA(addr)) }
 
+// BuildID implements script.Names.
+func (t scriptTarget) BuildID(addr uint64) string {
+	return buildID(t.st.guest.Image(), guest.GVA(addr))
+}
+
+// buildID returns the build ID of the file of a Linux guest with the code at an address of its image, or "".
+func buildID(img guest.View, addr guest.GVA) string {
+	if view, ok := img.(*linux.View); ok {
+		return linux.Programs{View: view}.BuildID(addr)
+	}
+	return ""
+}
+
 // Functions returns the functions that a pattern matches (guest.Glob), or with user
 // only functions of user code, by address, and each one's name for definitions: its
 // address if several have the name. Functions that cannot be probed (with returns,

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/guestprobe/guestprobe/guest/elf"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/testing/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -52,14 +54,31 @@ func formFiles(t *testing.T, names map[string]string) fstest.MapFS {
 	return out
 }
 
+// lineInFile returns the build ID of a program and the offset in it of the code of line 11 of a.c.
+func lineInFile(t *testing.T, b []byte) string {
+	t.Helper()
+	const addr = 0x400033 // in the text, which the linker is told to put at 0x400000
+	f, err := elf.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range f.Progs {
+		if addr-p.Vaddr < p.Filesz {
+			return fmt.Sprintf("%s 0x%02x", f.BuildID(), addr-p.Vaddr+p.Off)
+		}
+	}
+	t.Fatalf("no code at %#x", addr)
+	return ""
+}
+
 // TestFileParameters: scripts read parameters of functions of the guest's programs, by the debug information in the guest's memory, with
 // the programs' own types, and run at lines of their source.
 func TestFileParameters(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			var k *linux.Kernel
+			files := formFiles(t, map[string]string{"gcc5/prog": "whole", "split5/prog": "split", "split5/a.dwo": "a.dwo", "split5/b.dwo": "b.dwo"})
 			g := boot(t, dir, "sh /fileargs.sh", func(c *machine.Config) {
-				files := formFiles(t, map[string]string{"gcc5/prog": "whole", "split5/prog": "split", "split5/a.dwo": "a.dwo", "split5/b.dwo": "b.dwo"})
 				var err error
 				if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, files); err != nil {
 					t.Fatal(err)
@@ -73,7 +92,7 @@ func TestFileParameters(t *testing.T) {
 			g.await("READY")
 			for _, prog := range []string{"/whole", "/split"} {
 				text := strings.ReplaceAll(`uprobe:PROG:work1 /args.l->head->color == GREEN/ { @n = sum(args.n); @label[args.l.head.label] = sum(((struct list *)arg0)->count); @args[sizeof(struct list), args.l->quad.d] = count(); }
-					uprobe:PROG@a.c:11 { @line = count(); }
+					uprobe:PROG@a.c:11 { @line = count(); @[ustack(build_id, 1)] = count(); }
 					uretprobe:PROG:work1 { let $l: struct list * = args.l; @back = sum(args.n + $l->head->weight); }`, "PROG", prog)
 				sc, err := s.StartScript(text, session.ScriptOptions{})
 				if err != nil {
@@ -88,7 +107,7 @@ func TestFileParameters(t *testing.T) {
 				if err := sc.Stop(&out); err != nil {
 					t.Error(err)
 				}
-				for _, want := range []string{"@n: 4950\n", "@label[item]: 100\n", "@args[56, 4]: 100\n", "@line: 100\n", "@back: 5450\n"} {
+				for _, want := range []string{"@[\n" + lineInFile(t, files[prog[1:]].Data) + "\n]: 100\n", "@n: 4950\n", "@label[item]: 100\n", "@args[56, 4]: 100\n", "@line: 100\n", "@back: 5450\n"} {
 					if !strings.Contains(out.String(), want) {
 						t.Errorf("%s: the script prints %q, which has no %q", prog, out.String(), want)
 					}
