@@ -180,9 +180,10 @@ type script struct {
 	maps   []*mapDef // in order of first appearance
 	byName map[string]*mapDef
 
-	types       Types // of the guest, or of the probe that is read or checked; nil if unknown
-	guest       Types // of the guest
-	filesTypes  func(*attachPoint) Types
+	types       Types                    // of the guest, or of the probe that is read or checked; nil if unknown
+	guest       Types                    // of the guest
+	filesTypes  func(*attachPoint) Types // of the file of an attach point; nil: no guest is there to ask
+	unsure      bool                     // an error is in a probe of a file, whose types are not known
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
 	macros      map[string][]*macro   // of a name: they differ in the number or the kinds of their parameters

@@ -65,15 +65,18 @@ func (a *attachPoint) separator() string {
 	return ":"
 }
 
+// inFile reports whether the attach point is in a file of the guest with functions.
+func (a *attachPoint) inFile() bool {
+	return a.inUser() && !a.atStatic() && (a.file != "" || strings.HasPrefix(a.target, "/"))
+}
+
 // path returns the path of the guest's file that the attach point is in, or "".
 func (a *attachPoint) path(t Target) string {
 	switch {
-	case !a.inUser() || a.atStatic():
+	case !a.inFile():
 		return ""
 	case a.file != "":
 		return t.FindFile(a.file)
-	case !strings.HasPrefix(a.target, "/"):
-		return ""
 	}
 	return a.target[:max(0, strings.LastIndexByte(a.target, a.separator()[0]))]
 }

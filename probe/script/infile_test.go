@@ -100,6 +100,7 @@ func TestFileParameters(t *testing.T) {
 	for script, want := range map[string]string{
 		`uprobe:/bin/prog:work { printf("%c %d\n", args.c, args->f->id); }`:                                          "x 42\n",
 		`uprobe:prog:work { printf("%s %d\n", args.f.name, args.f.of_three[2]); print(args.f.of_three); }`:           "hello 3\n[1,2,3]\n",
+		`macro file_t(x) { x + 1 } uprobe:/bin/prog:work { print((file_t(41))); }`:                                   "42\n",
 		`uprobe:/bin/prog:work { print(args); }`:                                                                     "{ .f = 0x8000, .c = 120 }\n",
 		`uprobe:/bin/prog:work { @ = args; print(@.c); clear(@); }`:                                                  "120\n",
 		`uprobe:/bin/prog:work { @[args] = 1; }`:                                                                     "\n\n@[{ .f = 0x8000, .c = 120 }]: 1\n",
@@ -154,6 +155,22 @@ func TestFilePlaces(t *testing.T) {
 		`uprobe:/bin/prog:work { @x = args.f; } kprobe:vfs_read { @x = (struct file *)arg0; }`: "@x",
 	} {
 		_, err := Compile(text, fileTarget{target}, Options{CPUs: 1})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestCheckFiles: without a guest, types in probes of files may be the file's.
+func TestCheckFiles(t *testing.T) {
+	for text, want := range map[string]string{
+		`uprobe:/bin/prog:work { print(((struct own *)arg0)->a); }`:                     "",
+		`uprobe:prog:work /((own_t *)arg0)->a > 1/ { }`:                                 "",
+		`uprobe:main { print(((struct own *)arg0)->a); }`:                               "Cannot resolve unknown type",
+		`kprobe:vfs_read { print(((struct own *)arg0)->a); } uprobe:/bin/prog:work { }`: "Cannot resolve unknown type",
+		`uprobe:/bin/prog:work { print(((struct file *)arg0)->a; }`:                     "syntax error",
+	} {
+		err := Check("test", text, nil, kernelTypes)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

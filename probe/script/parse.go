@@ -332,8 +332,12 @@ func (p *parser) mapDef(name string, at Span) *mapDef {
 }
 
 // probe reads attach points, a predicate, and a block.
-func (p *parser) probe() error {
+func (p *parser) probe() (err error) {
 	d := &probeDef{}
+	defer func() {
+		p.types = p.guest
+		p.unsure = err != nil && p.filesTypes == nil && slices.ContainsFunc(d.points, func(a attachPoint) bool { return a.inFile() })
+	}()
 	for {
 		t, err := p.place()
 		if err != nil {
@@ -355,7 +359,6 @@ func (p *parser) probe() error {
 	d.Span = d.points[0].Span.join(d.points[len(d.points)-1].Span)
 	d.types = p.typesFor(d)
 	p.types = d.types
-	defer func() { p.types = p.guest }()
 	if err := p.advance(); err != nil {
 		return err
 	}
@@ -364,7 +367,6 @@ func (p *parser) probe() error {
 			return err
 		}
 		p.pred = true
-		var err error
 		d.cond, err = p.expr()
 		p.pred = false
 		if err != nil {
@@ -377,7 +379,6 @@ func (p *parser) probe() error {
 	if !p.isOp("{") {
 		return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting { or /", p.describe())
 	}
-	var err error
 	d.body, err = p.block(true)
 	p.probes = append(p.probes, d)
 	return err

@@ -34,7 +34,11 @@ func (p *parser) typed() bool {
 	}
 	_, isName := builtins[w]
 	_, isCall := calls[w]
-	return !isName && !isCall && p.typeNamed(types.TagNone, w) != nil
+	known := p.types
+	if len(p.macros[w]) > 0 { // a file's types do not hide macros
+		known = p.guest
+	}
+	return !isName && !isCall && p.typeNamedIn(known, types.TagNone, w) != nil
 }
 
 // words reads qualifiers.

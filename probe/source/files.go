@@ -18,7 +18,13 @@ type DebugFiles interface {
 // Files keeps the debug information of files of a guest. The zero value is valid. Methods may be called from any goroutine.
 type Files struct {
 	mu    sync.Mutex
-	infos map[linux.DebugVersion]*debuginfo.Info
+	infos map[string]keptInfo // by the file's path
+}
+
+// keptInfo is the debug information of one version of a file.
+type keptInfo struct {
+	*debuginfo.Info
+	of linux.DebugVersion
 }
 
 // maxInfos bounds the files whose debug information is kept.
@@ -43,17 +49,19 @@ func (fs *Files) open(in DebugFiles, path string) (*debuginfo.Info, *linux.Debug
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	info := fs.infos[f.Version]
-	if info == nil {
-		if info, err = debuginfo.New(f.File, f.Open); err != nil {
+	kept := fs.infos[f.Path]
+	if kept.Info == nil || kept.of != f.Version {
+		info, err := debuginfo.New(f.File, f.Open)
+		if err != nil {
 			return nil, nil, err
 		}
 		if fs.infos == nil || len(fs.infos) >= maxInfos {
-			fs.infos = map[linux.DebugVersion]*debuginfo.Info{}
+			fs.infos = map[string]keptInfo{}
 		}
-		fs.infos[f.Version] = info
+		kept = keptInfo{info, f.Version}
+		fs.infos[f.Path] = kept
 	}
-	return info, f, nil
+	return kept.Info, f, nil
 }
 
 // Func returns the prototype of the function of PATH:FUNCTION, whose code is at that offset in the file, or nil. why says why it is not
