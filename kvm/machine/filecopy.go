@@ -35,19 +35,23 @@ func (m *Machine) GiveFile(path string, b []byte) (linux.Given, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if given.NamesOnly && slices.ContainsFunc(g.given, func(old givenFile) bool { return old.path == path && bytes.Equal(old.b, b) }) {
-		return given, nil
-	}
-	if !given.NamesOnly { // replaces files that were given before
-		for i, old := range g.given {
-			if old.path == path {
-				g.given = append(g.given[:i:i], g.given[i+1:]...)
-				break
-			}
-		}
-	}
-	g.given = append(g.given, f)
+	g.given = addGiven(g.given, f, given.NamesOnly)
 	return given, nil
+}
+
+// addGiven returns the files with f added. A copy replaces an earlier file with its path; debug information that is there already is not
+// kept twice.
+func addGiven(all []givenFile, f givenFile, namesOnly bool) []givenFile {
+	n := slices.IndexFunc(all, func(old givenFile) bool {
+		return old.path == f.path && (!namesOnly || bytes.Equal(old.b, f.b))
+	})
+	switch {
+	case n >= 0 && namesOnly:
+		return all
+	case n >= 0:
+		all = append(all[:n:n], all[n+1:]...)
+	}
+	return append(all, f)
 }
 
 func (g *linuxGuest) give(f givenFile) (linux.Given, error) {
