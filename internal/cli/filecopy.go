@@ -32,10 +32,13 @@ func giveFiles(ctx context.Context, r *command.Run, c *remote.Client, files []st
 		switch {
 		case err != nil:
 			return fmt.Errorf("--file %s: %w", from, err)
-		case g.NamesOnly && g.Functions == 0: // a part of debug information, which has no place in the guest
-		case !g.Present:
+		case isAwaited(g):
 			r.Note("The guest does not have %s in memory yet: its probes are put there within 0.1 s when it has, if it is the same file.", command.Clean(g.Path))
 		}
 	}
 	return nil
 }
+
+// isAwaited reports whether the guest may get the file later. A part of debug information, which has no functions, has no place in the
+// guest.
+func isAwaited(g api.GivenFile) bool { return !g.Present && (!g.NamesOnly || g.Functions > 0) }
