@@ -57,30 +57,30 @@ func (l *linuxProgram) readsPacket() bool {
 }
 
 // verdict is as of linuxCase.
-func (l *linuxProgram) verdict(t *testing.T, all *ebpf.CollectionSpec, x *externs) (elsewhere, refused string, warnings []Warning) {
+func (l *linuxProgram) verdict(t *testing.T, all *ebpf.CollectionSpec, x *externs) (elsewhere, refused string, warnings, unproven []Warning) {
 	if arch, ok := l.tag("arch"); ok && arch != "X86_64" {
-		return "other processors", "", nil
+		return "other processors", "", nil, nil
 	}
 	switch l.spec.Type {
 	case ebpf.SocketFilter, ebpf.SchedCLS, ebpf.SchedACT, ebpf.CGroupSKB, ebpf.XDP:
 		if l.readsPacket() {
-			return "packets", "", nil
+			return "packets", "", nil, nil
 		}
 	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.PerfEvent, ebpf.Tracing:
 	default:
-		return "other types of programs", "", nil
+		return "other types of programs", "", nil, nil
 	}
 	p := ObjectProgram{Name: l.spec.Name, Section: l.spec.SectionName, Kind: Kprobe}
 	if l.spec.Type == ebpf.Tracing {
 		p.Kind, p.args, p.returns, p.follows = Fentry, 6, false, true
 	}
-	fail := func(err error) (string, string, []Warning) {
+	fail := func(err error) (string, string, []Warning, []Warning) {
 		for _, d := range notHere {
 			if regexp.MustCompile(d.said).MatchString(err.Error()) {
-				return d.why, "", nil
+				return d.why, "", nil, nil
 			}
 		}
-		return "", err.Error(), nil
+		return "", err.Error(), nil, nil
 	}
 	if err := p.link(slices.Clone(l.spec.Instructions), x); err != nil {
 		return fail(err)
@@ -100,9 +100,9 @@ func (l *linuxProgram) verdict(t *testing.T, all *ebpf.CollectionSpec, x *extern
 	}
 	warnings = prog.Warnings()
 	if slices.ContainsFunc(warnings, func(w Warning) bool { return strings.Contains(w.What, "context") }) && l.spec.Type != ebpf.Kprobe {
-		return "contexts of other programs", "", nil
+		return "contexts of other programs", "", nil, nil
 	}
-	return "", "", warnings
+	return "", "", warnings, prog.Unproven()
 }
 
 // notHere are errors for what programs of probes do not have.
@@ -147,7 +147,7 @@ func TestLinuxVerifierPrograms(t *testing.T) {
 					if !succeeds && !fails {
 						continue // it is only for other programs, or for users without privileges
 					}
-					not, refused, warnings := l.verdict(t, spec, x)
+					not, refused, warnings, unproven := l.verdict(t, spec, x)
 					if not != "" {
 						elsewhere[not]++
 						continue
@@ -179,6 +179,9 @@ func TestLinuxVerifierPrograms(t *testing.T) {
 					why := "unknown"
 					if n := slices.IndexFunc(known, func(d linuxDifference) bool { return regexp.MustCompile(d.said).MatchString(said) }); n >= 0 {
 						why = known[n].why
+					}
+					if fails && len(unproven) > 0 {
+						kind, why, here = "rejected by Linux, not here", "an access that is listed as unproven", unproven[0].Error()
 					}
 					kind += ": " + why
 					differ[kind] = append(differ[kind], fmt.Sprintf("%v (%s)", l, cmp.Or(here, msg)))

@@ -149,11 +149,13 @@ var silentHere = []linuxDifference{
 	{`infinite loop|back-edge`, "a loop that may not end: the budget ends it"},
 	{`different pointers|size of register fill|invalid size|mem access|misaligned`, "an address that is followed only when the program runs, which checks it"},
 	{`!read_ok`, "no such path: the context is not 0"},
+	{`div by zero|invalid zero-sized read|map_ptr|read from map forbidden|cannot use helper`, "allowed here: a division by 0 gives 0, no bytes are no access, helpers are the same everywhere"},
+	{`too large`, "a program with more paths than the verifier follows"},
 }
 
 var warnedHere = []linuxDifference{
 	{`of the stack are read at`, "stack that nothing has written, which Linux lets privileged programs read"},
-	{`is at no address: it is map`, "Linux's own structures"},
+	{`is not an address: it is map`, "Linux's own structures"},
 	{`r10 is read-only`, "dead code is checked, too"},
 }
 

@@ -77,8 +77,8 @@ var (
 	typeBool = Type{Kind: Bool, Size: 8}
 )
 
-func typeUintOf(size int) Type    { return Type{Kind: Int, Size: size} }
-func typeString(n int) Type       { return Type{Kind: String, Size: n} }
+func typeUintOf(size int) Type { return Type{Kind: Int, Size: size} }
+func typeString(n int) Type    { return Type{Kind: String, Size: n} }
 func pointerTo(t Type) Type {
 	t.Least = 0
 	return Type{Kind: Pointer, Size: 8, Elems: []Type{t}}
