@@ -161,7 +161,7 @@ func (a *app) attach() command.Spec {
 	}
 	attach := func(ctx context.Context, r *command.Run, c *remote.Client) (list api.ProbeList, err error) {
 		if prog.file != "" {
-			list.Probes, err = prog.attach(ctx, c, &probes)
+			list, err = prog.attach(ctx, c, &probes)
 		} else if list, err = probes.attach(ctx, r, c, r.Args); err != nil {
 			err = nameDefinition(err, r.Args)
 		}
@@ -254,6 +254,7 @@ is never executed. 'guestprobe map dump' shows the programs' counts.`,
 			f.StringVar(&keep, "keep", "", "keep the definitions in --fleet under this `NAME`: daemons that join later attach them too, until 'guestprobe detach NAME'")
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
 			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of the function that its section names; or NAME=FUNCTION,... where NAME is the one in a section")
+			f.StringVar(&prog.entries, "map-entries", "", "sizes of maps of the object, in place of those in the file: `NAME=N`,...; of a ring in bytes")
 			f.BoolVar(&prog.skip, "skip-missing", false, "leave out programs at functions that the guest does not have; the daemon's log names them")
 			f.StringArrayVar(&prog.set, "set", nil, "set a constant of the object, `NAME=VALUE`; may be repeated")
 			f.Lookup("strict").Usage += "; reject a program with a mistake, instead of warning about it"
@@ -313,6 +314,9 @@ func noteAttached(r *command.Run, list api.ProbeList) {
 	noteSkipped(r, list.Skipped)
 	if len(list.Probes)+len(list.Detached)+len(list.Skipped) == 0 {
 		r.Note("There was nothing to do: blank lines and comments only.")
+	}
+	for _, n := range list.Notes {
+		r.Note("%s.", command.Clean(n))
 	}
 	noteRuns(r, list.Probes)
 	notePending(r, list.Probes)

@@ -21,7 +21,7 @@ import (
 // bpfCheck loads object files as attach --program does, but needs no running
 // kernel.
 func bpfCheck() command.Spec {
-	var kernel, config, section, at string
+	var kernel, config, section, at, entries string
 	var strict, skip bool
 	return command.Spec{
 		Local: true,
@@ -42,6 +42,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			f.StringVar(&config, "config", "", "its configuration, a `FILE`")
 			f.StringVar(&section, "section", "", "only the programs in this `section`, or these: a,b, and patterns")
 			f.StringVar(&at, "at", "", "`place` of the only program, or NAME=PLACE,... for what sections name")
+			f.StringVar(&entries, "map-entries", "", "sizes of maps, in place of those in the files: `NAME=N`,...; of a ring in bytes")
 			f.BoolVar(&skip, "skip-missing", false, "leave out programs at functions that the kernel does not have")
 			f.BoolVar(&strict, "strict", false, "a program with warnings cannot be loaded")
 		},
@@ -50,7 +51,11 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			if err != nil {
 				return command.Usagef("--at: %v", err)
 			}
-			sel := bpf.Selection{Section: section, At: places}
+			sizes, err := bpf.ParseMapEntries(entries)
+			if err != nil {
+				return command.Usagef("--map-entries: %v", err)
+			}
+			sel := bpf.Selection{Section: section, At: places, MapEntries: sizes}
 			if kernel != "" {
 				k, err := readKernel(kernel, config)
 				if err != nil {
@@ -86,6 +91,7 @@ type checkedObject struct {
 	File     string           `json:"file"`
 	Error    string           `json:"error,omitempty"`
 	LeftOut  []string         `json:"leftOut,omitempty"` // functions that the kernel does not have
+	Notes    []string         `json:"notes,omitempty"`   // differences from the file
 	Programs []checkedProgram `json:"programs"`
 }
 
@@ -122,7 +128,7 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 		return fail(err)
 	}
 	defer c.Close()
-	out.LeftOut = o.LeftOut
+	out.LeftOut, out.Notes = o.LeftOut, o.Notes
 	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.HostReason(), p.InUser() })
 	for i := range c.Programs {
 		p := &c.Programs[i]
@@ -154,6 +160,11 @@ func showChecked(r *command.Run, files []checkedObject) error {
 		}
 		if len(o.LeftOut) > 0 {
 			if err := r.Print("%s: left out, as the kernel does not have their functions: programs at %s\n", o.File, strings.Join(o.LeftOut, ", ")); err != nil {
+				return err
+			}
+		}
+		for _, n := range o.Notes {
+			if err := r.Print("%s: %s\n", o.File, n); err != nil {
 				return err
 			}
 		}

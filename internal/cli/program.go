@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -18,6 +19,7 @@ const maxObject = 16 << 20
 type programFlags struct {
 	file, section, at string
 	set               []string
+	entries           string
 	skip              bool
 }
 
@@ -26,8 +28,8 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
 		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
-	case p.file == "" && (p.at != "" || len(p.set) > 0 || p.skip):
-		return command.Usagef("--at, --set and --skip-missing are about an object file: --program FILE")
+	case p.file == "" && (p.at != "" || len(p.set) > 0 || p.skip || p.entries != ""):
+		return command.Usagef("--at, --set, --map-entries and --skip-missing are about an object file: --program FILE")
 	case p.file == "":
 		return nil
 	case len(defs) > 0:
@@ -42,28 +44,32 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 }
 
 // attach reads the object file and attaches its programs.
-func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *probeFlags) ([]api.Probe, error) {
+func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *probeFlags) (list api.ProbeList, err error) {
 	object, err := readObject(ctx, p.file)
 	if err != nil {
-		return nil, err
+		return list, err
 	}
 	space, err := probes.spaceValue()
 	if err != nil {
-		return nil, err
+		return list, err
+	}
+	entries, err := bpf.ParseMapEntries(p.entries)
+	if err != nil {
+		return list, command.Usagef("--map-entries: %v", err)
 	}
 	set := map[string]string{}
 	for _, s := range p.set {
 		name, value, ok := strings.Cut(s, "=")
 		if _, twice := set[name]; !ok || name == "" || twice {
-			return nil, command.Usagef("--set %q: want NAME=VALUE, each name once", s)
+			return list, command.Usagef("--set %q: want NAME=VALUE, each name once", s)
 		}
 		set[name] = value
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, OnHost: probes.onHost, Strict: probes.strict, Unsafe: probes.override.unsafe, Disabled: probes.disabled, Space: space})
+	list, err = c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, MapEntries: entries, OnHost: probes.onHost, Strict: probes.strict, Unsafe: probes.override.unsafe, Disabled: probes.disabled, Space: space})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.file, err)
+		return list, fmt.Errorf("%s: %w", p.file, err)
 	}
-	return ps, nil
+	return list, nil
 }
 
 // readObject reads a file or a pipe of at most maxObject bytes.

@@ -98,7 +98,7 @@ const (
 	MaxKeySize   = 512
 	MaxValueSize = 1 << 20
 	MaxEntries   = 1 << 20
-	MaxMapSize   = 256 << 20 // bytes of memory that one map, and all of one object, may take
+	MaxMapSize   = 512 << 20 // bytes of memory that one map, and all of one object, may take
 	MinRingSize  = 4096
 	MaxRingSize  = 64 << 20
 

@@ -33,6 +33,7 @@ type Object struct {
 	Maps     []MapSpec // in the order of their names; global variables are arrays named .data, .bss, .rodata
 	Programs []ObjectProgram
 	LeftOut  []string // functions whose programs were left out
+	Notes    []string // differences from the file, for the user: sizes of maps, maps that are not pinned
 
 	without map[string]bool // the programs that were left out
 }
@@ -64,7 +65,10 @@ type Selection struct {
 	// and patterns (path.Match). "" = all.
 	Section string
 	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
-	At      map[string]string // where programs attach, by the place in their section's name or, without one, by program name; "" is for the only program
+	// MapEntries are sizes of maps by name, in place of those in the file: entries, or
+	// bytes of a ring. A map without a size has a default.
+	MapEntries map[string]uint32
+	At         map[string]string // where programs attach, by the place in their section's name or, without one, by program name; "" is for the only program
 	// Has reports whether the guest has a function. Programs at other functions are
 	// left out, for tools made for several kernels; if it is nil all are loaded.
 	Has    func(function string) bool
@@ -153,6 +157,10 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	if err := o.setConstants(spec.Variables, sel.Set); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
+	if err := o.setEntries(sel.MapEntries); err != nil {
+		return nil, fmt.Errorf("load object: %w", err)
+	}
+	o.setDefaults()
 	return o, nil
 }
 

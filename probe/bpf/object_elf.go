@@ -50,6 +50,7 @@ func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 		return nil, nil, err
 	}
 	correctSymbols(b, f)
+	correctMapTypes(typesOf(b, f))
 	x, err := newExterns(refs, typesOf(b, f), sel.Kernel)
 	if err == nil {
 		x.unselected = hideValues(b, f, hidden)

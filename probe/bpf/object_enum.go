@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"debug/dwarf"
 	"debug/elf"
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -57,47 +56,17 @@ func wholeValues(e *btf.Enum, candidates []btf.Enum) (values []btf.EnumValue, si
 	return values, signed
 }
 
-// Kinds of BTF types (linux/btf.h) whose entries are of different lengths.
-const (
-	btfInt, btfArray, btfStruct, btfUnion, btfEnum = 1, 3, 4, 5, 6
-	btfFuncProto, btfVar, btfDatasec, btfDeclTag   = 13, 14, 15, 17
-	btfEnum64                                      = 19
-)
-
 // narrowEnums returns the numbers of the enumerations of 8 bytes with values of 4.
 func narrowEnums(b []byte) map[btf.TypeID]bool {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
 		return nil
 	}
-	s := f.Section(".BTF")
-	if s == nil || s.Type == elf.SHT_NOBITS {
-		return nil
-	}
-	raw, err := s.Data()
-	le := binary.LittleEndian
-	if err != nil || len(raw) < 24 {
-		return nil
-	}
-	from := uint64(le.Uint32(raw[4:])) + uint64(le.Uint32(raw[8:]))
-	to := from + uint64(le.Uint32(raw[12:]))
-	if to > uint64(len(raw)) {
-		return nil
-	}
 	out := map[btf.TypeID]bool{}
-	types := raw[from:to]
-	for id := btf.TypeID(1); len(types) >= 12; id++ {
-		info, size := le.Uint32(types[4:]), le.Uint32(types[8:])
-		n, kind := int(info&0xffff), info>>24&0x1f
-		if kind == btfEnum && size == 8 {
-			out[id] = true
+	for id, t := range readRawTypes(typesOf(b, f)).all {
+		if t.kind() == btfEnum && t.size() == 8 {
+			out[btf.TypeID(id+1)] = true
 		}
-		rest := map[uint32]int{btfInt: 4, btfArray: 12, btfStruct: 12 * n, btfUnion: 12 * n, btfEnum: 8 * n, btfFuncProto: 8 * n,
-			btfVar: 4, btfDatasec: 12 * n, btfDeclTag: 4, btfEnum64: 12 * n}[kind]
-		if types = types[12:]; rest > len(types) {
-			break
-		}
-		types = types[rest:]
 	}
 	return out
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 )
@@ -40,7 +42,7 @@ func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error
 		if u, ok := x.unselected[name]; ok && wanted[name] {
 			return fmt.Errorf("map %q has program %q in its values, of section %q, which is not selected: select that section too, with a comma between the two", name, u.program, u.section)
 		}
-		m, err := objectMap(name, spec.Maps[name])
+		m, err := o.objectMap(name, spec.Maps[name])
 		if err != nil {
 			return fmt.Errorf("map %q: %w", name, err)
 		}
@@ -74,16 +76,109 @@ func (o *Object) addInner() error {
 	return nil
 }
 
-// defaultStacks is the default size of a map of stacks.
-const defaultStacks = 1024
+// Sizes of maps whose definitions leave the size to the tool that loads them.
+const (
+	defaultStacks  = 1024
+	defaultRing    = 256 << 10
+	defaultEntries = 10240    // what most tools set
+	defaultMemory  = 16 << 20 // the most memory of a map with a default size,
+	defaultCPUs    = 16       // on a machine with this many vCPUs
+)
+
+// defaultSize returns the number of entries of a map whose definition has none.
+func (m *MapSpec) defaultSize() uint32 {
+	switch {
+	case m.Kind == RingBuf:
+		return defaultRing
+	case m.Kind == StackTrace:
+		return defaultStacks
+	}
+	n := uint32(defaultEntries)
+	for sized := *m; n > 1; n /= 2 {
+		sized.MaxEntries = n
+		plan := Map{spec: sized, cpus: defaultCPUs}
+		if size, err := plan.plan(); err == nil && size <= defaultMemory {
+			break
+		}
+	}
+	return n
+}
+
+// ParseMapEntries reads sizes of maps, for Selection.MapEntries: NAME=N with commas
+// between.
+func ParseMapEntries(text string) (map[string]uint32, error) {
+	out := map[string]uint32{}
+	if text == "" {
+		return out, nil
+	}
+	for _, s := range strings.Split(text, ",") {
+		name, number, ok := strings.Cut(s, "=")
+		n, err := strconv.ParseUint(number, 0, 32)
+		if _, twice := out[name]; !ok || err != nil || n == 0 || name == "" || twice {
+			return nil, fmt.Errorf("map entries %q: want NAME=N with commas between, each name once, and N at least 1", text)
+		}
+		out[name] = uint32(n)
+	}
+	return out, nil
+}
+
+// setEntries sets the sizes of maps.
+func (o *Object) setEntries(set map[string]uint32) error {
+	for _, name := range sortedKeys(set) {
+		var have []string
+		found := false
+		for i := range o.Maps {
+			m := &o.Maps[i]
+			if len(m.Contents) > 0 || m.Name == kconfigName || isData(m.Name) {
+				continue // of global variables
+			}
+			have = append(have, m.Name)
+			if m.Name != name {
+				continue
+			}
+			found = true
+			for key := range m.Values {
+				if key >= set[name] {
+					return fmt.Errorf("map %q: %d entries are too few: the file has a value for entry %d", name, set[name], key)
+				}
+			}
+			m.MaxEntries = set[name]
+		}
+		if !found {
+			return fmt.Errorf("no map %q whose size could be set: the programs that are loaded use %q", name, have)
+		}
+	}
+	return nil
+}
+
+// setDefaults sets the sizes of maps that have none.
+func (o *Object) setDefaults() {
+	for i := range o.Maps {
+		m := &o.Maps[i]
+		if m.MaxEntries != 0 || m.Kind == PerfEvents {
+			continue
+		}
+		m.MaxEntries = m.defaultSize()
+		what := "entries"
+		if m.Kind == RingBuf {
+			what = "bytes"
+		}
+		o.note("map %q has no size in the file: it has %d %s here (--map-entries %s=N sets another size)", m.Name, m.MaxEntries, what, m.Name)
+	}
+}
+
+// note adds a note for the user.
+func (o *Object) note(format string, args ...any) {
+	o.Notes = append(o.Notes, fmt.Sprintf(format, args...))
+}
 
 // Flags of maps that change our behavior (BPF_F_RDONLY_PROG). Others only say how the
 // kernel should allocate.
 const flagReadOnlyProg = 1 << 7
 
-func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
+func (o *Object) objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 	if s.Pinning != ebpf.PinNone {
-		return MapSpec{}, errors.New("pinning is not supported: there is no bpf file system")
+		o.note("map %q is not pinned: only the programs of this file share it", name)
 	}
 	m := MapSpec{
 		Name: name, Kind: MapKind(s.Type), KeySize: s.KeySize, ValueSize: s.ValueSize,
@@ -98,9 +193,6 @@ func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 		if m.ValueSize == 0 {
 			m.ValueSize = 8 * maxPCs
 		}
-		if m.MaxEntries == 0 {
-			m.MaxEntries = defaultStacks
-		}
 	}
 	if !knownMaps.has(m.Kind) {
 		return MapSpec{}, fmt.Errorf("%v (%v) is not supported", m.Kind, s.Type)
@@ -112,7 +204,7 @@ func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 			ok = ok && key == 0 && len(s.Contents) == 1 && m.Kind == Array
 			m.Contents = bytes.Clone(val)
 		case string:
-			ok = ok && (mapsOfMaps.has(m.Kind) || m.Kind == ProgArray) && key < m.MaxEntries
+			ok = ok && (mapsOfMaps.has(m.Kind) || m.Kind == ProgArray) && (key < m.MaxEntries || m.MaxEntries == 0)
 			if m.Values == nil {
 				m.Values = map[uint32]string{}
 			}

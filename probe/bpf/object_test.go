@@ -407,11 +407,11 @@ func TestObjectRefused(t *testing.T) {
 // TestLoadLimit: the maps of one object together have a limit too.
 func TestLoadLimit(t *testing.T) {
 	o := &Object{}
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		o.Maps = append(o.Maps, MapSpec{Name: name, Kind: Array, KeySize: 4, ValueSize: 1 << 10, MaxEntries: 1 << 17})
 	}
 	if _, err := o.Load(1, Heap{}, 0); !errors.Is(err, ErrMapLimit) {
-		t.Errorf("384 MiB of maps: %v", err)
+		t.Errorf("640 MiB of maps: %v", err)
 	}
 }
 

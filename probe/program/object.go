@@ -26,6 +26,7 @@ type Emitter interface {
 type Object struct {
 	Programs []*Program // in the order of their names
 	LeftOut  []string   // functions that the guest does not have: see LoadOptions.Has
+	Notes    []string   // see bpf.Object
 
 	Idle []bpf.LoadedProgram // programs without a place: see Run
 
@@ -71,6 +72,7 @@ type LoadOptions struct {
 	Section string                                         // only programs in this section: see bpf.Selection; "" = all
 	At      string                                         // places to attach to instead of those in the section names: PLACE for the only program, or NAME=PLACE[,...]
 	Set     map[string]string                              // constants: see bpf.Selection
+	Entries map[string]uint32                              // sizes of maps: see bpf.Selection.MapEntries
 	OnHost  bool                                           // no program runs in the guest
 	Has     func(string) bool                              // see bpf.Selection
 	Static  func(path string) ([]sdt.Probe, string, error) // likewise
@@ -119,7 +121,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt, LeftOut: o.LeftOut, script: opt.script}
+	obj := &Object{rt: rt, LeftOut: o.LeftOut, Notes: o.Notes, script: opt.script}
 	if obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Shared memory is scarce.
 		pl.moveToHost(err.Error())
@@ -162,7 +164,7 @@ func (rt *Runtime) selection(opt LoadOptions) (bpf.Selection, error) {
 	if err != nil {
 		return bpf.Selection{}, fmt.Errorf("load object: %w", err)
 	}
-	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, Has: opt.Has, Static: opt.Static}
+	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, MapEntries: opt.Entries, Has: opt.Has, Static: opt.Static}
 	if rt.cfg.Kernel != nil {
 		sel.Kernel = rt.cfg.Kernel()
 	}

@@ -10,11 +10,9 @@ import (
 )
 
 // AttachProgram attaches the eBPF programs of an object file, all or none, and returns
-// their probes. They stay when the client goes.
-func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) ([]api.Probe, error) {
-	var l api.ProbeList
-	err := c.call(ctx, http.MethodPost, "/v1/programs", nil, p, &l)
-	return l.Probes, err
+// their probes and notes about the file. They stay when the client goes.
+func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) (l api.ProbeList, err error) {
+	return l, c.call(ctx, http.MethodPost, "/v1/programs", nil, p, &l)
 }
 
 // GiveFile uploads a copy of a file of the guest, for later definitions and scripts that

@@ -45,6 +45,7 @@ type Attached struct {
 	Probes   []*Probe  // the attached probes, by number
 	Detached []Info    // probes detached by deletions, in their final state
 	Skipped  []Skipped // places that a pattern has left out
+	Notes    []string  // of AttachObject: differences from the file
 }
 
 // Skipped is a definition for one of the functions that a pattern matches, and why it

@@ -75,6 +75,7 @@ type ObjectSpec struct {
 	At          string            // the place of the only program, or NAME=PLACE,... for the names in sections; "" means the sections' names
 	SkipMissing bool              // leave out programs at functions that the guest does not have
 	Set         map[string]string // constants (.rodata) by name
+	MapEntries  map[string]uint32 // sizes of maps by name, in place of those in the file
 	OnHost      bool              // run at an exit, even if they could run in the guest
 	Disabled    bool              // register without arming
 	Space       guest.GPA         // as in Spec
@@ -86,7 +87,7 @@ type ObjectSpec struct {
 func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks, Static: st.staticProbes}
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, Entries: req.MapEntries, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks, Static: st.staticProbes}
 	if req.SkipMissing {
 		opt.Has = func(function string) bool {
 			_, err := st.guest.Image().Lookup(function)
@@ -111,6 +112,7 @@ func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 		if err := st.engine.Optimize(); err != nil {
 			st.log.Warn("optimize", "err", err)
 		}
+		list.Notes = loaded.Notes
 		return list, nil
 	}
 	loaded.Close()
@@ -201,7 +203,9 @@ func objectError(err error) error {
 		if n := len(strict.Warnings); n > 1 {
 			e.Detail = fmt.Sprintf("the program has %d warnings", n)
 		}
-	case errors.Is(err, bpf.ErrMapLimit), errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
+	case errors.Is(err, bpf.ErrMapLimit):
+		e.Errno, e.Detail = syscall.E2BIG, "--map-entries NAME=N sets the size of a map"
+	case errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
 		e.Errno = syscall.E2BIG
 	case errors.Is(err, program.ErrMapMemory):
 		e.Code, e.Errno, e.Detail = CodeTooMany, syscall.ENOMEM, "detach programs, or allow more memory for maps"

@@ -34,7 +34,8 @@ func (h *harness) runTool(t *testing.T, tool bccTool, file []byte, pid string) *
 	for name, value := range tool.set {
 		set[name] = strings.ReplaceAll(value, "PID", pid)
 	}
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: file, Section: tool.section, At: tool.at, Set: set, SkipMissing: tool.skipMissing})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: file, Section: tool.section, At: tool.at, Set: set, SkipMissing: tool.skipMissing})
+	ps := list.Probes
 	if err != nil {
 		h.Fatal(err)
 	}

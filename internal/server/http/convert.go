@@ -68,7 +68,7 @@ func wireSpec(s *session.Spec) api.ProbeSpec {
 // objectSpec converts a request for the programs of an object file.
 func objectSpec(r *api.AttachProgram) session.ObjectSpec {
 	return session.ObjectSpec{
-		File: r.Object, Section: r.Section, At: r.At, SkipMissing: r.SkipMissing, Set: r.Set, OnHost: r.OnHost, Disabled: r.Disabled,
+		File: r.Object, Section: r.Section, At: r.At, SkipMissing: r.SkipMissing, Set: r.Set, MapEntries: r.MapEntries, OnHost: r.OnHost, Disabled: r.Disabled,
 		Space: guest.GPA(r.Space), Strict: r.Strict, Unsafe: r.Unsafe,
 	}
 }
@@ -76,7 +76,7 @@ func objectSpec(r *api.AttachProgram) session.ObjectSpec {
 // wireObject is the inverse of objectSpec.
 func wireObject(o *session.ObjectSpec) api.AttachProgram {
 	return api.AttachProgram{
-		Object: o.File, Section: o.Section, At: o.At, SkipMissing: o.SkipMissing, Set: o.Set, OnHost: o.OnHost, Disabled: o.Disabled,
+		Object: o.File, Section: o.Section, At: o.At, SkipMissing: o.SkipMissing, Set: o.Set, MapEntries: o.MapEntries, OnHost: o.OnHost, Disabled: o.Disabled,
 		Space: api.Hex(o.Space), Strict: o.Strict, Unsafe: o.Unsafe,
 	}
 }

@@ -261,6 +261,10 @@ func writeProbes(w http.ResponseWriter, status int, ps iter.Seq[api.Probe], l ap
 		b.WriteString(`,"skipped":`)
 		writeList(b, slices.Values(l.Skipped))
 	}
+	if len(l.Notes) > 0 {
+		b.WriteString(`,"notes":`)
+		writeList(b, slices.Values(l.Notes))
+	}
 	b.WriteString("}\n")
 	_ = b.Flush() // an error means that the client is gone
 }

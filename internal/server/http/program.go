@@ -35,7 +35,7 @@ func (ph *probeHost) createPrograms(w http.ResponseWriter, r *http.Request) erro
 		return errors.Join(err, gone)
 	}
 	ph.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	writeProbes(w, http.StatusCreated, slices.Values(ps), api.ProbeList{})
+	writeProbes(w, http.StatusCreated, slices.Values(ps), api.ProbeList{Notes: a.Notes})
 	return nil
 }
 

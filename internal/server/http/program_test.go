@@ -12,6 +12,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
+// TestProgramNotes sets the size of a map in a request, and gets notes about the others.
+func TestProgramNotes(t *testing.T) {
+	h := serveFake(t, nil)
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "sizes.o"), MapEntries: map[string]uint32{"open_size": 7, "large": 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := strings.Join(list.Notes, "\n"); !strings.Contains(notes, `map "pinned" is not pinned`) || !strings.Contains(notes, `map "open_ring" has no size`) || strings.Contains(notes, "open_size") {
+		t.Errorf("notes %q", list.Notes)
+	}
+	ms, err := h.c.Maps(h.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms {
+		if want := map[string]int{"open_size": 7, "large": 3, "open_ring": 256 << 10}[m.Name]; want != 0 && m.Entries != want {
+			t.Errorf("%s has %d entries, want %d", m.Name, m.Entries, want)
+		}
+	}
+	if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "sizes.o"), MapEntries: map[string]uint32{"nope": 7}}); err == nil || !strings.Contains(err.Error(), `no map "nope"`) {
+		t.Error(err)
+	}
+}
+
 func objectFile(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile("../../../probe/bpf/testdata/obj/" + name)
@@ -25,7 +49,8 @@ func objectFile(t *testing.T, name string) []byte {
 // the life of an object.
 func TestProgramAnswers(t *testing.T) {
 	h := serveFake(t, nil)
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "record.o")})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "record.o")})
+	ps := list.Probes
 	if err != nil || len(ps) != 1 {
 		t.Fatal(ps, err)
 	}
@@ -84,7 +109,8 @@ func TestProgramAnswers(t *testing.T) {
 // TestMapAnswers is about the route of maps: those of an object that several probes share, until the last one has gone.
 func TestMapAnswers(t *testing.T) {
 	h := serveFake(t, nil)
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o"), Disabled: true})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o"), Disabled: true})
+	ps := list.Probes
 	if err != nil || len(ps) != 2 || ps[0].Enabled || ps[1].Kind != "r" || ps[1].OnHost != "this guest has no memory that host and guest share" {
 		t.Fatal(ps, err)
 	}

@@ -21,7 +21,8 @@ func TestProgramWarnings(t *testing.T) {
 	o.vcpus = 2
 	h := serveGuest(t, newFakeGuestOf(t, img, o.vcpus), o)
 	const says = "it does not describe its tasks"
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o")})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o")})
+	ps := list.Probes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ func (h *harness) dumps() map[string]any {
 // daemon has its programs and what was in their maps. Programs that were detached do not come back.
 func TestSnapshotRoutePrograms(t *testing.T) {
 	h := serveMachine(t, 2)
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	ps := list.Probes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,8 @@ func TestSnapshotRouteMoment(t *testing.T) {
 // the snapshot says so, and takes it.
 func TestResetToSnapshot(t *testing.T) {
 	h := serveMachine(t, 2)
-	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	ps := list.Probes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,6 +117,10 @@ type ProbeList struct {
 
 	// Skipped are the functions that a pattern for a place has left out.
 	Skipped []Skipped `json:"skipped,omitempty"`
+
+	// Notes are, for an object file, the differences from the file: sizes of maps,
+	// and maps that are not pinned.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Skipped is a definition for one of the functions that a pattern for a place matches, and why that was left out.

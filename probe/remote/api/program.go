@@ -10,6 +10,7 @@ type AttachProgram struct {
 	At          string            `json:"at,omitempty"`          // the place of the only program, instead of the place in its section name; or NAME=PLACE,... for the names in sections
 	SkipMissing bool              `json:"skipMissing,omitempty"` // leave out programs at functions that the guest does not have
 	Set         map[string]string `json:"set,omitempty"`         // constants (.rodata) by name: numbers, true and false, names of enumerations, texts
+	MapEntries  map[string]uint32 `json:"mapEntries,omitempty"`  // sizes of maps by name, in place of those in the file: entries, or bytes of a ring
 	OnHost      bool              `json:"onHost,omitempty"`      // run at an exit, even if they could run in the guest
 	Disabled    bool              `json:"disabled,omitempty"`    // register without arming
 	Space       Hex               `json:"space,omitempty"`       // as in ProbeSpec
