@@ -6,6 +6,13 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
+// mayGoto is the operation of a jump that the machine may take at any time, so that a
+// loop ends (BPF_JCOND, may_goto).
+const mayGoto asm.JumpOp = 0xe0
+
+// mayGotoLeft says when it is taken: when less than 1 / mayGotoLeft of the budget is left.
+const mayGotoLeft = 4
+
 // isJump reports whether i is a jump, conditional or not, and not a call or an
 // exit.
 func isJump(i *asm.Instruction) bool {
@@ -46,6 +53,16 @@ func (c *checker) jump(pc int, i *asm.Instruction) string {
 			return badOpcode
 		}
 		if i.Dst != 0 || i.Src != 0 || unused != 0 {
+			return badField
+		}
+	case mayGoto:
+		if x || i.OpCode.Class() != asm.JumpClass {
+			return badOpcode
+		}
+		if i.Src != 0 {
+			return fmt.Sprintf("no kind %d of conditional jump", uint8(i.Src))
+		}
+		if i.Dst != 0 || i.Constant != 0 {
 			return badField
 		}
 	case asm.Call, asm.Exit:

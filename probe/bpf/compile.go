@@ -362,6 +362,8 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 		switch o.code {
 		case opJa:
 			c.Jmp(c.jumpTo(pc))
+		case opMayGoto:
+			c.mayGoto(pc)
 		case opCall:
 			return c.helper(pc, Helper(o.imm))
 		case opCallLocal:
@@ -432,6 +434,20 @@ func (c *compiler) jumpTo(pc int) x86.Label {
 		return c.backs[pc]
 	}
 	return c.pcs[o.off]
+}
+
+// mayGoto emits a jump that is taken when the budget is nearly used up.
+func (c *compiler) mayGoto(pc int) {
+	if !c.charges {
+		return
+	}
+	c.set(tmpB, uint64(c.p.budget/mayGotoLeft))
+	if c.budget != x86.NoReg {
+		c.Cmp(8, c.budget, tmpB)
+	} else {
+		c.Cmp(8, x86.At(c.blk, blkBudget), tmpB)
+	}
+	c.Jcc(x86.CondL, c.jumpTo(pc))
 }
 
 func (c *compiler) localCall(pc int, o *op) {

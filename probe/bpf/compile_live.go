@@ -65,6 +65,9 @@ func (pl *plan) findLive() {
 			case o.code == opExit:
 			case o.code == opJa:
 				n = before[o.off]
+			case o.code == opMayGoto:
+				n.add(&before[o.off])
+				n.add(&before[pc+1])
 			case o.conditional():
 				if f.jump != neverTaken {
 					n.add(&before[o.off])
@@ -298,7 +301,7 @@ func (pl *plan) addNeeds(pc int, n *need) {
 			n.regs.remove(o.dst)
 			n.regs.add(o.src)
 		}
-	case o.code == opNop, o.code == opJa:
+	case o.code == opNop, o.code == opJa, o.code == opMayGoto:
 	default:
 		pl.dead[pc] = !n.regs.has(o.dst)
 	}

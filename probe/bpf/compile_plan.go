@@ -67,7 +67,7 @@ func newPlan(p *Program, l Layout) *plan {
 	for pc := 1; pc < len(pl.depth); pc++ {
 		pl.depth[pc] += pl.depth[pc-1]
 	}
-	pl.charges = pl.charges && (l.Full || !pl.bounded())
+	pl.charges = pl.charges && (l.Full || pl.asks() || !pl.bounded())
 	pl.tracked = !l.Full && !pl.locals
 	for {
 		pl.decide(l)
@@ -76,6 +76,16 @@ func newPlan(p *Program, l Layout) *plan {
 			return pl
 		}
 	}
+}
+
+// asks reports whether the program asks how much of its budget is left (may_goto).
+func (pl *plan) asks() bool {
+	for pc := range pl.facts {
+		if pl.facts[pc].reached && pl.p.ops[pc].code == opMayGoto {
+			return true
+		}
+	}
+	return false
 }
 
 // forgetFacts discards the proofs of the verifier, except which map is accessed.

@@ -52,7 +52,10 @@ func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, e
 		return x, nil
 	}
 	if k == nil {
-		return nil, x.undefinedError(slices.MinFunc(sortedKeys(refs), func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
+		unknown := slices.DeleteFunc(sortedKeys(refs), func(name string) bool { return kfuncs[name] != nil })
+		if len(unknown) > 0 {
+			return nil, x.undefinedError(slices.MinFunc(unknown, func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
+		}
 	}
 	// Read on its own: the parser of files requires a section for each data section.
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
@@ -79,6 +82,12 @@ func (x *externs) readSymbols(section *btf.Datasec) error {
 		x.symbols[v.Type.TypeName()] = v.Type
 	}
 	return nil
+}
+
+// isKfunc reports whether an extern is a function of the kernel that programs can call.
+func (x *externs) isKfunc(name string) bool {
+	_, function := x.symbols[name].(*btf.Func)
+	return function && kfuncs[name] != nil
 }
 
 // readOptions makes the map of options.

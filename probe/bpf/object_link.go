@@ -14,6 +14,7 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 	if in, err = relocateTypes(in, x.kernel); err != nil {
 		return err
 	}
+	bodies := map[int]asm.Instructions{} // in place of single instructions
 	for it := in.Iterate(); it.Next(); {
 		ins, at := it.Ins, it.Offset
 		name := ins.Reference()
@@ -21,6 +22,14 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 		switch {
 		case at >= MaxSlots:
 			return ErrTooLong
+		case extern && x.isKfunc(name):
+			body, err := p.linkKfunc(ins, name, x)
+			if err != nil {
+				return err
+			}
+			if body != nil {
+				bodies[it.Index] = body
+			}
 		case extern && name != "":
 			address, err := x.resolve(ins, name, p.mapNumber)
 			if err != nil {
@@ -33,14 +42,16 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 			// The lower half names the map; the upper one is the offset in the value.
 			ins.Constant = int64(uint64(ins.Constant)&^0xffffffff | uint64(p.mapNumber(name)))
 			*ins = ins.WithReference("")
+		case ins.IsBuiltinCall() && ins.Constant == missingCall && missingReason(ins) == "":
+			replaceMissing(ins, "it is a mark of the object's for code that no path may reach (call 0xbad2310)")
 		case ins.IsBuiltinCall() && Helper(ins.Constant) == HelperGetTaskBTF:
 			p.follows = true
 		case name != "" && !ins.IsFunctionCall() && !ins.IsLoadOfFunctionPointer():
 			return fmt.Errorf("instruction %d refers to %q in a way that is not supported", at, name)
 		}
 	}
-	p.insns = in
-	return nil
+	p.insns, err = expand(in, bodies)
+	return err
 }
 
 // mapNumber returns the number of a map in the program.

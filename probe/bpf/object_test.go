@@ -418,7 +418,7 @@ func TestLoadLimit(t *testing.T) {
 // FuzzLoadObject: any file gives an error, without panics, hangs or unbounded memory;
 // objects that load are run.
 func FuzzLoadObject(f *testing.F) {
-	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o", "kernel.o", "typed.o", "callback.o", "syscall.o", "wide.o", "tails.o"} {
+	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o", "kernel.o", "typed.o", "callback.o", "syscall.o", "wide.o", "tails.o", "sizes.o", "iters.o"} {
 		f.Add(readObject(f, name))
 	}
 	kernel := testKernel(f)

@@ -73,6 +73,7 @@ const (
 	opJa
 	opCall
 	opCallLocal
+	opMayGoto // jumps when the budget is nearly used up
 	opExit
 	opMissing // must be unreachable
 	opLoadImm // 64-bit immediate, map handle or address; the next slot is skipped
@@ -213,6 +214,8 @@ func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
 		return
 	case op == asm.Ja:
 		o.code = opJa
+	case op == mayGoto:
+		o.code = opMayGoto
 	default:
 		long := i.OpCode.Class() == asm.JumpClass
 		x := i.OpCode.Source() == asm.RegSource

@@ -335,6 +335,10 @@ func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 			}
 		case opJa:
 			goto jump
+		case opMayGoto:
+			if budget < v.prog.budget/mayGotoLeft {
+				goto jump
+			}
 		case opLoadImm:
 			r[o.dst&15] = uint64(o.imm)
 			pc++

@@ -167,7 +167,7 @@ func (a *verifier) findBlocks() {
 func (o *op) conditional() bool { return o.code >= opJeq && o.code < opSingles }
 
 // jumps reports whether o is a jump.
-func (o *op) jumps() bool { return o.conditional() || o.code == opJa }
+func (o *op) jumps() bool { return o.conditional() || o.code == opJa || o.code == opMayGoto }
 
 // phi is the number of register r's value where the block at pc begins.
 func (a *verifier) phi(pc, r int) int32 { return int32((r+1)*len(a.p.ops) + pc + 1) }
@@ -244,6 +244,9 @@ func (a *verifier) block(pc int) {
 			if !a.branch(pc, st) {
 				return
 			}
+		case o.code == opMayGoto:
+			a.loopStep(pc, st)
+			a.reach(int(o.off), st)
 		case o.code == opCallLocal:
 			a.callLocal(pc, st)
 		default:

@@ -147,7 +147,7 @@ func (a *verifier) warnUnsetReads(pc int, st *state) {
 	case o.code == opStoreX, o.code == opAtomic:
 		read(o.src, "")
 		read(o.dst, "")
-	case o.code != opJa && o.code != opLoadImm && o.code != opCallLocal:
+	case o.code != opJa && o.code != opMayGoto && o.code != opLoadImm && o.code != opCallLocal:
 		read(o.dst, "")
 	}
 }

@@ -211,6 +211,9 @@ func (g *gen) step(start int, calls bool) {
 		g.unaryALU()
 	case 4, 5:
 		j := g.addOperand(jumpIf(pick(g, genJumps...), g.n(2) == 0, g.reg()))
+		if g.n(8) == 0 { // may_goto
+			j = asm.Instruction{OpCode: asm.OpCode(asm.JumpClass) | 0xe0}
+		}
 		if g.n(4) == 0 && len(g.out)-start > 3 {
 			g.jumpTo(j, len(g.out)-g.n(min(len(g.out)-start, 100)))
 			return
