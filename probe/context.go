@@ -76,6 +76,18 @@ func (c *Context) Poke(addr guest.GVA, p []byte) error {
 	if c.CPL == 0 {
 		return c.cpu.target.WriteMemory(c.Root, addr, p)
 	}
+	return c.writeUser(addr, p)
+}
+
+// PokeUser is Poke with the rights of user code, at any privilege.
+func (c *Context) PokeUser(addr guest.GVA, p []byte) error {
+	if c.cpu.touched(c.Root, addr, len(p)) {
+		return ErrProbed
+	}
+	return c.writeUser(addr, p)
+}
+
+func (c *Context) writeUser(addr guest.GVA, p []byte) error {
 	u := c.cpu.mem.user
 	if u == nil {
 		return errNoUserMemory

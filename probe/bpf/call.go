@@ -96,8 +96,15 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 			r[R0] = errno(errInval)
 		}
 	case HelperPoke:
-		return v.poke(r)
+		return v.poke(r, false)
+	case HelperWriteUser:
+		return v.poke(r, true)
+	case HelperStrtol, HelperStrtoul:
+		return v.strtol(r, h == HelperStrtol)
 	default:
+		if dynptrArgs[h] != 0 {
+			return v.callDynptr(h, r)
+		}
 		panic("BUG: unknown helper in a checked program")
 	}
 	return NoFault

@@ -49,9 +49,9 @@ func (v *VM) read(h Helper, addr uint64, p []byte) bool {
 	return v.env.ReadKernel(addr, p) == nil
 }
 
-// poke is poke (address, source, size): it writes the program's bytes to the guest's
-// memory.
-func (v *VM) poke(r *[16]uint64) FaultCode {
+// poke is poke and probe_write_user (address, source, size): it writes the program's
+// bytes to the guest's memory, or to the current process's.
+func (v *VM) poke(r *[16]uint64, user bool) FaultCode {
 	n := r[R3]
 	if n > maxRead {
 		return v.badArg(FaultSize, n)
@@ -63,7 +63,11 @@ func (v *VM) poke(r *[16]uint64) FaultCode {
 	if src == nil && n > 0 {
 		return v.badArg(FaultMemArg, r[R2])
 	}
-	switch err := v.env.Poke(r[R1], src); {
+	write := v.env.Poke
+	if user {
+		write = v.env.PokeUser
+	}
+	switch err := write(r[R1], src); {
 	case errors.Is(err, ErrProbed):
 		r[R0] = errno(errPerm)
 	case err != nil:

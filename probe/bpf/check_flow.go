@@ -110,6 +110,8 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	switch {
 	case missingReason(i) != "":
 		return ""
+	case h == nil && refusedHelpers[Helper(i.Constant)] != "":
+		return fmt.Sprintf("unknown helper %v: %s", Helper(i.Constant), refusedHelpers[Helper(i.Constant)])
 	case h == nil:
 		return fmt.Sprintf("unknown helper %v", Helper(i.Constant))
 	case h.needsCtx && !c.kind.hasRegs():

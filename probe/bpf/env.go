@@ -67,6 +67,8 @@ type Env interface {
 	// Poke writes all of p to guest memory, or nothing. It fails with ErrProbed if a
 	// probed instruction would be changed.
 	Poke(addr uint64, p []byte) error
+	// PokeUser is Poke for memory of the current process, with the rights of user code.
+	PokeUser(addr uint64, p []byte) error
 	// Trace prints a line of trace_printk. It must not keep msg.
 	Trace(msg []byte)
 }
@@ -136,6 +138,9 @@ func (NoEnv) Stop(bool) error { return errNoGuest }
 
 // Poke fails.
 func (NoEnv) Poke(uint64, []byte) error { return errNoGuest }
+
+// PokeUser fails.
+func (NoEnv) PokeUser(uint64, []byte) error { return errNoGuest }
 
 // Trace does nothing.
 func (NoEnv) Trace([]byte) {}

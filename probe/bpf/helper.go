@@ -29,6 +29,7 @@ const (
 	HelperPerfEventOutput Helper = 25
 	HelperGetStackID      Helper = 27
 	HelperGetTask         Helper = 35
+	HelperWriteUser       Helper = 36
 	HelperUnderCgroup     Helper = 37
 	HelperProbeReadStr    Helper = 45
 	HelperOverrideReturn  Helper = 58
@@ -37,6 +38,8 @@ const (
 	HelperMapPush         Helper = 87
 	HelperMapPop          Helper = 88
 	HelperMapPeek         Helper = 89
+	HelperStrtol          Helper = 105
+	HelperStrtoul         Helper = 106
 	HelperReadUser        Helper = 112
 	HelperReadKernel      Helper = 113
 	HelperReadUserStr     Helper = 114
@@ -61,6 +64,13 @@ const (
 	HelperGetFuncRet      Helper = 184
 	HelperGetFuncArgCnt   Helper = 185
 	HelperLookupPerCPU    Helper = 195
+	HelperDynptrFromMem   Helper = 197
+	HelperRingReserveDyn  Helper = 198
+	HelperRingSubmitDyn   Helper = 199
+	HelperRingDiscardDyn  Helper = 200
+	HelperDynptrRead      Helper = 201
+	HelperDynptrWrite     Helper = 202
+	HelperDynptrData      Helper = 203
 
 	// Helpers that Linux does not have.
 	HelperWatched  Helper = 1 << 16
@@ -70,6 +80,15 @@ const (
 	HelperPoke     Helper = 1<<16 + 4
 	HelperFileCode Helper = 1<<16 + 5
 	HelperStop     Helper = 1<<16 + 6
+
+	// Functions of Linux's kernel (kfuncs), which have no numbers there.
+	HelperDynptrSlice  Helper = 1<<16 + 7
+	HelperDynptrSliceW Helper = 1<<16 + 8
+	HelperDynptrAdjust Helper = 1<<16 + 9
+	HelperDynptrIsNull Helper = 1<<16 + 10
+	HelperDynptrIsRO   Helper = 1<<16 + 11
+	HelperDynptrSize   Helper = 1<<16 + 12
+	HelperDynptrClone  Helper = 1<<16 + 13
 )
 
 // Place says where a program, or a helper, can run.
@@ -112,6 +131,7 @@ const (
 	onlyMap     = "works on a map that only the host has"
 	onlyText    = "formats text, which the host does"
 	onlyCall    = "calls functions by their address"
+	onlyDynptr  = "works on dynptrs"
 )
 
 // helpers is the table of all supported helpers.
@@ -131,6 +151,7 @@ var helpers = []HelperInfo{
 	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
 	{ID: HelperGetStackID, Name: "get_stackid", cost: costStack, args: []argKind{anyArg, stacksArg, anyArg}, Why: needsFrames},
 	{ID: HelperGetTask, Name: "get_current_task", Why: needsTask},
+	{ID: HelperWriteUser, Name: "probe_write_user", cost: costRead, args: []argKind{anyArg, inArg, anyArg}, Place: OnHost, Why: "writes memory of the guest, of which the engine keeps its probes apart"},
 	{ID: HelperUnderCgroup, Name: "current_task_under_cgroup", args: []argKind{cgroupsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperProbeReadStr, Name: "probe_read_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
@@ -139,6 +160,8 @@ var helpers = []HelperInfo{
 	{ID: HelperMapPush, Name: "map_push_elem", cost: costHash, args: []argKind{queueArg, valueArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPop, Name: "map_pop_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPeek, Name: "map_peek_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
+	{ID: HelperStrtol, Name: "strtol", args: []argKind{inArg, anyArg, anyArg, wordArg}, Place: OnHost, Why: "reads texts of any length"},
+	{ID: HelperStrtoul, Name: "strtoul", args: []argKind{inArg, anyArg, anyArg, wordArg}, Place: OnHost, Why: "reads texts of any length"},
 	{ID: HelperReadUser, Name: "probe_read_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadKernel, Name: "probe_read_kernel", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadUserStr, Name: "probe_read_user_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
@@ -163,6 +186,13 @@ var helpers = []HelperInfo{
 	{ID: HelperGetFuncRet, Name: "get_func_ret", args: []argKind{anyArg, wordArg}, needsCtx: true},
 	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", args: []argKind{anyArg}, needsCtx: true},
 	{ID: HelperLookupPerCPU, Name: "map_lookup_percpu_elem", args: []argKind{elemsArg, keyArg, anyArg}},
+	{ID: HelperDynptrFromMem, Name: "dynptr_from_mem", args: []argKind{anyArg, anyArg, anyArg, dynptrArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperRingReserveDyn, Name: "ringbuf_reserve_dynptr", args: []argKind{ringArg, anyArg, anyArg, dynptrArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperRingSubmitDyn, Name: "ringbuf_submit_dynptr", args: []argKind{dynptrArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperRingDiscardDyn, Name: "ringbuf_discard_dynptr", args: []argKind{dynptrArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrRead, Name: "dynptr_read", args: []argKind{outArg, anyArg, dynptrArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrWrite, Name: "dynptr_write", args: []argKind{dynptrArg, anyArg, inArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrData, Name: "dynptr_data", args: []argKind{dynptrArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
 	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
 	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 	{ID: HelperGetSpace, Name: "get_space", Place: OnHost, Why: "takes CR3 of the host, since a guest may not be able to read it without an exit"},
@@ -170,6 +200,13 @@ var helpers = []HelperInfo{
 	{ID: HelperPoke, Name: "poke", cost: costRead, args: []argKind{anyArg, inArg, anyArg}, Place: OnHost, Why: "writes memory of the guest, of which the engine keeps its probes apart"},
 	{ID: HelperFileCode, Name: "file_code", cost: costTask, args: []argKind{anyArg}, Place: OnHost, Why: "finds by the guest's page tables which file code is of"},
 	{ID: HelperStop, Name: "stop", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "has the vCPU leave the guest", needsCtx: true},
+	{ID: HelperDynptrSlice, Name: "dynptr_slice", args: []argKind{dynptrArg, anyArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrSliceW, Name: "dynptr_slice_rdwr", args: []argKind{dynptrArg, anyArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrAdjust, Name: "dynptr_adjust", args: []argKind{dynptrArg, anyArg, anyArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrIsNull, Name: "dynptr_is_null", args: []argKind{dynptrArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrIsRO, Name: "dynptr_is_rdonly", args: []argKind{dynptrArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrSize, Name: "dynptr_size", args: []argKind{dynptrArg}, Place: OnHost, Why: onlyDynptr},
+	{ID: HelperDynptrClone, Name: "dynptr_clone", args: []argKind{dynptrArg, dynptrArg}, Place: OnHost, Why: onlyDynptr},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {
@@ -183,7 +220,7 @@ var helperByID = func() map[Helper]*HelperInfo {
 // ChangesGuest reports whether the helper changes the guest: its registers, where it
 // resumes, or its memory.
 func (h Helper) ChangesGuest() bool {
-	return h == HelperOverrideReturn || h == HelperSetReg || h == HelperPoke
+	return h == HelperOverrideReturn || h == HelperSetReg || h == HelperPoke || h == HelperWriteUser
 }
 
 // IsClock reports whether the helper returns the time. Time does not pass for a

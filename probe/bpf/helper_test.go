@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
@@ -26,6 +28,104 @@ func runHelper(t *testing.T, kind Kind, src string, env Env, maps ...*Map) (*VM,
 }
 
 const guestName = 0xffff_8000_0000_1000
+
+// TestRefusedHelpers names the reason for which a helper is not supported, and the
+// instructions in place of calls that are.
+func TestRefusedHelpers(t *testing.T) {
+	for h, why := range refusedHelpers {
+		if helperByID[h] != nil || linkedHelpers[h] != nil {
+			t.Errorf("%v is supported", h)
+		}
+		_, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "mov r0, 0\ncall "+strconv.Itoa(int(h))+"\nexit")})
+		if err == nil || !strings.Contains(err.Error(), "unknown helper "+h.String()+": "+why) {
+			t.Errorf("%v: %v", h, err)
+		}
+	}
+	k := testKernel(t)
+	p := ObjectProgram{Section: "kprobe/x"}
+	if _, err := p.linkHelper(helperJiffies, nil); err == nil || !strings.Contains(err.Error(), "the guest has none that is known") {
+		t.Error(err)
+	}
+	if body, err := p.linkHelper(helperJiffies, k); err != nil || len(body) != 2 || !p.follows {
+		t.Error(body, err)
+	}
+	if _, err := p.linkHelper(helperTaskPtRegs, k); err == nil || !strings.Contains(err.Error(), "how large its stacks are") {
+		t.Error(err)
+	}
+	symbols := map[string]uint64{"__start_init_stack": 0x10000, "__end_init_stack": 0x14000}
+	k.Symbol = func(name string) (uint64, bool) { v, ok := symbols[name]; return v, ok }
+	for _, fred := range []bool{false, true} {
+		if fred {
+			symbols["asm_fred_entrypoint_user"] = 1
+		}
+		body, err := p.linkHelper(helperTaskPtRegs, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const task, stack = 0xffff_8000_0000_0000, 0xffff_c000_0000_0000
+		env := &fakeEnv{}
+		env.put(task+56, string(u64(stack)))
+		for at, want := range map[int64]uint64{task - 1<<64: stack + 0x4000 - RegsSize, 0x1000: 0} {
+			if fred && want != 0 {
+				want -= 16
+			}
+			insns := append(append(asm.Instructions{asm.LoadImm(asm.R1, at, asm.DWord)}, body...), asm.Return())
+			q, err := New(Spec{Kind: Kprobe, Insns: insns, Follows: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r0, err := NewVM(q, 0).Run(regsContext(x86.Regs{}), env); r0 != want || err != nil {
+				t.Errorf("of the task at %#x: %#x, %v, want %#x", at, r0, err, want)
+			}
+		}
+	}
+	if _, err := p.linkHelper(helperJiffies, k); err == nil || !strings.Contains(err.Error(), "no symbol jiffies") {
+		t.Error(err)
+	}
+}
+
+// TestWriteUser writes memory of the current process, with Linux's results.
+func TestWriteUser(t *testing.T) {
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "ldxdw r1, [r1+112]\nstdw [r10-8], 77\nmov r2, r10\nadd r2, -8\nmov r3, 4\ncall 36\nexit")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := &userEnv{}
+	v := NewVM(p, 0)
+	for _, tt := range []struct {
+		addr uint64
+		want int64
+	}{{0x1000, 0}, {0x2000, -errFault}, {0x3000, -errPerm}} {
+		if r0, err := v.Run(regsContext(x86.Regs{RDI: tt.addr}), env); int64(r0) != tt.want || err != nil {
+			t.Errorf("at %#x: %d, %v, want %d", tt.addr, int64(r0), err, tt.want)
+		}
+	}
+	if string(env.wrote) != "M\x00\x00\x00" {
+		t.Errorf("wrote %q", env.wrote)
+	}
+	lp := LoadedProgram{Program: p, Section: "kprobe/x", AttachTo: "x"}
+	var unsafe *UnsafeError
+	if _, err := lp.Judge(Allowed{}); !errors.As(err, &unsafe) || unsafe.Helper != HelperWriteUser {
+		t.Error(err)
+	}
+}
+
+// userEnv has one page of user memory, and a probed instruction at another.
+type userEnv struct {
+	NoEnv
+	wrote []byte
+}
+
+func (e *userEnv) PokeUser(addr uint64, p []byte) error {
+	switch addr {
+	case 0x1000:
+		e.wrote = bytes.Clone(p)
+		return nil
+	case 0x3000:
+		return ErrProbed
+	}
+	return errNoGuest
+}
 
 func TestReadHelpers(t *testing.T) {
 	env := &fakeEnv{}

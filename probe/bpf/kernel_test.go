@@ -23,7 +23,7 @@ func testKernel(t testing.TB) *Kernel {
 		return btf.Member{Name: name, Type: t, Offset: btf.Bits(8 * off)}
 	}
 	cred := &btf.Struct{Name: "cred", Size: 16, Members: []btf.Member{at("uid", u32, 12)}}
-	task := &btf.Struct{Name: "task_struct", Size: 64, Members: []btf.Member{at("pid", i32, 20), at("cred", &btf.Pointer{Target: cred}, 40)}}
+	task := &btf.Struct{Name: "task_struct", Size: 64, Members: []btf.Member{at("pid", i32, 20), at("cred", &btf.Pointer{Target: cred}, 40), at("stack", &btf.Pointer{Target: &btf.Void{}}, 56)}}
 	inode := &btf.Struct{Name: "inode", Size: 32, Members: []btf.Member{at("i_opflags", i16, 4), at("i_ino", word, 24)}}
 	file := &btf.Struct{Name: "file", Size: 32, Members: []btf.Member{at("f_inode", &btf.Pointer{Target: inode}, 16)}}
 	state := &btf.Enum{Name: "state", Size: 4, Values: []btf.EnumValue{{Name: "RUNNING"}, {Name: "STOPPED", Value: 9}}}

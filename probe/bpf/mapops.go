@@ -26,6 +26,7 @@ const (
 	errBusy   = 16
 	errExist  = 17
 	errInval  = 22
+	errRange  = 34
 	errNotSup = 95
 )
 

@@ -62,6 +62,10 @@ var kfuncs = map[string]*kfunc{
 	"bpf_task_acquire": {body: itself, follows: true}, "bpf_task_release": {body: nothing},
 	"bpf_cgroup_acquire": {body: itself, follows: true}, "bpf_cgroup_release": {body: nothing},
 
+	"bpf_dynptr_slice": {helper: HelperDynptrSlice}, "bpf_dynptr_slice_rdwr": {helper: HelperDynptrSliceW},
+	"bpf_dynptr_adjust": {helper: HelperDynptrAdjust}, "bpf_dynptr_size": {helper: HelperDynptrSize}, "bpf_dynptr_clone": {helper: HelperDynptrClone},
+	"bpf_dynptr_is_null": {helper: HelperDynptrIsNull}, "bpf_dynptr_is_rdonly": {helper: HelperDynptrIsRO},
+
 	"bpf_rdonly_cast":      {body: itself, follows: true},
 	"bpf_cast_to_kern_ctx": {body: itself, kinds: []Kind{Kprobe, Kretprobe}},
 }

@@ -42,6 +42,12 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 			// The lower half names the map; the upper one is the offset in the value.
 			ins.Constant = int64(uint64(ins.Constant)&^0xffffffff | uint64(p.mapNumber(name)))
 			*ins = ins.WithReference("")
+		case ins.IsBuiltinCall() && linkedHelpers[Helper(ins.Constant)] != nil:
+			body, err := p.linkHelper(Helper(ins.Constant), x.kernel)
+			if err != nil {
+				return fmt.Errorf("instruction %d calls %v: %w", at, Helper(ins.Constant), err)
+			}
+			bodies[it.Index] = body
 		case ins.IsBuiltinCall() && ins.Constant == missingCall && missingReason(ins) == "":
 			replaceMissing(ins, "it is a mark of the object's for code that no path may reach (call 0xbad2310)")
 		case ins.IsBuiltinCall() && Helper(ins.Constant) == HelperGetTaskBTF:

@@ -20,6 +20,7 @@ const (
 	stacksArg           // a map of stacks
 	progsArg            // a map of programs
 	cgroupsArg          // a map of cgroups
+	dynptrArg           // memory of a dynptr
 )
 
 // kinds are the possible kinds of map of an argument, empty if it is not a map.
@@ -102,6 +103,8 @@ func (a *verifier) call(pc int, st *state) {
 			f.args[r] = a.region(pc, st, r, n, kind == outArg)
 		case wordArg:
 			f.args[r] = a.region(pc, st, r, constant(8), true)
+		case dynptrArg:
+			f.args[r] = a.region(pc, st, r, constant(dynptrSize), true)
 		case recordArg:
 			if c, ok := v.num.singleValue(); v.kind == inRecord && !v.null && ok && c == 0 {
 				f.record = v.id
@@ -179,8 +182,11 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) value {
 	number := scalarValue(anyNumber)
 	switch h {
-	case HelperLookupPerCPU:
+	case HelperLookupPerCPU, HelperDynptrData, HelperDynptrSlice, HelperDynptrSliceW:
 		return unknownValue()
+	case HelperDynptrRead, HelperDynptrWrite, HelperRingSubmitDyn, HelperRingDiscardDyn: // they change memory that addresses in a dynptr lead to
+		st.words = nil
+		st.touched.setAll()
 	case HelperMapLookup:
 		if m == nil || !elemMaps.has(m.spec.Kind) {
 			return unknownValue()

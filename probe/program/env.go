@@ -263,6 +263,15 @@ func (e *env) Poke(addr uint64, p []byte) error {
 	return err
 }
 
+// PokeUser implements bpf.Env.
+func (e *env) PokeUser(addr uint64, p []byte) error {
+	err := e.c.PokeUser(guest.GVA(addr), p)
+	if errors.Is(err, probe.ErrProbed) {
+		return bpf.ErrProbed
+	}
+	return err
+}
+
 // end performs the actions requested by the program, and reports whether one of them
 // made the function return.
 func (e *env) end() (taken bool) {

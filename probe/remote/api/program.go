@@ -15,7 +15,7 @@ type AttachProgram struct {
 	Disabled    bool              `json:"disabled,omitempty"`    // register without arming
 	Space       Hex               `json:"space,omitempty"`       // as in ProbeSpec
 	Strict      bool              `json:"strict,omitempty"`      // refuse programs with warnings
-	Unsafe      bool              `json:"unsafe,omitempty"`      // programs may change the behavior of the guest: override_return, set_reg, poke
+	Unsafe      bool              `json:"unsafe,omitempty"`      // programs may change the behavior of the guest: override_return, set_reg, poke, probe_write_user
 }
 
 // Places in Probe.Runs.
