@@ -28,7 +28,8 @@ func bpfCheck() command.Spec {
 		Use:   "check FILE... [--kernel FILE]",
 		Short: "Say whether the programs of object files can be loaded, and where they would run",
 		Long: `Load the programs of each object file as attach --program does, and say of each what
-it attaches to and where it can run: in the guest, or on the host and why. Nothing runs.
+it attaches to, where it can run: in the guest, or on the host and why; and how large it
+is, and how many steps a hit takes at most. Nothing runs.
 
 --kernel is the kernel of the guest that they are for, whose types, names and release
 they may depend on: a vmlinuz, or vmlinux. Its configuration is that of --config, or
@@ -104,6 +105,8 @@ type checkedProgram struct {
 	Why          string               `json:"why,omitempty"`
 	Unsafe       bool                 `json:"unsafe,omitempty"` // attach needs --unsafe
 	Instructions int                  `json:"instructions"`
+	CodeBytes    int                  `json:"codeBytes,omitempty"` // of machine code in a typical guest
+	Steps        int64                `json:"steps"`               // the most of one run
 	Budget       int64                `json:"budget"`
 	Warnings     []api.ProgramWarning `json:"warnings,omitempty"`
 }
@@ -123,23 +126,33 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 	if err != nil {
 		return fail(err)
 	}
-	c, err := o.Load(1, bpf.Heap{}, 0)
+	c, err := o.Load(1, &checkMemory{}, 0)
 	if err != nil {
 		return fail(err)
 	}
 	defer c.Close()
 	out.LeftOut, out.Notes = o.LeftOut, o.Notes
-	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.HostReason(), p.InUser() })
+	sizes := map[string]int{}
+	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) {
+		why := p.HostReason()
+		if why == "" {
+			size, err := p.CodeSize()
+			if sizes[p.Name()] = size; err != nil {
+				why = err.Error()
+			}
+		}
+		return why, p.InUser()
+	})
 	for i := range c.Programs {
 		p := &c.Programs[i]
 		warnings, err := p.Judge(allowed)
 		if err != nil {
 			return fail(err)
 		}
-		x := checkedProgram{Name: p.Name(), Section: p.Section, AttachTo: p.AttachTo, Runs: api.RunsInGuest, Why: at.Why[i], Instructions: p.Len(), Budget: p.Budget()}
+		x := checkedProgram{Name: p.Name(), Section: p.Section, AttachTo: p.AttachTo, Runs: api.RunsInGuest, Why: at.Why[i], Instructions: p.Len(), Steps: p.Steps(), Budget: p.Budget()}
 		x.Unsafe = slices.ContainsFunc(p.Helpers(), bpf.Helper.ChangesGuest)
-		if x.Why != "" {
-			x.Runs = api.RunsOnHost
+		if x.CodeBytes = sizes[p.Name()]; x.Why != "" {
+			x.Runs, x.CodeBytes = api.RunsOnHost, 0
 		}
 		for _, w := range warnings {
 			x.Warnings = append(x.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})
@@ -147,6 +160,20 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 		out.Programs = append(out.Programs, x)
 	}
 	return out
+}
+
+// checkMemory is the memory of maps as a guest would see it.
+type checkMemory struct {
+	bpf.Heap
+	next uint64
+}
+
+// Alloc implements bpf.Memory.
+func (m *checkMemory) Alloc(size int) (bpf.Area, error) {
+	a, err := m.Heap.Alloc(size)
+	a.Addr = 1<<46 + m.next
+	m.next += (uint64(size) + 63) &^ 63
+	return a, err
 }
 
 // showChecked prints the results, one line for each program and warning.
@@ -177,6 +204,13 @@ func showChecked(r *command.Run, files []checkedObject) error {
 				where += " (attach needs --unsafe)"
 			}
 			if err := r.Print("%s: %s: %s at %s: %s\n", o.File, p.Section, p.Name, p.AttachTo, where); err != nil {
+				return err
+			}
+			code := ""
+			if p.CodeBytes > 0 {
+				code = fmt.Sprintf(", about %d bytes of code", p.CodeBytes)
+			}
+			if err := r.Print("%s: %s: %s: %s%s, at most %d steps a hit\n", o.File, p.Section, p.Name, command.Plural(p.Instructions, "instruction"), code, p.Steps); err != nil {
 				return err
 			}
 			for _, w := range p.Warnings {

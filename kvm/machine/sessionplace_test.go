@@ -27,9 +27,9 @@ func TestCheckAgrees(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.HostReason(), p.InUser() })
-		why := map[string]string{}
+		why, steps := map[string]string{}, map[string]int64{}
 		for i, p := range c.Programs {
-			why[p.Section+" "+p.Name()] = at.Why[i]
+			why[p.Section+" "+p.Name()], steps[p.Section+" "+p.Name()] = at.Why[i], p.Steps()
 			if _, err := p.Judge(bpf.Allowed{}); (err != nil) != (name == "override.o") {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -50,6 +50,9 @@ func TestCheckAgrees(t *testing.T) {
 			want, ok := why[p.Program.Section+" "+p.Program.Name]
 			if !ok || want != p.OnHost {
 				t.Errorf("%s: %s: attach says %q, check %q", name, p.Program.Name, p.OnHost, want)
+			}
+			if n := steps[p.Program.Section+" "+p.Program.Name]; n != p.Program.Steps || n == 0 {
+				t.Errorf("%s: %s: attach says %d steps, check %d", name, p.Program.Name, p.Program.Steps, n)
 			}
 			if want == "" {
 				inGuest++

@@ -63,8 +63,15 @@ func (a *verifier) maxTurns(head int, s *loopSteps) uint64 {
 // time it is entered. It is entered once more for each jump that goes back over its
 // head.
 func (a *verifier) bounded() bool {
+	_, ok := a.worst(0)
+	return ok
+}
+
+// worst returns the most that a run takes from the budget, if a load of the guest's
+// memory takes that much; ok is false if it is not known, or more than the budget.
+func (a *verifier) worst(load uint64) (most uint64, ok bool) {
 	if a.gaveUp {
-		return false
+		return 0, false
 	}
 	var total uint64
 	var heads []int
@@ -81,7 +88,7 @@ func (a *verifier) bounded() bool {
 		many, n := bits.Mul64(s.turns, entered)
 		over, cost := bits.Mul64(n, uint64(s.cost))
 		if many != 0 || over != 0 || cost > uint64(a.p.budget)-total {
-			return false
+			return 0, false
 		}
 		trips[head] = n
 		heads = append(heads, head)
@@ -90,15 +97,29 @@ func (a *verifier) bounded() bool {
 	var calls uint64 // the cost of all of them, once
 	for pc := range a.facts {
 		if f := &a.facts[pc]; f.reached && f.call != nil {
+			if Helper(a.p.ops[pc].imm) == HelperTailCall {
+				return 0, false // the budget is that of all programs together
+			}
 			calls += uint64(f.call.cost)
+		} else if f.reached && f.follows {
+			calls += load
 		}
 	}
 	turns := uint64(1) // an instruction is executed at most once more than there are jumps back
 	for _, n := range trips {
 		turns += n
 	}
-	if over, sum := bits.Mul64(calls, turns); over != 0 || sum > uint64(a.p.budget)-total {
-		return false
+	over, sum := bits.Mul64(calls, turns)
+	if over != 0 || sum > uint64(a.p.budget)-total {
+		return 0, false
 	}
-	return len(a.p.fns.starts) == 1
+	return total + sum, len(a.p.fns.starts) == 1
+}
+
+// Steps returns the most steps of a run: instructions, and the cost of helper calls.
+func (p *Program) Steps() int64 {
+	if most, ok := verify(p, false).worst(costRead + costFault); ok {
+		return int64(most) + int64(p.Len())
+	}
+	return p.budget + int64(p.Len())
 }

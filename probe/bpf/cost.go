@@ -45,8 +45,10 @@ func CallCost(h Helper, n int, m *Map) int64 {
 	switch {
 	case isRead(h):
 		c += readCost(uint64(n)) + costFault
-	case h == HelperRingOutput || h == HelperPerfEventOutput:
+	case h == HelperRingOutput || h == HelperPerfEventOutput || h == HelperStrncmp || h == HelperStrtol || h == HelperStrtoul || h == HelperDynptrRead || h == HelperDynptrWrite:
 		c += int64(n >> copyShift)
+	case m != nil && (h == HelperMapPush || h == HelperMapPop || h == HelperMapPeek):
+		c += int64(m.spec.ValueSize >> copyShift)
 	case m != nil && (h == HelperMapLookup || h == HelperMapUpdate || h == HelperMapDelete || h == HelperLookupPerCPU):
 		c += m.opCost(h)
 	}

@@ -23,6 +23,19 @@ func (p *Program) HostReason() string {
 	return p.hostOnly()
 }
 
+// CodeSize returns the number of bytes of the program's machine code in a typical Linux
+// guest; the code of a certain guest may be a few bytes longer or shorter. Its maps need
+// addresses (Area.Addr). The error says why the program runs on the host.
+func (p *Program) CodeSize() (int, error) {
+	const far = 1 << 10 // an offset that takes four bytes
+	number := &TaskNumber{Follow: []int32{far, 8}, Off: far}
+	code, _, err := Compile(p, Layout{
+		Task:   &TaskProfile{TID: far, TGID: far + 4, Comm: far + 8, Current: far, Owner: &TaskNumber{Follow: []int32{far}, Off: 8, Split: true, High: 12}, Cgroup: number},
+		Fixups: true, Frames: &Frames{},
+	})
+	return len(code), err
+}
+
 // InUser reports whether the program's section names a place in user code.
 func (p *LoadedProgram) InUser() bool { return inUserCode(p.Section) }
 

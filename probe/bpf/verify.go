@@ -28,6 +28,7 @@ type fact struct {
 	jump    jumpChoice
 	mem     access    // of a load, store or atomic operation
 	call    *callFact // of a helper call
+	follows bool      // a load that may be of the guest's memory
 	test    base      // of a comparison of an address with 0: its base
 }
 

@@ -117,6 +117,11 @@ func (a *verifier) call(pc int, st *state) {
 		}
 	}
 	f.cost = CallCost(h.ID, int(bytes), m)
+	if m == nil { // it may be any of them
+		for _, of := range a.p.maps {
+			f.cost = max(f.cost, CallCost(h.ID, int(bytes), of))
+		}
+	}
 	result := a.result(pc, st, h.ID, f, m)
 	if a.final {
 		a.facts[pc].call = f

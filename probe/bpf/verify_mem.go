@@ -150,6 +150,9 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 	v := st.regs[o.src]
 	if a.p.follows && (v.kind == noBase || v.null) { // it may be the guest's memory
 		a.untracked = true
+		if a.final {
+			a.facts[pc].follows = true
+		}
 		if o.code >= opLoads8 {
 			return scalarValue(anyNumber.signExtend(int(o.size)))
 		}

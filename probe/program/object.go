@@ -47,6 +47,7 @@ type Program struct {
 	Place    bpf.Place // where it runs when its site is optimized
 	Why      string    // Place is OnHost: why
 	Warnings []bpf.Warning
+	Steps    int64 // the most of one run: see bpf.Program.Steps; 0 for a script
 
 	// Record makes the record of the program's event (see Event), at a hit. It
 	// returns the record's address in the guest's kernel, 0 if it could not be made,
@@ -141,6 +142,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		}
 		p.runner.of = p
 		if !opt.script {
+			p.Steps = lp.Steps()
 			if p.Warnings, err = lp.Judge(bpf.Allowed{Unsafe: opt.Unsafe, Strict: opt.Strict, Lacks: opt.Lacks}); err != nil {
 				obj.col.Close()
 				return nil, err

@@ -72,6 +72,7 @@ type ProgramInfo struct {
 	Instructions int // slots of 8 bytes
 	CodeBytes    int // of machine code in the guest; 0 on the host
 	Budget       int64
+	Steps        int64         // of an object: the most steps of a run
 	Warnings     []bpf.Warning // mistakes that it makes on some path
 }
 

@@ -112,7 +112,7 @@ func (r *objectProgram) describe() *ProgramInfo {
 	s := p.Stats()
 	info := &ProgramInfo{
 		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Maps: []string{},
-		Instructions: p.BPF().Len(), CodeBytes: len(p.Code()), Budget: p.BPF().Budget(), Warnings: p.Warnings,
+		Instructions: p.BPF().Len(), CodeBytes: len(p.Code()), Budget: p.BPF().Budget(), Steps: p.Steps, Warnings: p.Warnings,
 	}
 	if s.Last != nil {
 		info.Fault = s.Last.Error()

@@ -146,7 +146,7 @@ func wireProgram(p *session.ProgramInfo) *api.ProgramInfo {
 	}
 	out := &api.ProgramInfo{
 		Name: p.Name, Section: p.Section, Maps: p.Maps, Runs: p.Runs, InGuest: p.InGuest, Faults: p.Faults, Missed: p.Missed, Fault: p.Fault,
-		Instructions: p.Instructions, CodeBytes: p.CodeBytes, Budget: p.Budget,
+		Instructions: p.Instructions, CodeBytes: p.CodeBytes, Budget: p.Budget, Steps: p.Steps,
 	}
 	for _, w := range p.Warnings {
 		out.Warnings = append(out.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})

@@ -37,7 +37,8 @@ type ProgramInfo struct {
 
 	Instructions int   `json:"instructions"`        // in slots of 8 bytes
 	CodeBytes    int   `json:"codeBytes,omitempty"` // of machine code in the guest; absent if the program runs on the host
-	Budget       int64 `json:"budget"`              // the largest number of steps of a run
+	Budget       int64 `json:"budget"`              // at this number of steps a run is ended
+	Steps        int64 `json:"steps,omitempty"`     // of an object file: the largest number of steps that a run can make
 
 	Warnings []ProgramWarning `json:"warnings,omitempty"` // mistakes that it makes on some path for certain
 }
