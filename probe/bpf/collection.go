@@ -56,6 +56,11 @@ func (c *Collection) load(o *Object, budget int64) error {
 	next := map[string]bool{} // programs that are targets of tail calls
 	same := map[[sha256.Size]byte]*Program{}
 	for _, op := range o.Programs {
+		if of := progs[op.copyOf]; op.copyOf != "" && of != nil {
+			p := *of
+			p.name, progs[op.Name] = op.Name, &p
+			continue
+		}
 		key, ok := op.key()
 		if known := same[key]; ok && known != nil { // a script has a program for each of its places, and most are the same
 			p := *known

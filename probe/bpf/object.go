@@ -49,6 +49,7 @@ type ObjectProgram struct {
 	follows  bool             // it reads kernel memory by address, as through Linux's typed pointers
 	insns    asm.Instructions // with maps numbered as in maps
 	maps     []string
+	copyOf   string // name of another program that differs only in its name and place
 }
 
 // NewObjectProgram makes a program of an object without a file: p with these
@@ -71,7 +72,11 @@ type Selection struct {
 	At         map[string]string // where programs attach, by the place in their section's name or, without one, by program name; "" is for the only program
 	// Has reports whether the guest has a function. Programs at other functions are
 	// left out, for tools made for several kernels; if it is nil all are loaded.
-	Has    func(function string) bool
+	Has func(function string) bool
+	// Match returns the functions that a pattern matches (the returns of which, with
+	// returns) that can be probed, at most most, and how many others match. If it is nil,
+	// programs in sections with a pattern have it as their place.
+	Match  func(pattern string, returns bool, most int) (functions []string, left int)
 	Kernel *Kernel // nil: the guest's kernel is not supported or not known
 	// Static returns the statically defined probes of a file of the guest (USDT), and the path in their places. If it is nil, files are not read, and programs at such
 	// probes have PATH:PROVIDER:NAME as their place.
@@ -132,6 +137,15 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 			return nil, fmt.Errorf("load object: program %q in section %q: %w", name, spec.Programs[name].SectionName, err)
 		}
 		copies := []ObjectProgram{p}
+		if isMulti(p.Section) && isPattern(p.AttachTo) {
+			if copies, err = o.multi(p, &sel); errors.Is(err, errLeftOut) {
+				o.LeftOut = append(o.LeftOut, p.AttachTo)
+				o.without[name] = true
+				continue
+			} else if err != nil {
+				return nil, fmt.Errorf("load object: program %q in section %q: %w", name, p.Section, err)
+			}
+		}
 		if atStatic(p.Section) {
 			if copies, err = static.places(p); err != nil {
 				return nil, fmt.Errorf("load object: program %q in section %q: %w", name, p.Section, err)
@@ -207,7 +221,7 @@ func objectProgram(s *ebpf.ProgramSpec, sel *Selection, x *externs, only bool) (
 	if p.Kind == Event {
 		function = "" // the owner of the kernel's events checks whether it exists
 	}
-	if name, _, _ := strings.Cut(function, "+"); sel.Has != nil && name != "" && !inUserCode(p.Section) && !sel.Has(name) {
+	if name, _, _ := strings.Cut(function, "+"); sel.Has != nil && name != "" && !(isMulti(p.Section) && isPattern(name)) && !inUserCode(p.Section) && !sel.Has(name) {
 		return p, errLeftOut
 	}
 	if p.Kind.typed() {

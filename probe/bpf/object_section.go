@@ -109,9 +109,6 @@ func sectionOf(section string) (kind Kind, attachTo string, err error) {
 		}
 		target = AtTracepoint + category + ":" + name
 	}
-	if strings.HasSuffix(prefix, ".multi") && strings.ContainsAny(target, "*?") {
-		return 0, "", fmt.Errorf("%s/ with a pattern is %w: choose one function with --at", prefix, ErrSection)
-	}
 	return kind, target, nil
 }
 

@@ -77,6 +77,7 @@ type LoadOptions struct {
 	OnHost  bool                                           // no program runs in the guest
 	Has     func(string) bool                              // see bpf.Selection
 	Static  func(path string) ([]sdt.Probe, string, error) // likewise
+	Match   func(string, bool, int) ([]string, int)        // likewise
 	Budget  int64                                          // of each program; 0 = bpf.DefaultBudget
 	Strict  bool                                           // a program with warnings is rejected
 	Unsafe  bool                                           // programs may change the guest: see bpf.Helper.ChangesGuest
@@ -135,6 +136,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		placed = len(obj.col.Programs)
 	}
 	obj.Idle = obj.col.Programs[placed:]
+	same := map[bpf.Instructions]*Program{} // programs in several places are judged once
 	for i, lp := range obj.col.Programs[:placed] {
 		p := &Program{
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
@@ -142,10 +144,13 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		}
 		p.runner.of = p
 		if !opt.script {
-			p.Steps = lp.Steps()
-			if p.Warnings, err = lp.Judge(bpf.Allowed{Unsafe: opt.Unsafe, Strict: opt.Strict, Lacks: opt.Lacks}); err != nil {
+			if of := same[lp.Instructions()]; of != nil && slices.Equal(of.prog.Maps(), lp.Maps()) && lp.AttachTo != "" {
+				p.Warnings, p.Steps = of.Warnings, of.Steps
+			} else if p.Warnings, err = lp.Judge(bpf.Allowed{Unsafe: opt.Unsafe, Strict: opt.Strict, Lacks: opt.Lacks}); err != nil {
 				obj.col.Close()
 				return nil, err
+			} else {
+				p.Steps, same[lp.Instructions()] = lp.Steps(), p
 			}
 		}
 		if p.Why != "" {
@@ -166,7 +171,7 @@ func (rt *Runtime) selection(opt LoadOptions) (bpf.Selection, error) {
 	if err != nil {
 		return bpf.Selection{}, fmt.Errorf("load object: %w", err)
 	}
-	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, MapEntries: opt.Entries, Has: opt.Has, Static: opt.Static}
+	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, MapEntries: opt.Entries, Has: opt.Has, Match: opt.Match, Static: opt.Static}
 	if rt.cfg.Kernel != nil {
 		sel.Kernel = rt.cfg.Kernel()
 	}

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -124,5 +125,54 @@ func TestObjectNameIsNoText(t *testing.T) {
 	}
 	if n := len(b.s.Probes()); n != 0 {
 		t.Errorf("%d probes", n)
+	}
+}
+
+// TestProgramsAtPattern attaches programs at all functions that a pattern matches: each
+// knows its place, and functions that cannot be probed are counted.
+func TestProgramsAtPattern(t *testing.T) {
+	b := newBare(t)
+	a, err := b.s.AttachObject(session.ObjectSpec{File: object(t, "multi.o"), Section: "kprobe.multi/*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, names := map[uint64]uint64{}, map[string]bool{}
+	for i, p := range b.s.Describe(a.Probes) {
+		if !strings.HasPrefix(p.Symbol, "vfs_") || p.Program.Steps == 0 || names[p.Name] {
+			t.Errorf("probe %d is %s at %s: %+v", i, p.Name, p.Symbol, p.Program)
+		}
+		names[p.Name] = true
+		for range i + 1 {
+			b.hit(0, p.Symbol, p.Offset, func(*probe.Regs) {})
+			want[uint64(p.Addr)]++
+		}
+	}
+	if len(want) < 1 {
+		t.Fatalf("%d probes", len(want))
+	}
+	got := map[uint64]uint64{}
+	if err := b.s.ReadMap("calls", func(_ session.MapInfo, m *bpf.Map) error {
+		m.Walk(func(key []byte, vals [][]byte) bool {
+			got[binary.LittleEndian.Uint64(key)] = binary.LittleEndian.Uint64(vals[0])
+			return true
+		})
+		return nil
+	}); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("calls %v, want %v, %v", got, want, err)
+	}
+	if _, err := b.s.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = b.s.AttachObject(session.ObjectSpec{File: object(t, "multi.o"), Section: "kretprobe.multi/*"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range b.s.Describe(a.Probes) {
+		if p.Kind != 'r' || !strings.HasSuffix(p.Symbol, "_fork") {
+			t.Errorf("%c %s", p.Kind, p.Symbol)
+		}
+	}
+	_, err = b.s.AttachObject(session.ObjectSpec{File: object(t, "multi.o"), Section: "kprobe.multi/*", At: "nothing_*"})
+	if err == nil || !strings.Contains(err.Error(), `the guest has no function that matches "nothing_*"`) {
+		t.Error(err)
 	}
 }

@@ -87,7 +87,7 @@ type ObjectSpec struct {
 func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, Entries: req.MapEntries, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks, Static: st.staticProbes}
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, Entries: req.MapEntries, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks, Static: st.staticProbes, Match: st.matchFunctions}
 	if req.SkipMissing {
 		opt.Has = func(function string) bool {
 			_, err := st.guest.Image().Lookup(function)
@@ -123,6 +123,22 @@ func (st *Session) AttachObject(req ObjectSpec) (Attached, error) {
 	}
 	e.Column, e.Command, e.Index = nil, "", nil
 	return Attached{}, &e
+}
+
+// matchFunctions returns the functions that a pattern matches, for bpf.Selection.
+func (st *Session) matchFunctions(pattern string, returns bool, most int) (functions []string, left int) {
+	if guest.CheckGlob(pattern) != nil {
+		return nil, 0
+	}
+	for sym, place := range st.Functions(pattern, false, returns, func(error) { left++ }) {
+		if sym.User {
+			continue
+		}
+		if functions = append(functions, place); len(functions) == most {
+			break
+		}
+	}
+	return functions, left
 }
 
 // programOrders returns the orders for the probes of an object's programs; all other
