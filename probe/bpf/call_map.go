@@ -3,7 +3,7 @@ package bpf
 // callMap is lookup (map, key), lookup for another vCPU (map, key, vCPU), update
 // (map, key, value, flags) and delete (map, key).
 func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
-	m, i := v.mapArg(r[R1], elemMaps|mapsOfMaps)
+	m, i := v.mapArg(r[R1], keyedMaps|mapsOfMaps)
 	if m == nil {
 		return v.badArg(FaultMapArg, r[R1])
 	}

@@ -29,8 +29,11 @@ func readCost(n uint64) int64 {
 
 // opCost is the cost of an operation of a map.
 func (m *Map) opCost(h Helper) (n int64) {
-	if m.hashed() {
+	switch {
+	case m.hashed():
 		n = costHash + int64(m.spec.KeySize)
+	case m.trie != nil: // a search for each length
+		n = costHash + 8*int64(m.spec.KeySize)
 	}
 	if h == HelperMapUpdate {
 		n += int64(m.spec.ValueSize >> copyShift)

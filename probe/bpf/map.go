@@ -22,6 +22,7 @@ const (
 	CgroupArray MapKind = 8
 	LRUHash     MapKind = 9
 	PerCPULRU   MapKind = 10
+	LPMTrie     MapKind = 11
 	ArrayOfMaps MapKind = 12
 	HashOfMaps  MapKind = 13
 	Queue       MapKind = 22
@@ -33,7 +34,7 @@ const (
 // mapNames are Linux's names of the kinds.
 var mapNames = map[MapKind]string{
 	Hash: "hash", Array: "array", ProgArray: "prog_array", PerfEvents: "perf_event_array", PerCPUHash: "percpu_hash", PerCPUArray: "percpu_array",
-	StackTrace: "stack_trace", CgroupArray: "cgroup_array", LRUHash: "lru_hash", PerCPULRU: "lru_percpu_hash", ArrayOfMaps: "array_of_maps",
+	StackTrace: "stack_trace", CgroupArray: "cgroup_array", LRUHash: "lru_hash", PerCPULRU: "lru_percpu_hash", LPMTrie: "lpm_trie", ArrayOfMaps: "array_of_maps",
 	HashOfMaps: "hash_of_maps", Queue: "queue", Stack: "stack", RingBuf: "ringbuf", BloomFilter: "bloom_filter",
 }
 
@@ -53,13 +54,14 @@ const (
 	lruMaps    mapKinds = 1<<LRUHash | 1<<PerCPULRU
 	arrayMaps  mapKinds = 1<<Array | 1<<PerCPUArray
 	elemMaps            = hashMaps | arrayMaps
+	keyedMaps           = elemMaps | 1<<LPMTrie // maps with keys and values
 	mapsOfMaps mapKinds = 1<<ArrayOfMaps | 1<<HashOfMaps
 	queueMaps  mapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
 	ringMaps   mapKinds = 1 << RingBuf
 	// compiledMaps are the kinds that compiled code supports; only the host supports
 	// the others.
 	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash | 1<<StackTrace
-	knownMaps    = elemMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
+	knownMaps    = keyedMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
 )
 
 func (s mapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
@@ -128,6 +130,7 @@ type Map struct {
 	values  int                 // offset of the values: entries for each CPU in turn
 	zero    []byte              // one value
 	hash    hashGeometry
+	trie    *trie // of a LPMTrie
 	ring    ringState
 	writer  RingWriter // of a ring of NewWriter
 }
@@ -165,6 +168,9 @@ func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	}
 	m.area.Bytes = m.area.Bytes[:size:size]
 	copy(m.area.Bytes[min(m.values, size):], spec.Contents)
+	if spec.Kind == LPMTrie {
+		m.trie = newTrie(m.entries)
+	}
 	return m, nil
 }
 
@@ -190,7 +196,7 @@ func (m *Map) Close() {
 
 // segment returns the memory that a program's pointers to values may reach.
 func (m *Map) segment() segment {
-	if !elemMaps.has(m.spec.Kind) {
+	if !keyedMaps.has(m.spec.Kind) {
 		return segment{}
 	}
 	return segment{

@@ -16,6 +16,10 @@ func (m *Map) plan() (int, error) {
 		if s.KeySize == 0 || s.KeySize > MaxKeySize {
 			return 0, fmt.Errorf("keys of %d bytes: want 1 to %d: %w", s.KeySize, MaxKeySize, ErrMapLimit)
 		}
+	case kind == LPMTrie:
+		if s.KeySize <= triePrefix || s.KeySize > triePrefix+trieMaxData {
+			return 0, fmt.Errorf("keys of %d bytes: want %d to %d, the first %d of which are the length in bits: %w", s.KeySize, triePrefix+1, triePrefix+trieMaxData, triePrefix, ErrMapLimit)
+		}
 	case !knownMaps.has(kind):
 		return 0, fmt.Errorf("%v is not supported", kind)
 	case s.KeySize != 4:

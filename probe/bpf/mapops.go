@@ -17,17 +17,18 @@ const (
 
 // Errors that helpers return to programs, negated.
 const (
-	errPerm   = 1
-	errNoEnt  = 2
-	errTooBig = 7
-	errAgain  = 11
-	errNoMem  = 12
-	errFault  = 14
-	errBusy   = 16
-	errExist  = 17
-	errInval  = 22
-	errRange  = 34
-	errNotSup = 95
+	errPerm    = 1
+	errNoEnt   = 2
+	errTooBig  = 7
+	errAgain   = 11
+	errNoMem   = 12
+	errFault   = 14
+	errBusy    = 16
+	errExist   = 17
+	errInval   = 22
+	errNoSpace = 28
+	errRange   = 34
+	errNotSup  = 95
 )
 
 // Errors of a map's methods.
@@ -47,7 +48,7 @@ func mapError(errno int) error {
 		return ErrKeyNotFound
 	case errExist:
 		return ErrKeyExists
-	case errTooBig:
+	case errTooBig, errNoSpace:
 		return ErrMapFull
 	case errBusy:
 		return ErrMapBusy
@@ -63,6 +64,8 @@ func (m *Map) find(key []byte) (int, bool) {
 		return int(i), i < m.spec.MaxEntries
 	case m.hashed():
 		return m.hashFind(key)
+	case m.trie != nil:
+		return m.trieFind(key)
 	case m.spec.Kind == StackTrace:
 		i := binary.LittleEndian.Uint32(key)
 		return int(i), int64(i) < int64(m.entries) && m.hasStack(int(i))
@@ -89,6 +92,8 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 		}
 	case m.hashed():
 		return m.hashUpdate(key, val, flags, cpu)
+	case m.trie != nil:
+		return m.trieUpdate(key, val, flags)
 	}
 	return errInval
 }
@@ -113,6 +118,8 @@ func (m *Map) remove(key []byte) int {
 	switch {
 	case m.hashed():
 		return m.hashDelete(key)
+	case m.trie != nil:
+		return m.trieDelete(key)
 	case m.spec.Kind == StackTrace:
 		return m.dropStack(key)
 	}
@@ -157,7 +164,7 @@ func (m *Map) fail(what string, err error) error {
 }
 
 func (m *Map) checkKey(what string, key []byte) error {
-	if m.spec.Kind != StackTrace && !elemMaps.has(m.spec.Kind) {
+	if m.spec.Kind != StackTrace && !keyedMaps.has(m.spec.Kind) {
 		return m.fail(what, ErrMapKind)
 	}
 	if len(key) != int(m.spec.KeySize) {
@@ -301,6 +308,10 @@ func (m *Map) Walk(f func(key []byte, vals [][]byte) bool) {
 			if !m.hashRead(i, key, vals) {
 				continue
 			}
+		case m.trie != nil:
+			if !m.trieRead(i, key, vals) {
+				continue
+			}
 		case m.spec.Kind == StackTrace && !m.hasStack(i):
 			continue
 		default:
@@ -318,7 +329,7 @@ func (m *Map) slots() int {
 	switch {
 	case arrayMaps.has(m.spec.Kind):
 		return int(m.spec.MaxEntries)
-	case m.hashed() || m.spec.Kind == StackTrace:
+	case m.hashed() || m.trie != nil || m.spec.Kind == StackTrace:
 		return m.entries
 	}
 	return 0

@@ -27,7 +27,7 @@ const (
 func (k argKind) kinds() mapKinds {
 	switch k {
 	case mapArg:
-		return elemMaps | mapsOfMaps
+		return keyedMaps | mapsOfMaps
 	case ringArg:
 		return ringMaps
 	case elemsArg:
@@ -193,11 +193,11 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 		st.words = nil
 		st.touched.setAll()
 	case HelperMapLookup:
-		if m == nil || !elemMaps.has(m.spec.Kind) {
+		if m == nil || !keyedMaps.has(m.spec.Kind) {
 			return unknownValue()
 		}
 		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
-		if key := f.args[R2]; !m.hashed() && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
+		if key := f.args[R2]; arrayMaps.has(m.spec.Kind) && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
 			if k, ok := st.word(key.off, 4); ok {
 				if c, ok := k.num.singleValue(); ok {
 					f.key = int64(c)
