@@ -50,6 +50,10 @@ func store64(b []byte, off int, v uint64) { atomic.StoreUint64(word64(b, off), v
 func add64(b []byte, off int, v uint64) uint64 {
 	return atomic.AddUint64(word64(b, off), v)
 }
+func cas32(b []byte, old, v uint32) bool {
+	return atomic.CompareAndSwapUint32(word32(b, 0), old, v)
+}
+func store32(b []byte, v uint32) { atomic.StoreUint32(word32(b, 0), v) }
 func cas64(b []byte, off int, old, v uint64) bool {
 	return atomic.CompareAndSwapUint64(word64(b, off), old, v)
 }

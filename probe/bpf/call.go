@@ -99,6 +99,10 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		return v.poke(r, false)
 	case HelperWriteUser:
 		return v.poke(r, true)
+	case HelperSpinLock:
+		return v.spinLock(r)
+	case HelperSpinUnlock:
+		return v.spinUnlock(r)
 	case HelperStrtol, HelperStrtoul:
 		return v.strtol(r, h == HelperStrtol)
 	default:

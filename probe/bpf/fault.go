@@ -19,6 +19,7 @@ const (
 	FaultRecords             // more records reserved at a time than MaxReservations
 	FaultSize                // a helper was given an impossible size
 	FaultFuncArg             // a helper was given something other than a function
+	FaultLock                // a lock that is held too long, or not by this run, or a second one
 	FaultMissing             // an instruction that needs something the guest's kernel lacks
 
 	numFaults
@@ -39,6 +40,7 @@ var faultText = [numFaults]string{
 	FaultRecords:   "too many reserved records",
 	FaultSize:      "impossible size",
 	FaultFuncArg:   "argument is not a function",
+	FaultLock:      "the lock cannot be taken or released",
 	FaultMissing:   "the guest's kernel does not have what this is about",
 }
 

@@ -38,6 +38,8 @@ const (
 	HelperMapPush         Helper = 87
 	HelperMapPop          Helper = 88
 	HelperMapPeek         Helper = 89
+	HelperSpinLock        Helper = 93
+	HelperSpinUnlock      Helper = 94
 	HelperStrtol          Helper = 105
 	HelperStrtoul         Helper = 106
 	HelperReadUser        Helper = 112
@@ -160,6 +162,8 @@ var helpers = []HelperInfo{
 	{ID: HelperMapPush, Name: "map_push_elem", cost: costHash, args: []argKind{queueArg, valueArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPop, Name: "map_pop_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPeek, Name: "map_peek_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
+	{ID: HelperSpinLock, Name: "spin_lock", cost: costHash, args: []argKind{anyArg}, Place: OnHost, Why: "waits for other vCPUs"},
+	{ID: HelperSpinUnlock, Name: "spin_unlock", args: []argKind{anyArg}, Place: OnHost, Why: "waits for other vCPUs"},
 	{ID: HelperStrtol, Name: "strtol", args: []argKind{inArg, anyArg, anyArg, wordArg}, Place: OnHost, Why: "reads texts of any length"},
 	{ID: HelperStrtoul, Name: "strtoul", args: []argKind{inArg, anyArg, anyArg, wordArg}, Place: OnHost, Why: "reads texts of any length"},
 	{ID: HelperReadUser, Name: "probe_read_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},

@@ -33,6 +33,9 @@ func (m *Map) plan() (int, error) {
 	case len(s.Contents) > int(s.ValueSize) && (s.Kind != Array || s.ValueSize%8 != 0 || len(s.Contents) > int(s.ValueSize)*int(s.MaxEntries)):
 		return 0, fmt.Errorf("contents of %d bytes for a value of %d", len(s.Contents), s.ValueSize)
 	}
+	if s.LockAt != 0 && (s.LockAt+3 > s.ValueSize || s.LockAt%4 != 1 || s.Kind == PerCPUArray || s.Kind == PerCPUHash || s.Kind == PerCPULRU) {
+		return 0, fmt.Errorf("a lock at offset %d of its values: want a whole word of a value that all vCPUs share", s.LockAt-1)
+	}
 	if s.Kind == ProgArray || s.Kind == CgroupArray || mapsOfMaps.has(s.Kind) {
 		m.values = mapHeader
 		return mapHeader, nil // its contents are not in memory

@@ -99,7 +99,7 @@ func (m *Map) trieUpdate(key, val []byte, flags uint64) int {
 		t.at[t.keys[slot]], t.used[slot] = slot, true
 		t.count[bits]++
 	}
-	copyShared(m.valueAt(slot, 0), val)
+	m.write(slot, val, 0)
 	return 0
 }
 

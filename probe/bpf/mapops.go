@@ -100,6 +100,10 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 
 // write stores the values of update.
 func (m *Map) write(slot int, val []byte, cpu int) {
+	if m.spec.LockAt != 0 && !m.perCPU {
+		m.writeAround(m.valueAt(slot, 0), val)
+		return
+	}
 	if !m.perCPU {
 		copyShared(m.valueAt(slot, 0), val)
 		return

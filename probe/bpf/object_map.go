@@ -185,6 +185,9 @@ func (o *Object) objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 		MaxEntries: s.MaxEntries, ReadOnly: s.Flags&flagReadOnlyProg != 0, Extra: s.MapExtra,
 	}
 	m.KeyType, m.ValueType = newType(s.Key), newType(s.Value)
+	if keyedMaps.has(m.Kind) && s.Value != nil {
+		m.LockAt = lockOf(s.Value)
+	}
 	if m.Kind == RingBuf {
 		m.KeySize, m.ValueSize = 0, 0 // of records that are declared
 	}

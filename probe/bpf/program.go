@@ -264,6 +264,9 @@ func (p *Program) hostOnly() string {
 		if !m.spec.Kind.InGuest() {
 			return fmt.Sprintf("map %q is a %v, which only the host has", m.spec.Name, m.spec.Kind)
 		}
+		if m.spec.LockAt != 0 {
+			return fmt.Sprintf("map %q has a lock in its values, which only the host takes", m.spec.Name)
+		}
 	}
 	switch {
 	case p.kind.isCall():

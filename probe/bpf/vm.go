@@ -19,6 +19,9 @@ type VM struct {
 	records [MaxReservations]record
 	open    int // records reserved
 
+	lock     []byte // that the run holds, nil: none
+	lockAddr uint64
+
 	depth   int                         // frames in use but one, while a helper runs
 	tails   int                         // tail calls of the run
 	keys    [MaxFrames][MaxKeySize]byte // of for_each_map_elem
@@ -107,6 +110,9 @@ func (v *VM) Run(ctx []byte, env Env) (uint64, error) {
 	}
 	if v.open > 0 {
 		v.dropRecords()
+	}
+	if v.lock != nil {
+		v.releaseLock()
 	}
 	v.env = nil
 	c.bytes = nil
