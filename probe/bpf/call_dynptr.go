@@ -24,8 +24,8 @@ func (d *dynptr) readOnly() bool { return d.word&dynptrReadOnly != 0 }
 // has reports whether n bytes from off on are in it.
 func (d *dynptr) has(off, n uint64) bool { return n <= d.size() && off <= d.size()-n }
 
-// at returns the address of a byte.
-func (d *dynptr) at(off uint64) uint64 { return d.data + uint64(d.off) + off }
+// address returns the address of a byte.
+func (d *dynptr) address(off uint64) uint64 { return d.data + uint64(d.off) + off }
 
 // dynptr reads the dynptr at an address; b is its memory, nil if it is not the
 // program's.
@@ -194,7 +194,7 @@ func (v *VM) dynptrCopy(r *[16]uint64, d dynptr, off, other, n uint64, refuse, w
 	if n == 0 {
 		return NoFault
 	}
-	to, from := other, d.at(off)
+	to, from := other, d.address(off)
 	if write {
 		to, from = from, to
 	}
@@ -214,7 +214,7 @@ func (v *VM) dynptrCopy(r *[16]uint64, d dynptr, off, other, n uint64, refuse, w
 func (v *VM) dynptrSlice(r *[16]uint64, d dynptr, off, n uint64, refuse bool) {
 	off, n = uint64(uint32(off)), uint64(uint32(n))
 	r[R0] = 0
-	if p := d.at(off); d.data != 0 && !refuse && d.has(off, n) && v.mem(p, n) != nil {
+	if p := d.address(off); d.data != 0 && !refuse && d.has(off, n) && v.mem(p, n) != nil {
 		r[R0] = p
 	}
 }

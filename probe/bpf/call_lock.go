@@ -54,9 +54,9 @@ func (v *VM) lockWord(p uint64) []byte {
 	return v.memW(p, 4)
 }
 
-// writeAround is copyShared for values with a lock, which stays as it is.
-func (m *Map) writeAround(dst, src []byte) {
-	at := int(m.spec.LockAt) - 1
+// copyAround copies a value with a lock, which stays as it is.
+func (s *MapSpec) copyAround(dst, src []byte) {
+	at := int(s.LockAt) - 1
 	copy(dst[:at], src)
 	copy(dst[at+4:], src[at+4:len(dst)])
 }

@@ -52,14 +52,13 @@ func trieBits(key []byte) (bits int, ok bool) {
 	return int(n), n <= uint32(8*(len(key)-triePrefix))
 }
 
-// trieFind returns the slot of the longest prefix of key.
-func (m *Map) trieFind(key []byte) (int, bool) {
+// find returns the slot of the longest prefix of key.
+func (t *trie) find(key []byte) (int, bool) {
 	bits, ok := trieBits(key)
 	if !ok {
 		return 0, false
 	}
 	var buf [triePrefix + trieMaxData]byte
-	t := m.trie
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for ; bits >= 0; bits-- {
@@ -73,15 +72,14 @@ func (m *Map) trieFind(key []byte) (int, bool) {
 	return 0, false
 }
 
-// trieUpdate is update for tries.
-func (m *Map) trieUpdate(key, val []byte, flags uint64) int {
+// update is Map.update of the trie's map.
+func (t *trie) update(m *Map, key, val []byte, flags uint64) int {
 	bits, ok := trieBits(key)
 	if flags > UpdateExist || !ok {
 		return errInval
 	}
 	var buf [triePrefix + trieMaxData]byte
 	own := trieKey(buf[:], key, bits)
-	t := m.trie
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	slot, have := t.at[string(own)]
@@ -103,14 +101,13 @@ func (m *Map) trieUpdate(key, val []byte, flags uint64) int {
 	return 0
 }
 
-// trieDelete is remove for tries.
-func (m *Map) trieDelete(key []byte) int {
+// remove is Map.remove of the trie's map.
+func (t *trie) remove(key []byte) int {
 	bits, ok := trieBits(key)
 	if !ok {
 		return errInval
 	}
 	var buf [triePrefix + trieMaxData]byte
-	t := m.trie
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	slot, have := t.at[string(trieKey(buf[:], key, bits))]
@@ -124,9 +121,8 @@ func (m *Map) trieDelete(key []byte) int {
 	return 0
 }
 
-// trieRead copies the key and the value in a slot; it returns false if there is none.
-func (m *Map) trieRead(slot int, key []byte, vals [][]byte) bool {
-	t := m.trie
+// read copies the key and the value in a slot of the trie's map; it returns false if the slot is free.
+func (t *trie) read(m *Map, slot int, key []byte, vals [][]byte) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.used[slot] {

@@ -65,7 +65,7 @@ func (m *Map) find(key []byte) (int, bool) {
 	case m.hashed():
 		return m.hashFind(key)
 	case m.trie != nil:
-		return m.trieFind(key)
+		return m.trie.find(key)
 	case m.spec.Kind == StackTrace:
 		i := binary.LittleEndian.Uint32(key)
 		return int(i), int64(i) < int64(m.entries) && m.hasStack(int(i))
@@ -93,7 +93,7 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 	case m.hashed():
 		return m.hashUpdate(key, val, flags, cpu)
 	case m.trie != nil:
-		return m.trieUpdate(key, val, flags)
+		return m.trie.update(m, key, val, flags)
 	}
 	return errInval
 }
@@ -101,7 +101,7 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 // write stores the values of update.
 func (m *Map) write(slot int, val []byte, cpu int) {
 	if m.spec.LockAt != 0 && !m.perCPU {
-		m.writeAround(m.valueAt(slot, 0), val)
+		m.spec.copyAround(m.valueAt(slot, 0), val)
 		return
 	}
 	if !m.perCPU {
@@ -123,7 +123,7 @@ func (m *Map) remove(key []byte) int {
 	case m.hashed():
 		return m.hashDelete(key)
 	case m.trie != nil:
-		return m.trieDelete(key)
+		return m.trie.remove(key)
 	case m.spec.Kind == StackTrace:
 		return m.dropStack(key)
 	}
@@ -313,7 +313,7 @@ func (m *Map) Walk(f func(key []byte, vals [][]byte) bool) {
 				continue
 			}
 		case m.trie != nil:
-			if !m.trieRead(i, key, vals) {
+			if !m.trie.read(m, i, key, vals) {
 				continue
 			}
 		case m.spec.Kind == StackTrace && !m.hasStack(i):

@@ -172,6 +172,16 @@ func (o *Object) note(format string, args ...any) {
 	o.Notes = append(o.Notes, fmt.Sprintf(format, args...))
 }
 
+// refusedMaps are reasons why types of maps are not supported.
+var refusedMaps = map[MapKind]string{
+	19: storedInObject, 21: storedInObject, 24: storedInObject, 28: storedInObject, 29: storedInObject, 32: storedInObject,
+	26: "it is a table of functions for the guest's kernel",
+	31: "a process of the guest would fill it",
+	33: "it is memory that the guest's kernel shares with programs",
+}
+
+const storedInObject = "the storage is part of an object of the guest's kernel: use a hash with the object's address or number as the key"
+
 // Flags of maps that change our behavior (BPF_F_RDONLY_PROG). Others only say how the
 // kernel should allocate.
 const flagReadOnlyProg = 1 << 7
@@ -198,7 +208,11 @@ func (o *Object) objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 		}
 	}
 	if !knownMaps.has(m.Kind) {
-		return MapSpec{}, fmt.Errorf("%v (%v) is not supported", m.Kind, s.Type)
+		why := refusedMaps[m.Kind]
+		if why != "" {
+			why = ": " + why
+		}
+		return MapSpec{}, fmt.Errorf("%v (%v) is not supported%s", m.Kind, s.Type, why)
 	}
 	for _, kv := range s.Contents {
 		key, ok := kv.Key.(uint32)

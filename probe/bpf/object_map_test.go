@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
 )
 
 // TestMapSizes loads maps whose size is up to the tool that loads them.
@@ -42,6 +44,16 @@ func TestMapSizes(t *testing.T) {
 	}
 	if o, err := LoadObject(readObject(t, "count.o"), Selection{}); err != nil || len(o.Notes) != 0 {
 		t.Error(o, err)
+	}
+}
+
+// TestRefusedMaps gives the reason for which a type of maps is not supported.
+func TestRefusedMaps(t *testing.T) {
+	for kind, why := range refusedMaps {
+		_, err := new(Object).objectMap("m", &ebpf.MapSpec{Type: ebpf.MapType(kind), KeySize: 4, ValueSize: 8, MaxEntries: 1})
+		if knownMaps.has(kind) || err == nil || !strings.Contains(err.Error(), "is not supported: "+why) {
+			t.Errorf("%v: %v", kind, err)
+		}
 	}
 }
 
