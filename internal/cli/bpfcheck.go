@@ -22,7 +22,7 @@ import (
 // kernel.
 func bpfCheck() command.Spec {
 	var kernel, config, section, at, entries string
-	var strict, skip bool
+	var strict, skip, unproven bool
 	return command.Spec{
 		Local: true,
 		Use:   "check FILE... [--kernel FILE]",
@@ -45,6 +45,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			f.StringVar(&at, "at", "", "`place` of the only program, or NAME=PLACE,... for what sections name")
 			f.StringVar(&entries, "map-entries", "", "sizes of maps, in place of those in the files: `NAME=N`,...; of a ring in bytes")
 			f.BoolVar(&skip, "skip-missing", false, "leave out programs at functions that the kernel does not have")
+			f.BoolVar(&unproven, "unproven", false, "list accesses that are checked when they are made, because the verifier cannot prove them")
 			f.BoolVar(&strict, "strict", false, "a program with warnings cannot be loaded")
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
@@ -70,7 +71,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			var out []checkedObject
 			bad := 0
 			for _, file := range r.Args {
-				o := checkObject(ctx, file, sel, bpf.Allowed{Unsafe: true, Strict: strict})
+				o := checkObject(ctx, file, sel, bpf.Allowed{Unsafe: true, Strict: strict}, unproven)
 				if o.Error != "" {
 					bad++
 				}
@@ -109,10 +110,11 @@ type checkedProgram struct {
 	Steps        int64                `json:"steps"`               // the most of one run
 	Budget       int64                `json:"budget"`
 	Warnings     []api.ProgramWarning `json:"warnings,omitempty"`
+	Unproven     []api.ProgramWarning `json:"unproven,omitempty"` // with --unproven
 }
 
 // checkObject loads one file and decides about its programs as attach does.
-func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bpf.Allowed) (out checkedObject) {
+func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bpf.Allowed, unproven bool) (out checkedObject) {
 	out = checkedObject{File: file, Programs: []checkedProgram{}}
 	fail := func(err error) checkedObject {
 		out.Error, out.Programs = err.Error(), []checkedProgram{}
@@ -154,10 +156,19 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 		if x.CodeBytes = sizes[p.Name()]; x.Why != "" {
 			x.Runs, x.CodeBytes = api.RunsOnHost, 0
 		}
-		for _, w := range warnings {
-			x.Warnings = append(x.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})
+		x.Warnings = shownWarnings(warnings)
+		if unproven {
+			x.Unproven = shownWarnings(p.Unproven())
 		}
 		out.Programs = append(out.Programs, x)
+	}
+	return out
+}
+
+// shownWarnings are warnings as JSON has them.
+func shownWarnings(ws []bpf.Warning) (out []api.ProgramWarning) {
+	for _, w := range ws {
+		out = append(out, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})
 	}
 	return out
 }
@@ -213,9 +224,13 @@ func showChecked(r *command.Run, files []checkedObject) error {
 			if err := r.Print("%s: %s: %s: %s%s, at most %d steps a hit\n", o.File, p.Section, p.Name, command.Plural(p.Instructions, "instruction"), code, p.Steps); err != nil {
 				return err
 			}
-			for _, w := range p.Warnings {
+			for i, w := range slices.Concat(p.Warnings, p.Unproven) {
+				kind := "warning"
+				if i >= len(p.Warnings) {
+					kind = "unproven"
+				}
 				warning := bpf.Warning{Index: w.Instruction, Text: w.Text, What: w.What, Source: w.Source}
-				if err := r.Print("%s: %s: warning: %v\n", o.File, p.Section, &warning); err != nil {
+				if err := r.Print("%s: %s: %s: %v\n", o.File, p.Section, kind, &warning); err != nil {
 					return err
 				}
 			}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestBPFCheck(t *testing.T) {
 		"slow.o":   {api.RunsInGuest, "", bpf.DefaultBudget + 18},
 		"sizes.o":  {api.RunsOnHost, "hash_of_maps", 1 << 10},
 	} {
-		o := checkObject(t.Context(), dir+file, bpf.Selection{}, bpf.Allowed{})
+		o := checkObject(t.Context(), dir+file, bpf.Selection{}, bpf.Allowed{}, false)
 		if o.Error != "" || len(o.Programs) != 1 {
 			t.Errorf("%s: %+v", file, o)
 			continue
@@ -34,5 +35,29 @@ func TestBPFCheck(t *testing.T) {
 		if (len(o.Notes) > 0) != (file == "sizes.o") {
 			t.Errorf("%s: notes %q", file, o.Notes)
 		}
+	}
+}
+
+// TestUnproven lists the accesses that are checked when they are made, on request.
+func TestUnproven(t *testing.T) {
+	const file = "../../probe/bpf/testdata/obj/unproven.o"
+	o := checkObject(t.Context(), file, bpf.Selection{}, bpf.Allowed{Strict: true}, true)
+	if o.Error != "" || len(o.Programs) != 1 {
+		t.Fatalf("%+v", o)
+	}
+	var got []string
+	for _, u := range o.Programs[0].Unproven {
+		what, _, _ := strings.Cut(u.What, ", which")
+		got = append(got, what)
+		if !strings.Contains(u.Source, "unproven.bpf.c:") {
+			t.Errorf("%+v has no source", u)
+		}
+	}
+	want := []string{`argument 1 of probe_read_kernel: it may be outside the value of map ".bss"`, `an access: it may be outside the value of map ".bss"`}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if o := checkObject(t.Context(), file, bpf.Selection{}, bpf.Allowed{}, false); o.Programs[0].Unproven != nil {
+		t.Errorf("without a request: %+v", o)
 	}
 }
