@@ -79,6 +79,9 @@ func countCalls(t *testing.T, g *Guest, at uint64) (n uint64, c CPU) {
 			return nil
 		}
 		b, err := g.Memory().Slice(guest.GPA(at), 8)
+		if errors.Is(err, guest.ErrNoMemory) {
+			return nil // the firmware runs, and QEMU is about to replace a slot: no calls yet
+		}
 		if err == nil {
 			n = binary.LittleEndian.Uint64(b)
 		}
