@@ -170,7 +170,7 @@ func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	m.area.Bytes = m.area.Bytes[:size:size]
 	copy(m.area.Bytes[min(m.values, size):], spec.Contents)
 	if spec.Kind == LPMTrie {
-		m.trie = newTrie(m.entries)
+		m.trie = &trie{m: m}
 	}
 	return m, nil
 }

@@ -46,7 +46,7 @@ func (m *Map) plan() (int, error) {
 	m.entries = int(s.MaxEntries)
 	m.values = mapHeader
 	switch {
-	case m.hashed():
+	case m.hashed(), s.Kind == LPMTrie:
 		m.planHash()
 	case s.Kind == StackTrace:
 		if err := m.planStacks(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"testing"
 )
 
@@ -126,7 +127,45 @@ func TestTrie(t *testing.T) {
 	if _, err := NewVM(p, 0).Run(make([]byte, RegsSize), NoEnv{}); err != nil {
 		t.Error(err)
 	}
-	if !bytes.Equal(trieKey(make([]byte, 7), key(24, [3]byte{255, 255, 255}), 9), key(9, [3]byte{255, 128, 0})) {
+	if !bytes.Equal(new(trieBuffer).shorten(key(24, [3]byte{255, 255, 255}), 9), key(9, [3]byte{255, 128, 0})) {
 		t.Error("the bits after the length stay")
+	}
+}
+
+// TestTrieShared: programs on several vCPUs change and search a trie at the same time,
+// without a lock and without allocations.
+func TestTrieShared(t *testing.T) {
+	m := testMaps(t, Heap{}, MapSpec{Name: "lpm", Kind: LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 64})[0]
+	key := func(bits uint32, a, b byte) []byte {
+		return append(binary.LittleEndian.AppendUint32(nil, bits), a, b, 0, 0)
+	}
+	if e := m.update(key(4, 0x10, 0), u64(4), UpdateAny, 0); e != 0 {
+		t.Fatal(e)
+	}
+	var all sync.WaitGroup
+	for cpu := range byte(4) {
+		all.Go(func() {
+			own, wide := key(16, 0x10, cpu), key(32, 0x10, cpu)
+			for range 5000 {
+				if e := m.update(own, u64(uint64(cpu)+100), UpdateNoExist, 0); e != 0 {
+					t.Errorf("update: errno %d", e)
+					return
+				}
+				if slot, ok := m.find(wide); !ok || le64(m.valueAt(slot, 0)) != uint64(cpu)+100 {
+					t.Errorf("vCPU %d does not find its key", cpu)
+				}
+				if e := m.remove(own); e != 0 {
+					t.Errorf("delete: errno %d", e)
+				}
+				if slot, ok := m.find(wide); !ok || le64(m.valueAt(slot, 0)) != 4 {
+					t.Errorf("vCPU %d does not find the shorter key", cpu)
+				}
+			}
+		})
+	}
+	all.Wait()
+	at, wide := key(16, 0x10, 9), key(32, 0x10, 9)
+	if n := testing.AllocsPerRun(100, func() { m.update(at, at[:8], UpdateAny, 0); m.find(wide); m.remove(at) }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -93,7 +93,7 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 	case m.hashed():
 		return m.hashUpdate(key, val, flags, cpu)
 	case m.trie != nil:
-		return m.trie.update(m, key, val, flags)
+		return m.trie.update(key, val, flags)
 	}
 	return errInval
 }
@@ -308,12 +308,8 @@ func (m *Map) Walk(f func(key []byte, vals [][]byte) bool) {
 	key, vals := make([]byte, m.spec.KeySize), m.newValues()
 	for i := range m.slots() {
 		switch {
-		case m.hashed():
+		case m.hashed(), m.trie != nil:
 			if !m.hashRead(i, key, vals) {
-				continue
-			}
-		case m.trie != nil:
-			if !m.trie.read(m, i, key, vals) {
 				continue
 			}
 		case m.spec.Kind == StackTrace && !m.hasStack(i):
