@@ -1,10 +1,13 @@
 package bpf
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
@@ -117,5 +120,42 @@ func TestParseNumber(t *testing.T) {
 		if e != tt.errnum || e == 0 && (int64(value) != tt.value || read != tt.read || minus != tt.minus) {
 			t.Errorf("%q in base %d: %d, %v, %d read, errno %d", tt.text, tt.base, value, minus, read, e)
 		}
+	}
+}
+
+// TestDynptrFromTooMuch: memory that a value of a map does not have is a certain mistake.
+func TestDynptrFromTooMuch(t *testing.T) {
+	m := testMaps(t, Heap{}, MapSpec{Name: "bytes", Kind: Array, KeySize: 4, ValueSize: 64, MaxEntries: 1})[0]
+	for size, want := range map[int]string{64: "", 4096: `4096 bytes at offset 0 are outside the value of map "bytes", which has 64`} {
+		p, err := New(Spec{Kind: Kprobe, Maps: []*Map{m}, Insns: mustAssemble(t, fmt.Sprintf("ldval r1, 0, 0\nmov r2, %d\nmov r3, 0\nmov r4, r10\nadd r4, -16\ncall 197\nmov r0, 0\nexit", size))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if w := p.Warnings(); len(w) > 0 {
+			got = w[0].What
+		}
+		if got != want {
+			t.Errorf("%d bytes: warning %q, want %q", size, got, want)
+		}
+	}
+}
+
+// TestRecordTypesOfLinux: structures of Linux's that a file only mentions describe no records.
+func TestRecordTypesOfLinux(t *testing.T) {
+	b, err := btf.NewBuilder([]btf.Type{&btf.Struct{Name: "bpf_dynptr", Size: 16}, &btf.Struct{Name: "mine", Size: 24}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := b.Marshal(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := btf.LoadSpecFromReader(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if types := recordTypes(spec); types[16] != nil || types[24] == nil {
+		t.Errorf("records have the types %v", types)
 	}
 }

@@ -26,6 +26,21 @@ func TestSpinLock(t *testing.T) {
 	if why := program("ldval r6, 0, 0\nmov r0, 0\nexit").HostReason(); why != `map "locked" has a lock in its values, which only the host takes` {
 		t.Error(why)
 	}
+	const notLock = "argument 1 of spin_lock is not the lock in a value of a map"
+	for src, want := range map[string]string{
+		"ldval r1, 0, 0\ncall 93\nldval r1, 0, 0\ncall 94\nmov r0, 0\nexit":  "",
+		"ldval r1, 0, 4\ncall 93\nmov r0, 0\nexit":                           notLock,
+		"stdw [r10-8], 0\nmov r1, r10\nadd r1, -8\ncall 93\nmov r0, 0\nexit": notLock,
+		"mov r1, 5\ncall 93\nmov r0, 0\nexit":                                notLock,
+	} {
+		got := ""
+		if w := program(src).Warnings(); len(w) > 0 {
+			got = w[0].What
+		}
+		if got != want {
+			t.Errorf("%q: warning %q, want %q", src, got, want)
+		}
+	}
 	var all sync.WaitGroup
 	const turns = 2000
 	done := make([]int, 2)

@@ -150,6 +150,7 @@ var silentHere = []linuxDifference{
 	{`different pointers|size of register fill|invalid size|mem access|misaligned`, "an address that is followed only when the program runs, which checks it"},
 	{`!read_ok`, "no such path: the context is not 0"},
 	{`div by zero|invalid zero-sized read|map_ptr|read from map forbidden|cannot use helper`, "allowed here: a division by 0 gives 0, no bytes are no access, helpers are the same everywhere"},
+	{`spin_lock`, "locks: a second one, or one that is not held, ends the run; one that is held at the end is released"},
 	{`too large`, "a program with more paths than the verifier follows"},
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -280,7 +281,7 @@ func recordTypes(spec *btf.Spec) map[int]*Type {
 	byType := map[int]*Type{}
 	for t, err := range spec.All() {
 		s, ok := t.(*btf.Struct)
-		if err != nil || !ok || s.Name == "" || s.Name == "pt_regs" || s.Name == "guestprobe_return" {
+		if err != nil || !ok || s.Name == "" || s.Name == "pt_regs" || s.Name == "guestprobe_return" || strings.HasPrefix(s.Name, "bpf_") { // of Linux's own: bpf_dynptr, bpf_iter_num
 			continue
 		}
 		n := int(s.Size)

@@ -20,6 +20,7 @@ const (
 	stacksArg           // a map of stacks
 	progsArg            // a map of programs
 	cgroupsArg          // a map of cgroups
+	lockArg             // the lock in a value of a map
 	dynptrArg           // memory of a dynptr
 )
 
@@ -103,6 +104,13 @@ func (a *verifier) call(pc int, st *state) {
 			f.args[r] = a.region(pc, st, r, n, kind == outArg)
 		case wordArg:
 			f.args[r] = a.region(pc, st, r, constant(8), true)
+		case lockArg:
+			c, ok := v.num.singleValue()
+			if v.kind != noBase && !(v.kind == inValue && ok && c+1 == uint64(a.p.maps[v.m].spec.LockAt)) || v.kind == noBase && ok {
+				a.warn(pc, "argument %d of %s is not the lock in a value of a map", i+1, h.Name)
+			} else if v.null && !v.told {
+				a.warn(pc, "the %s is used without a check for 0", a.name(v.base))
+			}
 		case dynptrArg:
 			f.args[r] = a.region(pc, st, r, constant(dynptrSize), true)
 		case recordArg:

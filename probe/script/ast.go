@@ -166,6 +166,7 @@ type config struct {
 	stackMode string // how stacks are printed
 	missing   string // the handling of probes at missing functions
 	strict    bool   // fail if the output is incomplete
+	mangled   bool   // the script has set cpp_demangle to false, which has no effect
 }
 
 // script is a parsed script.

@@ -123,8 +123,8 @@ func (c *checker) branch(body []*stmt, dead bool) error {
 	return c.stmts(body)
 }
 
-// fixedSettings are settings of bpftrace's that are always true here: names of C++ are
-// shown as the source has them.
+// fixedSettings are settings of bpftrace's that have no effect here: names of C++ are
+// always shown as the source has them.
 var fixedSettings = []string{"cpp_demangle"}
 
 // configRecord turns config into a record of the settings.
@@ -134,7 +134,7 @@ func (c callChecker) configRecord(e *expr) (Type, error) {
 	s := c.config
 	*e = expr{
 		kind: exTuple, Span: e.Span, names: slices.Concat(settings, fixedSettings),
-		args: []*expr{number(s.maxKeys), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict), truthAt(e.Span, true)},
+		args: []*expr{number(s.maxKeys), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict), truthAt(e.Span, !s.mangled)},
 	}
 	return c.typeOf(e)
 }

@@ -41,6 +41,7 @@ func TestCases(t *testing.T) {
 			want: "stdin:1:15-38: ERROR: Something bad\nstdin:1:50-55: ERROR: expanded from\nmacro bad() { errorf(\"Something bad\"); } BEGIN { bad(); print(1); }\n                                                 ~~~~~\n1"},
 		{name: "sizes_of_literals", script: `BEGIN { $x = 1; $y = -129; $y = 5; $z = 1; $z = (uint16)2; $i = 1; $i++; @m = 70000; print((sizeof(1), sizeof($x), sizeof($y), sizeof($z), sizeof($i), sizeof(@m), sizeof(0x7fffffffffffffff), sizeof(1 + 1))); clear(@m); }`, want: "(1, 1, 2, 8, 8, 4, 8, 8)"},
 		{name: "size_of_tuple_of_literals", script: `BEGIN { $a = ((int8)-100, (int8)100, "abcdef", 3, (int32)1, (int64)-10, (int8)10, (int16)-555, "abc"); print(sizeof($a)); print($a); }`, want: "32\n(-100, 100, abcdef, 3, 1, -10, 10, -555, abc)"},
+		{name: "config_of_names", script: `config = { cpp_demangle = false } BEGIN { print(config.cpp_demangle); }`, want: "false"},
 		{name: "gfp_flags", script: `BEGIN { printf("%gr|%gr|%gr|%gr %8gr|%-8gr|\n", 1, 0xcc0, 0x2dc0, 0x40000a00, 0, 2); }`, want: "GFP_DMA|GFP_KERNEL|GFP_KERNEL|__GFP_ZERO|__GFP_NOWARN|GFP_NOWAIT|0x40000200        0|__GFP_HIGHMEM|"},
 		{name: "gfp_text", script: `BEGIN { printf("%gr\n", "x"); }`, fails: true, want: `unsupported format specifier for type 'string\[2\]': gr`},
 		{name: "syscall_numbers", script: `BEGIN { print((__NR_read, __NR_nanosleep)); }`, want: "(0, 35)"},

@@ -52,6 +52,19 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// Advice returns the places of the calls of macros that lead to the place, outermost
+// last, and the suggestion: what the text of the error has after the line.
+func (e *Error) Advice() string {
+	var parts []string
+	for _, c := range e.Calls {
+		parts = append(parts, fmt.Sprintf("expanded from %d:%d-%d", c.Line, c.Col, c.End))
+	}
+	if e.Hint != "" {
+		parts = append(parts, e.Hint)
+	}
+	return strings.Join(parts, "; ")
+}
+
 // callsText formats the calls of macros, each after a new line.
 func (e *Error) callsText() string {
 	var b strings.Builder

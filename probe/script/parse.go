@@ -260,6 +260,13 @@ func (p *parser) applySetting(name, value token) error {
 		return p.errorAt(value.Span, "Invalid value for license. Found: %s", value.text).hint("there are %s", strings.Join(licenses, ", "))
 	}
 	if slices.Contains(tuning, key) {
+		off := value.text == "false" || value.kind == tokInt && value.num == 0
+		switch key {
+		case "cpp_demangle":
+			p.config.mangled = off
+		case "no_cpp_demangle":
+			p.config.mangled = !off
+		}
 		if slices.Contains(tuningNumbers, key) && value.kind != tokInt {
 			return p.errorAt(value.Span, "Invalid type for %s. Type: string. Expected Type: int", name.text)
 		}

@@ -184,7 +184,7 @@ func (a *attributes) readAttribute(p *parser) error {
 		}
 		return p.expect(")")
 	}
-	return p.errorAt(at.Span, "the attribute %q is not supported", at.text).hint("packed and aligned(N) are; others say nothing about where members are, or are to be written as members")
+	return p.errorAt(at.Span, "the attribute %q is not supported", at.text).hint("packed and aligned(N) are: leave out an attribute that does not move members")
 }
 
 // maxAlignment is the largest alignment that a type of C needs by itself, in bytes: that of aligned without a number.

@@ -66,7 +66,7 @@ func scriptError(err error) error {
 	}
 	column, width := e.Mark, e.Width
 	return &api.Error{
-		Code: api.CodeBadScript, Errno: errno, Message: fmt.Sprintf("%s:%d:%d-%d: ERROR: %s", e.Name, e.Line, e.Col, e.End, e.Message), Detail: e.Hint,
+		Code: api.CodeBadScript, Errno: errno, Message: fmt.Sprintf("%s:%d:%d-%d: ERROR: %s", e.Name, e.Line, e.Col, e.End, e.Message), Detail: e.Advice(),
 		Column: &column, Width: &width, Command: e.Source,
 	}
 }

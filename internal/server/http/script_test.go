@@ -254,3 +254,13 @@ func TestScriptEvents(t *testing.T) {
 		t.Errorf("end: %q, %+v", out, end)
 	}
 }
+
+// TestScriptErrorInMacro: an error in a macro has the places of the calls that lead to it.
+func TestScriptErrorInMacro(t *testing.T) {
+	h := serveFake(t, nil)
+	_, err := h.c.RunScript(h.ctx, api.RunScript{Script: `macro deep(x) { x + "s" } macro mid(x) { deep(x) } BEGIN { print(mid(1)); }`})
+	var wire *api.Error
+	if !errors.As(err, &wire) || wire.Detail != "expanded from 1:42-49; expanded from 1:66-72" || !strings.HasPrefix(wire.Message, "stdin:1:17-24: ERROR: Type mismatch") {
+		t.Errorf("%+v", err)
+	}
+}
