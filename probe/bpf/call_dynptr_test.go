@@ -143,7 +143,7 @@ func TestDynptrFromTooMuch(t *testing.T) {
 
 // TestRecordTypesOfLinux: structures of Linux's that a file only mentions describe no records.
 func TestRecordTypesOfLinux(t *testing.T) {
-	b, err := btf.NewBuilder([]btf.Type{&btf.Struct{Name: "bpf_dynptr", Size: 16}, &btf.Struct{Name: "mine", Size: 24}}, nil)
+	b, err := btf.NewBuilder([]btf.Type{&btf.Struct{Name: "bpf_dynptr", Size: 16}, &btf.Struct{Name: "bpf_event_of_mine", Size: 24}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,5 +157,16 @@ func TestRecordTypesOfLinux(t *testing.T) {
 	}
 	if types := recordTypes(spec); types[16] != nil || types[24] == nil {
 		t.Errorf("records have the types %v", types)
+	}
+}
+
+// TestNamesOfKfuncs: a warning about the call of a kfunc has its name.
+func TestNamesOfKfuncs(t *testing.T) {
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, fmt.Sprintf("mov r1, 0\ncall %d\nmov r0, 0\nexit", HelperDynptrSize))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := p.Warnings(); len(w) != 1 || w[0].Text != "Call dynptr_size" {
+		t.Errorf("%+v", w)
 	}
 }

@@ -76,7 +76,7 @@ func (r *rawTypes) get(id uint32) rawType {
 	return r.all[id-1]
 }
 
-// skip returns the number of the type that id stands for after typedefs and qualifiers.
+// skip returns the number of the type that id has without typedefs and qualifiers.
 func (r *rawTypes) skip(id uint32) uint32 {
 	for range len(r.all) {
 		t := r.get(id)

@@ -281,7 +281,7 @@ func recordTypes(spec *btf.Spec) map[int]*Type {
 	byType := map[int]*Type{}
 	for t, err := range spec.All() {
 		s, ok := t.(*btf.Struct)
-		if err != nil || !ok || s.Name == "" || s.Name == "pt_regs" || s.Name == "guestprobe_return" || strings.HasPrefix(s.Name, "bpf_") { // of Linux's own: bpf_dynptr, bpf_iter_num
+		if err != nil || !ok || s.Name == "" || s.Name == "pt_regs" || s.Name == "guestprobe_return" || ofLinux(s.Name) {
 			continue
 		}
 		n := int(s.Size)
@@ -292,4 +292,14 @@ func recordTypes(spec *btf.Spec) map[int]*Type {
 		}
 	}
 	return byType
+}
+
+// ofLinux reports whether a structure is one of Linux's for programs (linux/bpf.h,
+// bpf_experimental.h), which a file has because a function's parameters mention it.
+func ofLinux(structure string) bool {
+	switch structure {
+	case "bpf_dynptr", "bpf_spin_lock", "bpf_res_spin_lock", "bpf_timer", "bpf_wq", "bpf_refcount", "bpf_list_head", "bpf_list_node", "bpf_rb_root", "bpf_rb_node", "bpf_cpumask":
+		return true
+	}
+	return strings.HasPrefix(structure, "bpf_iter_")
 }

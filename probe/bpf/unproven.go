@@ -19,7 +19,7 @@ func (p *Program) Unproven() (out []Warning) {
 		case acc.base.kind != noBase:
 			how = fmt.Sprintf("it may be outside the %s", a.name(acc.base))
 		}
-		out = append(out, Warning{Index: pc, Text: fmt.Sprint(*p.slots[pc]), What: what + ": " + how + ", which is checked when it is made", Source: p.sourceOf(pc)})
+		out = append(out, Warning{Index: pc, Text: textOf(p.slots[pc]), What: what + ": " + how + ", which is checked when it is made", Source: p.sourceOf(pc)})
 	}
 	for pc := range a.facts {
 		f := &a.facts[pc]

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
 
@@ -35,7 +36,7 @@ const maxWarnings = 50
 func (p *Program) Warnings() []Warning {
 	a := verify(p, true)
 	if a.gaveUp {
-		return []Warning{{Index: 0, Text: fmt.Sprint(*p.slots[0]), What: "the program has more paths than the verifier follows: mistakes in it are not found", Source: p.sourceOf(0)}}
+		return []Warning{{Index: 0, Text: textOf(p.slots[0]), What: "the program has more paths than the verifier follows: mistakes in it are not found", Source: p.sourceOf(0)}}
 	}
 	a.confirm()
 	a.warnUnreachable()
@@ -57,11 +58,20 @@ func (p *Program) Warnings() []Warning {
 				last = i.Source()
 			}
 		}
-		if w.Text = fmt.Sprint(*p.slots[w.Index]); last != nil {
+		if w.Text = textOf(p.slots[w.Index]); last != nil {
 			w.Source = source(last)
 		}
 	}
 	return out
+}
+
+// textOf formats an instruction. The calls of Linux's kfuncs have their names, which
+// package asm does not know.
+func textOf(i *asm.Instruction) string {
+	if h := helperByID[Helper(i.Constant)]; i.IsBuiltinCall() && h != nil && h.ID > HelperWatched {
+		return "Call " + h.Name
+	}
+	return fmt.Sprint(*i)
 }
 
 // WarnLacking returns a warning for the first call of each helper that lacks
@@ -75,7 +85,7 @@ func (p *Program) WarnLacking(lacks func(Helper) string) (out []Warning) {
 		h := Helper(p.ops[pc].imm)
 		told[h] = true
 		if why := lacks(h); why != "" {
-			out = append(out, Warning{Index: pc, Text: fmt.Sprint(*i), What: fmt.Sprintf("%v is always 0 or empty in this guest: %s", h, why), Source: p.sourceOf(pc)})
+			out = append(out, Warning{Index: pc, Text: textOf(i), What: fmt.Sprintf("%v is always 0 or empty in this guest: %s", h, why), Source: p.sourceOf(pc)})
 		}
 	}
 	return out

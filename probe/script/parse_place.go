@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// attachPoints parses the text of an attach point. A pattern for probe types stands for several attach points.
+// attachPoints parses the text of an attach point. A pattern for probe types gives one for each type.
 func (p *parser) attachPoints(t token) (all []attachPoint, err error) {
 	if t.text == "" {
 		err := p.advance()
