@@ -41,6 +41,15 @@ func TestSpinLock(t *testing.T) {
 			t.Errorf("%q: warning %q, want %q", src, got, want)
 		}
 	}
+	two := testMaps(t, Heap{}, MapSpec{Name: "two", Kind: Array, KeySize: 4, ValueSize: 16, MaxEntries: 1, LockAt: 1})[0]
+	both, err := New(Spec{Kind: Kprobe, Maps: []*Map{m, two}, Insns: mustAssemble(t, "ldval r1, 0, 0\ncall 93\nldval r1, 1, 0\ncall 93\nmov r0, 0\nexit")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var second *Fault
+	if _, err := NewVM(both, 0).Run(make([]byte, RegsSize), NoEnv{}); !errors.As(err, &second) || second.Code != FaultLock {
+		t.Errorf("a second lock: %v", err)
+	}
 	var all sync.WaitGroup
 	const turns = 2000
 	done := make([]int, 2)

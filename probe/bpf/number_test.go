@@ -149,3 +149,28 @@ func TestNumbersExact(t *testing.T) {
 		}
 	}
 }
+
+// TestCopiesOfParts: a copy of the low bytes of a number is the same number only if all
+// of it is there; otherwise a comparison of one says nothing about the other.
+func TestCopiesOfParts(t *testing.T) {
+	for _, c := range []struct {
+		name, src string
+		jump      int // slot of the jump that is looked at
+		want      jumpChoice
+	}{
+		{"32-bit copy of any number", "ldxdw r2, [r1+0]\nmov32 r3, r2\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 3, eitherWay},
+		{"32-bit copy of a small number", "ldxw r2, [r1+0]\nmov32 r3, r2\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 3, alwaysTaken},
+		{"half of any number", "ldxdw r2, [r1+0]\nstxdw [r10-8], r2\nldxw r3, [r10-8]\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 4, eitherWay},
+		{"half of a small number", "ldxw r2, [r1+0]\nstxdw [r10-8], r2\nldxw r3, [r10-8]\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 4, alwaysTaken},
+		{"a byte of any number", "ldxdw r2, [r1+0]\nstxb [r10-8], r2\nldxb r3, [r10-8]\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 4, eitherWay},
+		{"the upper half", "ldxw r2, [r1+0]\nstxdw [r10-8], r2\nldxw r3, [r10-4]\njlt r2, 9, out\njge r3, 9, out\nmov r0, 1\nexit\nout:\nmov r0, 0\nexit", 4, neverTaken},
+	} {
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, c.src)})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if f := verify(p, false).facts[c.jump]; f.jump != c.want {
+			t.Errorf("%s: the jump is %d, want %d", c.name, f.jump, c.want)
+		}
+	}
+}

@@ -116,3 +116,14 @@ func TestUnselectedValues(t *testing.T) {
 		}
 	}
 }
+
+// TestLabels: labels of inline assembly are places in their function.
+func TestLabels(t *testing.T) {
+	o, err := LoadObject(readObject(t, "labels.o"), Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Programs) != 1 || o.Programs[0].Name != "labels" {
+		t.Errorf("%+v", o.Programs)
+	}
+}

@@ -210,6 +210,7 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { $r = (a=1); $r = (1, 2); }`, "trying to assign value of type '(int64,int64)'"},
 		{`BEGIN { $x = 1; print(&($x + 1)); }`, "only variables, maps and values in the guest's memory have an address"},
 		{`BEGIN { let $x; $y = &$x; }`, `Undefined or undeclared variable: $x`},
+		{`BEGIN { $a = (uint8)1; $b = "x"; $p = &$a; $p = &$b; }`, `trying to assign value of type 'string[2] *' when variable already has a type 'uint8 *'`},
 		{`BEGIN { $x = &@m; }`, `Undefined map: @m`},
 		{`BEGIN { @m = 1; print(*(&@m)); }`, `Can not dereference a value of type 'void *'`},
 		{`macro add2($x) { $x + 1 } macro add1($x) { add2($x) } BEGIN { $a = "s"; add1($a); }`,
