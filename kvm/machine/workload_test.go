@@ -80,7 +80,7 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 		sizes = []int{1, 2, 8} // emulated hosts: some of it takes minutes there
 	}
 	if kvmtest.Slow {
-		sizes = []int{1, 2}
+		sizes = []int{2}
 	}
 	for _, vcpus := range sizes {
 		t.Run(fmt.Sprintf("%d vcpus", vcpus), func(t *testing.T) {
@@ -217,7 +217,11 @@ func TestProbesComeAndGo(t *testing.T) {
 // TestForeignBreakpoints: the guest's own int3, in kernel and user code, reach
 // its own handler, with probes around or not.
 func TestForeignBreakpoints(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 int3"}
+	vcpus := 2
+	if kvmtest.Slow {
+		vcpus = 1
+	}
+	config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1 int3"}
 	m := newMachine(t, config)
 	want := results(t, m)
 	foreign := func(m *Machine) (n uint64) {
