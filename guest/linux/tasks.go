@@ -27,6 +27,7 @@ type Tasks struct {
 	start     bool
 	memory    bool
 	saved     bool
+	life      bool
 
 	f taskFields
 }
@@ -42,6 +43,7 @@ type taskFields struct {
 	start                                 field
 	mm, pgd                               field
 	sp, inactive, bp, ret                 field
+	life, usage                           field
 }
 
 // Task is a thread of the guest, as reported by the guest.
@@ -87,6 +89,7 @@ func newTasks(types *Types, lookup Lookup) *Tasks {
 		t.memory = f.fields("the page tables of tasks", need{&x.mm, "task_struct.mm"}, need{&x.pgd, "mm_struct.pgd"})
 		t.saved = f.fields("the stacks of tasks that do not run", need{&x.sp, "task_struct.thread.sp"}, need{&x.inactive, "inactive_task_frame"},
 			need{&x.bp, "inactive_task_frame.bp"}, need{&x.ret, "inactive_task_frame.ret_addr"})
+		t.life = f.fields("the lives of tasks", need{&x.life, "task_struct.stack_canary|task_struct.start_boottime|task_struct.real_start_time"}, need{&x.usage, "task_struct.usage"})
 		t.direct, _ = f.lookup("page_offset_base")
 	}
 	t.missing = f.missing
@@ -326,6 +329,38 @@ func (t *Tasks) Cgroup(addr guest.GVA, read Read) (uint64, error) {
 	}
 	return read.value(n, t.f.id)
 }
+
+// Life identifies one of the tasks that have the same address one after another.
+type Life struct {
+	ID        uint64 // random (the task's stack canary), or else its start
+	PID, TGID uint32 // as in Task
+	Gone      bool   // nothing refers to the task: the kernel frees it, or has
+}
+
+// Life returns the life of the task at addr. It fails if read fails, or if it is not
+// known.
+func (t *Tasks) Life(addr guest.GVA, read Read) (l Life, err error) {
+	if !t.life {
+		return l, errNotKnown
+	}
+	if l.ID, err = read.value(addr, t.f.life); err != nil {
+		return l, err
+	}
+	usage, err := read.value(addr, t.f.usage)
+	if err != nil {
+		return l, err
+	}
+	pid, err := read.value(addr, t.f.pid)
+	if err != nil {
+		return l, err
+	}
+	tgid, err := read.value(addr, t.f.tgid)
+	l.PID, l.TGID, l.Gone = uint32(pid), uint32(tgid), usage == 0
+	return l, err
+}
+
+// KnowsLives reports whether Life knows the lives of tasks.
+func (t *Tasks) KnowsLives() bool { return t.life }
 
 // Number says where a number of a task is: at each offset of Follow, from the task's
 // structure on, is the address of the next structure, and in the last one, at Off, the

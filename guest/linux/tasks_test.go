@@ -18,7 +18,7 @@ func taskTypes() []btf.Type {
 	return []btf.Type{
 		structOf("task_struct", "state", tInt, "pid", tInt, "comm", array(tChar, 16), "tgid", tInt, "tasks", tList, "thread_node", tList,
 			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr,
-			"pagefault_disabled", tInt, "stack", tPtr, "thread", structOf("thread_struct", "sp", tPtr)),
+			"usage", structOf("refcount_t", "refs", tInt), "stack_canary", tLong, "pagefault_disabled", tInt, "stack", tPtr, "thread", structOf("thread_struct", "sp", tPtr)),
 		structOf("inactive_task_frame", "r15", tLong, "bp", tLong, "ret_addr", tLong),
 		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList),
 		structOf("cred", "usage", tLong, "gid", id, "uid", id),
@@ -108,6 +108,16 @@ func TestTasks(t *testing.T) {
 	if !profile.ReadTask(&now, 0, gsBase, m.read) || now.PID != 102 || now.TGID != 100 || now.CPU != 1 || now.At != worker.Addr {
 		t.Errorf("%+v", now)
 	}
+	// The life of a task: nothing refers to it, and again something does.
+	for usage, canary := range []int{0x1234567890, 0x1234567890, 77} {
+		m.set(worker.Addr, "task_struct.stack_canary", canary, "task_struct.usage", usage)
+		if l, err := tasks.Life(worker.Addr, m.read); err != nil || l != (Life{ID: uint64(canary), PID: 102, TGID: 100, Gone: usage == 0}) {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}
+	if l, err := tasks.Life(memBase-0x1000, m.read); err == nil {
+		t.Errorf("of no task: %+v", l)
+	}
 	// It has not run since it was scheduled out.
 	m.set(worker.Addr, "task_struct.thread", memBase+0x7000)
 	m.set(memBase+0x7000, "inactive_task_frame.bp", 0x1234, "inactive_task_frame.ret_addr", 0x5678)
@@ -182,6 +192,9 @@ func TestTasksMissing(t *testing.T) {
 	}
 	if _, err := none.Task(initTask, m.read); err == nil {
 		t.Error("a task without types")
+	}
+	if _, err := none.Life(initTask, m.read); err == nil || none.KnowsLives() || !newTasks(m.types, lookup).KnowsLives() {
+		t.Error("a life without types")
 	}
 	if _, err := none.Profile(); err == nil {
 		t.Error("a profile without types")

@@ -141,6 +141,9 @@ func printDump(r *command.Run, d api.MapDump, values, raw bool) error {
 	if d.Truncated {
 		r.Note("The map has more entries than these %d.", len(d.Values))
 	}
+	if d.Lost > 0 {
+		r.Note("The map was full %s: tasks have no value. --map-entries %s=N of 'guestprobe attach' makes it larger than %d.", command.Plural(d.Lost, "time"), d.Name, d.Entries)
+	}
 	return nil
 }
 

@@ -64,3 +64,18 @@ func TestMapHists(t *testing.T) {
 		}
 	}
 }
+
+// TestMapLost: the dump of a map that had no room for the values of tasks says so.
+func TestMapLost(t *testing.T) {
+	var out, notes bytes.Buffer
+	d := api.MapDump{MapInfo: api.MapInfo{Name: "of_task", Entries: 10}, Values: []api.MapEntry{{Key: "01", Values: []string{"02"}}}, Lost: 3}
+	r := &command.Run{Env: command.Env{Stdout: &out, Stderr: &notes}}
+	if err := printDump(r, d, false, false); err != nil || !strings.Contains(notes.String(), "The map was full 3 times: tasks have no value. --map-entries of_task=N") {
+		t.Errorf("%q, %v", notes.String(), err)
+	}
+	notes.Reset()
+	d.Lost = 0
+	if err := printDump(r, d, false, false); err != nil || notes.Len() > 0 {
+		t.Errorf("%q, %v", notes.String(), err)
+	}
+}

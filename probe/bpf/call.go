@@ -28,6 +28,10 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		r[R0] = v.env.FileCode(r[R1])
 	case HelperUnderCgroup:
 		return v.taskUnderCgroup(r)
+	case HelperTaskStorageGet:
+		return v.taskStorageGet(r)
+	case HelperTaskStorageDel:
+		return v.taskStorageDelete(r)
 	case HelperGetRandom:
 		r[R0] = uint64(rand.Uint32())
 	case HelperGetAttachCookie:

@@ -53,7 +53,7 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	return nil
 }
 
-func (m *Map) hashed() bool { return hashMaps.has(m.spec.Kind) }
+func (m *Map) hashed() bool { return (hashMaps | 1<<TaskStorage).has(m.spec.Kind) }
 
 // mapLookup emits the lookup of the key at R9; if each vCPU has its own values, for
 // the vCPU whose number is in the block at cpu.

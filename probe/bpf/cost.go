@@ -5,12 +5,13 @@ package bpf
 // the guest, so that DefaultBudget is less than 10 ms in the guest and 50 ms on the
 // host.
 const (
-	costRead  = 16      // a read of guest memory: on the host a page table walk
-	costFault = 1 << 14 // a failed one: in the guest an exit, of up to 65 us on the hosts that were measured
-	costHash  = 64      // a search in a hash
-	costLine  = 1 << 12 // a line in the log
-	costTask  = 1 << 8  // the current task: a few reads
-	costStack = 1 << 13 // a stack walk, of up to 127 frames after 255
+	costRead  = 16           // a read of guest memory: on the host a page table walk
+	costFault = 1 << 14      // a failed one: in the guest an exit, of up to 65 us on the hosts that were measured
+	costHash  = 64           // a search in a hash
+	costLine  = 1 << 12      // a line in the log
+	costTask  = 1 << 8       // the current task: a few reads
+	costLook  = 4 * costRead // whether another task exists
+	costStack = 1 << 13      // a stack walk, of up to 127 frames after 255
 )
 
 // Bytes per unit of cost.
@@ -52,6 +53,10 @@ func CallCost(h Helper, n int, m *Map) int64 {
 		c += int64(n >> copyShift)
 	case m != nil && (h == HelperMapPush || h == HelperMapPop || h == HelperMapPeek):
 		c += int64(m.spec.ValueSize >> copyShift)
+	case m != nil && h == HelperTaskStorageGet:
+		c += m.opCost(HelperMapUpdate) + costLook*int64(min(m.entries, storageSample)+hashWindow)
+	case m != nil && h == HelperTaskStorageDel:
+		c += m.opCost(h)
 	case m != nil && (h == HelperMapLookup || h == HelperMapUpdate || h == HelperMapDelete || h == HelperLookupPerCPU):
 		c += m.opCost(h)
 	}

@@ -31,6 +31,9 @@ type Env interface {
 	UIDGID() uint64
 	// Task returns the address of the current task's structure in the kernel.
 	Task() uint64
+	// TaskLife returns the life of the task whose structure in the kernel is at an
+	// address; ok is false if it is not known.
+	TaskLife(task uint64) (life TaskLife, ok bool)
 	// CgroupID returns the number of the cgroup that the current task is in.
 	CgroupID() uint64
 	// Space returns the physical address of the top-level page table in use (CR3).
@@ -73,6 +76,13 @@ type Env interface {
 	Trace(msg []byte)
 }
 
+// TaskLife identifies one of the tasks that have the same address one after another.
+type TaskLife struct {
+	ID        uint64
+	PID, TGID uint32
+	Gone      bool // the kernel frees it, or has
+}
+
 // NoEnv is an Env without a guest: no memory, no task, time zero. Embed it to
 // implement only some methods.
 type NoEnv struct{}
@@ -93,6 +103,9 @@ func (NoEnv) UIDGID() uint64 { return 0 }
 
 // Task returns 0.
 func (NoEnv) Task() uint64 { return 0 }
+
+// TaskLife knows none.
+func (NoEnv) TaskLife(uint64) (TaskLife, bool) { return TaskLife{}, false }
 
 // CgroupID returns 0.
 func (NoEnv) CgroupID() uint64 { return 0 }

@@ -47,6 +47,7 @@ type hashGeometry struct {
 	mask    uint32 // slots - 1
 	keys    int    // offset of the keys; the state words follow the header
 	keySize int
+	part    int // bytes of a key, from its beginning, that no two keys share
 	stride  int // of keys, a multiple of 8
 }
 
@@ -54,7 +55,10 @@ type hashGeometry struct {
 // full windows are rare.
 func (m *Map) planHash() {
 	n := max(nextPow2(2*m.entries), 2*hashWindow)
-	m.hash = hashGeometry{mask: uint32(n - 1), keys: mapHeader + 8*n, keySize: int(m.spec.KeySize), stride: roundUp(int(m.spec.KeySize), 8)}
+	m.hash = hashGeometry{mask: uint32(n - 1), keys: mapHeader + 8*n, keySize: int(m.spec.KeySize), part: int(m.spec.KeySize), stride: roundUp(int(m.spec.KeySize), 8)}
+	if m.spec.Kind == TaskStorage {
+		m.hash.part = storageKeyPart
+	}
 	m.entries = n
 	m.values = roundUp(m.hash.keys+n*m.hash.stride, 64)
 }
@@ -164,7 +168,8 @@ func yieldProcessor(try int) {
 
 // hashFind returns the slot of key.
 func (m *Map) hashFind(key []byte) (int, bool) {
-	r := m.hashScan(key, hashOf(key))
+	part := key[:m.hash.part]
+	r := m.hashScan(part, hashOf(part))
 	return r.slot, r.slot >= 0
 }
 
@@ -173,10 +178,11 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 	if flags > UpdateExist {
 		return errInval
 	}
-	h, mem := hashOf(key), m.area.Bytes
+	part := key[:m.hash.part]
+	h, mem := hashOf(part), m.area.Bytes
 	for try := range hashTries {
 		yieldProcessor(try)
-		r := m.hashScan(key, h)
+		r := m.hashScan(part, h)
 		switch {
 		case r.slot >= 0 && flags == UpdateNoExist:
 			return errExist
@@ -213,7 +219,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 			continue
 		}
 		copyShared(m.keyAt(r.free), key)
-		errno := m.hashRival(key, h, r.pos)
+		errno := m.hashRival(part, h, r.pos)
 		if errno != 0 {
 			store64(mem, at, word^slotClaimed^slotGone)
 			add64(mem, hdrCount, ^uint64(0))
@@ -276,10 +282,11 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 
 // hashDelete is remove for hashes.
 func (m *Map) hashDelete(key []byte) int {
-	h, mem := hashOf(key), m.area.Bytes
+	part := key[:m.hash.part]
+	h, mem := hashOf(part), m.area.Bytes
 	for try := range hashTries {
 		yieldProcessor(try)
-		r := m.hashScan(key, h)
+		r := m.hashScan(part, h)
 		if r.slot < 0 {
 			if r.busy {
 				continue

@@ -53,6 +53,8 @@ const (
 	HelperRingDiscard     Helper = 133
 	HelperRingQuery       Helper = 134
 	HelperCopyFromUser    Helper = 148
+	HelperTaskStorageGet  Helper = 156
+	HelperTaskStorageDel  Helper = 157
 	HelperGetTaskBTF      Helper = 158
 	HelperKtimeCoarseNS   Helper = 160
 	HelperForEachElem     Helper = 164
@@ -177,6 +179,8 @@ var helpers = []HelperInfo{
 	{ID: HelperRingDiscard, Name: "ringbuf_discard", args: []argKind{recordArg, anyArg}},
 	{ID: HelperRingQuery, Name: "ringbuf_query", args: []argKind{ringArg, anyArg}},
 	{ID: HelperCopyFromUser, Name: "copy_from_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperTaskStorageGet, Name: "task_storage_get", cost: costTask, args: []argKind{storageArg, anyArg, orNullArg, anyArg}, Place: OnHost, Why: onlyMap},
+	{ID: HelperTaskStorageDel, Name: "task_storage_delete", cost: costTask, args: []argKind{storageArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperGetTaskBTF, Name: "get_current_task_btf", Why: needsTask},
 	{ID: HelperKtimeCoarseNS, Name: "ktime_get_coarse_ns"},
 	{ID: HelperForEachElem, Name: "for_each_map_elem", args: []argKind{elemsArg, funcArg, anyArg, anyArg}, Place: OnHost, Why: onlyCall},

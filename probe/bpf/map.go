@@ -28,6 +28,7 @@ const (
 	Queue       MapKind = 22
 	Stack       MapKind = 23
 	RingBuf     MapKind = 27
+	TaskStorage MapKind = 29
 	BloomFilter MapKind = 30
 )
 
@@ -35,7 +36,7 @@ const (
 var mapNames = map[MapKind]string{
 	Hash: "hash", Array: "array", ProgArray: "prog_array", PerfEvents: "perf_event_array", PerCPUHash: "percpu_hash", PerCPUArray: "percpu_array",
 	StackTrace: "stack_trace", CgroupArray: "cgroup_array", LRUHash: "lru_hash", PerCPULRU: "lru_percpu_hash", LPMTrie: "lpm_trie", ArrayOfMaps: "array_of_maps",
-	HashOfMaps: "hash_of_maps", Queue: "queue", Stack: "stack", RingBuf: "ringbuf", BloomFilter: "bloom_filter",
+	HashOfMaps: "hash_of_maps", Queue: "queue", Stack: "stack", RingBuf: "ringbuf", TaskStorage: "task_storage", BloomFilter: "bloom_filter",
 }
 
 // String returns Linux's name of the kind.
@@ -55,13 +56,14 @@ const (
 	arrayMaps  mapKinds = 1<<Array | 1<<PerCPUArray
 	elemMaps            = hashMaps | arrayMaps
 	keyedMaps           = elemMaps | 1<<LPMTrie // maps with keys and values
+	valueMaps           = keyedMaps | 1<<TaskStorage
 	mapsOfMaps mapKinds = 1<<ArrayOfMaps | 1<<HashOfMaps
 	queueMaps  mapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
 	ringMaps   mapKinds = 1 << RingBuf
 	// compiledMaps are the kinds that compiled code supports; only the host supports
 	// the others.
 	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash | 1<<StackTrace
-	knownMaps    = keyedMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
+	knownMaps    = valueMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
 )
 
 func (s mapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
@@ -153,6 +155,9 @@ func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	if spec.Kind == PerfEvents {
 		spec.Kind, spec.KeySize, spec.ValueSize, spec.MaxEntries = RingBuf, 0, 0, perfRingSize
 	}
+	if spec.Kind == TaskStorage {
+		spec.KeySize, spec.KeyType = storageKeySize, storageKey
+	}
 	m := &Map{spec: spec, cpus: cpus, mem: mem}
 	if cpus < 1 || cpus > 1<<10 {
 		return nil, fmt.Errorf("make map %s: %d vCPUs: want 1 to 1024", quoteKind(spec.Kind, spec.Name), cpus)
@@ -197,7 +202,7 @@ func (m *Map) Close() {
 
 // segment returns the memory that a program's pointers to values may reach.
 func (m *Map) segment() segment {
-	if !keyedMaps.has(m.spec.Kind) {
+	if !valueMaps.has(m.spec.Kind) {
 		return segment{}
 	}
 	return segment{

@@ -12,7 +12,7 @@ func (m *Map) plan() (int, error) {
 		if s.KeySize != 0 {
 			return 0, fmt.Errorf("keys of %d bytes: a %v has none", s.KeySize, kind)
 		}
-	case hashMaps.has(kind), kind == HashOfMaps:
+	case m.hashed(), kind == HashOfMaps:
 		if s.KeySize == 0 || s.KeySize > MaxKeySize {
 			return 0, fmt.Errorf("keys of %d bytes: want 1 to %d: %w", s.KeySize, MaxKeySize, ErrMapLimit)
 		}

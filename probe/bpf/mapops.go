@@ -168,7 +168,7 @@ func (m *Map) fail(what string, err error) error {
 }
 
 func (m *Map) checkKey(what string, key []byte) error {
-	if m.spec.Kind != StackTrace && !keyedMaps.has(m.spec.Kind) {
+	if m.spec.Kind != StackTrace && !valueMaps.has(m.spec.Kind) {
 		return m.fail(what, ErrMapKind)
 	}
 	if len(key) != int(m.spec.KeySize) {

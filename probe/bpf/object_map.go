@@ -174,7 +174,7 @@ func (o *Object) note(format string, args ...any) {
 
 // refusedMaps are reasons why types of maps are not supported.
 var refusedMaps = map[MapKind]string{
-	19: storedInObject, 21: storedInObject, 24: storedInObject, 28: storedInObject, 29: storedInObject, 32: storedInObject,
+	19: storedInObject, 21: storedInObject, 24: storedInObject, 28: storedInObject, 32: storedInObject,
 	26: "it is a table of functions for the guest's kernel",
 	31: "a process of the guest would fill it",
 	33: "it is memory that the guest's kernel shares with programs",
@@ -195,11 +195,17 @@ func (o *Object) objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 		MaxEntries: s.MaxEntries, ReadOnly: s.Flags&flagReadOnlyProg != 0, Extra: s.MapExtra,
 	}
 	m.KeyType, m.ValueType = newType(s.Key), newType(s.Value)
-	if keyedMaps.has(m.Kind) && s.Value != nil {
+	if valueMaps.has(m.Kind) && s.Value != nil {
 		m.LockAt = lockOf(s.Value)
 	}
 	if m.Kind == RingBuf {
 		m.KeySize, m.ValueSize = 0, 0 // of records that are declared
+	}
+	if m.Kind == TaskStorage {
+		if m.KeySize != 4 {
+			return MapSpec{}, fmt.Errorf("keys of %d bytes: %s has keys of 4", m.KeySize, quoteKind(m.Kind, m.Name))
+		}
+		m.KeySize, m.KeyType = storageKeySize, storageKey
 	}
 	if m.Kind == StackTrace { // tools leave the sizes open, and set them when they load it
 		m.KeySize = 4

@@ -22,6 +22,8 @@ const (
 	cgroupsArg          // a map of cgroups
 	lockArg             // the lock in a value of a map
 	dynptrArg           // memory of a dynptr
+	storageArg          // a map of values of tasks
+	orNullArg           // memory with a value of the map, or 0
 )
 
 // kinds are the possible kinds of map of an argument, empty if it is not a map.
@@ -39,6 +41,8 @@ func (k argKind) kinds() mapKinds {
 		return 1 << StackTrace
 	case progsArg:
 		return 1 << ProgArray
+	case storageArg:
+		return 1 << TaskStorage
 	case cgroupsArg:
 		return 1 << CgroupArray
 	}
@@ -87,6 +91,10 @@ func (a *verifier) call(pc int, st *state) {
 					size = m.spec.ValueSize
 				}
 				f.args[r] = a.region(pc, st, r, constant(uint64(size)), kind == valueOutArg)
+			}
+		case orNullArg:
+			if m != nil && v.kind != noBase && !v.null {
+				f.args[r] = a.region(pc, st, r, constant(uint64(m.spec.ValueSize)), false)
 			}
 		case funcArg: // the function may write into this frame
 			st.words = nil
@@ -222,6 +230,12 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 			v.null, v.id = true, def(pc)
 		}
 		return v
+	case HelperTaskStorageGet:
+		if m == nil {
+			return unknownValue()
+		}
+		st.define(def(pc))
+		return value{base: base{kind: inValue, m: int16(f.m), elem: -1, null: true, id: def(pc)}, num: constant(0)}
 	case HelperRingReserve:
 		size := st.regs[R2].number()
 		if f.m < 0 {

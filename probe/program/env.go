@@ -104,6 +104,19 @@ func (e *env) UIDGID() uint64 {
 	return uint64(gid)<<32 | uint64(uid)
 }
 
+// TaskLife implements bpf.Env.
+func (e *env) TaskLife(task uint64) (bpf.TaskLife, bool) {
+	if e.rt.cfg.Tasks == nil {
+		return bpf.TaskLife{}, false
+	}
+	t := e.rt.cfg.Tasks()
+	if t == nil {
+		return bpf.TaskLife{}, false
+	}
+	l, err := t.Life(guest.GVA(task), e.read)
+	return bpf.TaskLife{ID: l.ID, PID: l.PID, TGID: l.TGID, Gone: l.Gone}, err == nil
+}
+
 // CgroupID implements bpf.Env. An unknown number is 0.
 func (e *env) CgroupID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {

@@ -77,6 +77,9 @@ var taskHelpers = map[bpf.Helper]script.TaskPart{
 // helperLacks returns what a helper of a program lacks in this guest, for
 // program.LoadOptions.
 func (at *attacher) helperLacks(h bpf.Helper) string {
+	if h == bpf.HelperTaskStorageGet || h == bpf.HelperTaskStorageDel {
+		return at.lifeLacks()
+	}
 	part, ok := taskHelpers[h]
 	if !ok {
 		return ""
@@ -86,4 +89,22 @@ func (at *attacher) helperLacks(h bpf.Helper) string {
 		return ""
 	}
 	return why + " (" + cure + ")"
+}
+
+// lifeLacks returns why tasks that have the same address one after another cannot be
+// told apart, "" if they can.
+func (at *attacher) lifeLacks() string {
+	t := at.tasks()
+	switch {
+	case t == nil:
+		return "the guest is no Linux"
+	case t.KnowsLives():
+		return ""
+	}
+	for _, m := range t.MissingFeatures() {
+		if strings.HasPrefix(m, "the lives of tasks") {
+			return m + " (" + needsBTF + ")"
+		}
+	}
+	return "the lives of tasks are not known (" + needsBTF + ")"
 }

@@ -138,6 +138,27 @@ func TestMapAnswers(t *testing.T) {
 	}
 }
 
+// TestTaskStorageAnswer: a map with values of tasks is listed with its kind and size, and a guest without tasks is
+// warned of.
+func TestTaskStorageAnswer(t *testing.T) {
+	h := serveFake(t, nil)
+	list, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "storage.o"), Section: "kprobe/count", At: "user_hot", MapEntries: map[string]uint32{"of_task": 50}, Disabled: true})
+	if err != nil || len(list.Probes) != 1 {
+		t.Fatal(list, err)
+	}
+	var warnings []string
+	for _, w := range list.Probes[0].Program.Warnings {
+		warnings = append(warnings, w.Text+": "+w.What)
+	}
+	if all := strings.Join(warnings, "\n"); !strings.Contains(all, "task_storage_get is always 0 or empty in this guest: the guest is no Linux") {
+		t.Errorf("warnings: %s", all)
+	}
+	d, err := h.c.Map(h.ctx, "of_task")
+	if err != nil || d.Kind != "task_storage" || d.Entries != 50 || d.KeySize != 24 || d.ValueSize != 16 || len(d.Values) != 0 || d.Lost != 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestProgramBodies is a table of bodies that attach nothing, with statuses and codes.
 func TestProgramBodies(t *testing.T) {
 	h := serveFake(t, nil)

@@ -55,6 +55,7 @@ func (ph *probeHost) dump(info *session.MapInfo, m *bpf.Map) api.MapDump {
 		d.Ring = &api.MapRing{Read: s.Read, Lost: s.Lost, Discarded: s.Discarded, Corrupted: s.Corrupted, Pending: s.Pending}
 		return d
 	}
+	d.Lost = bpf.LostValues(m)
 	d.Values = []api.MapEntry{}
 	names := newNamer(ph.guest)
 	m.Walk(func(key []byte, vals [][]byte) bool {

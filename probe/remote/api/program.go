@@ -80,6 +80,7 @@ type MapDump struct {
 	Truncated bool        `json:"truncated"` // there are more values than MaxMapEntries
 	Buckets   []MapBucket `json:"buckets,omitempty"`
 	Ring      *MapRing    `json:"ring,omitempty"`
+	Lost      uint64      `json:"lost,omitempty"` // of a task_storage: calls of bpf_task_storage_get that found no room for a value
 }
 
 // MaxMapEntries is the most entries that one dump has.
