@@ -40,6 +40,8 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		return v.strncmp(r)
 	case HelperSnprintf:
 		return v.snprintf(r)
+	case HelperSnprintfBTF:
+		return snprintfBTF(v, r)
 	case HelperTraceVprintk:
 		return v.traceVprintk(r)
 	case HelperLoop:

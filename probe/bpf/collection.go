@@ -128,7 +128,7 @@ func (op *ObjectProgram) key() (sum [sha256.Size]byte, ok bool) {
 }
 
 func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {
-	spec := Spec{Name: op.Name, Kind: op.Kind, Insns: op.insns, Budget: budget, Args: op.args, Returns: op.returns, Follows: op.follows}
+	spec := Spec{Name: op.Name, Kind: op.Kind, Insns: op.insns, Budget: budget, Args: op.args, Returns: op.returns, Follows: op.follows, shows: op.shows}
 	for _, name := range op.maps {
 		m := c.Maps[name]
 		if m == nil {

@@ -11,6 +11,7 @@ const (
 	costLine  = 1 << 12      // a line in the log
 	costTask  = 1 << 8       // the current task: a few reads
 	costLook  = 4 * costRead // whether another task exists
+	costShow  = 1 << 17      // the most of a value that is printed by its type
 	costStack = 1 << 13      // a stack walk, of up to 127 frames after 255
 )
 
@@ -53,6 +54,8 @@ func CallCost(h Helper, n int, m *Map) int64 {
 		c += int64(n >> copyShift)
 	case m != nil && (h == HelperMapPush || h == HelperMapPop || h == HelperMapPeek):
 		c += int64(m.spec.ValueSize >> copyShift)
+	case h == HelperSnprintfBTF:
+		c += costShow + costFault
 	case m != nil && h == HelperTaskStorageGet:
 		c += m.opCost(HelperMapUpdate) + costLook*int64(min(m.entries, storageSample)+hashWindow)
 	case m != nil && h == HelperTaskStorageDel:

@@ -53,6 +53,7 @@ const (
 	HelperRingDiscard     Helper = 133
 	HelperRingQuery       Helper = 134
 	HelperCopyFromUser    Helper = 148
+	HelperSnprintfBTF     Helper = 149
 	HelperTaskStorageGet  Helper = 156
 	HelperTaskStorageDel  Helper = 157
 	HelperGetTaskBTF      Helper = 158
@@ -179,6 +180,7 @@ var helpers = []HelperInfo{
 	{ID: HelperRingDiscard, Name: "ringbuf_discard", args: []argKind{recordArg, anyArg}},
 	{ID: HelperRingQuery, Name: "ringbuf_query", args: []argKind{ringArg, anyArg}},
 	{ID: HelperCopyFromUser, Name: "copy_from_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperSnprintfBTF, Name: "snprintf_btf", args: []argKind{outArg, anyArg, inArg, anyArg, anyArg}, Place: OnHost, Why: onlyText},
 	{ID: HelperTaskStorageGet, Name: "task_storage_get", cost: costTask, args: []argKind{storageArg, anyArg, orNullArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperTaskStorageDel, Name: "task_storage_delete", cost: costTask, args: []argKind{storageArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperGetTaskBTF, Name: "get_current_task_btf", Why: needsTask},

@@ -49,7 +49,8 @@ type ObjectProgram struct {
 	follows  bool             // it reads kernel memory by address, as through Linux's typed pointers
 	insns    asm.Instructions // with maps numbered as in maps
 	maps     []string
-	copyOf   string // name of another program that differs only in its name and place
+	shows    map[uint32]*showPlace // types that it may print, by their numbers
+	copyOf   string                // name of another program that differs only in its name and place
 }
 
 // NewObjectProgram makes a program of an object without a file: p with these

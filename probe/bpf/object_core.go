@@ -31,7 +31,7 @@ var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 // relocateTypes applies the relocations that depend on types (CO-RE). Without a
 // kernel the only known type is the context. An instruction whose type lacks the
 // field must be unreachable: programs check first whether the field exists.
-func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
+func (p *ObjectProgram) relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 	var relos []*btf.CORERelocation
 	var where []int
 	for i := range in {
@@ -61,24 +61,27 @@ func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 		return nil, fmt.Errorf("relocate types: %w", err)
 	}
 	out := in[:0:0]
-	next := 0
-	for k, i := range where {
+	next, prints := 0, printsTypes(in)
+	for n, i := range where {
 		out = append(out, in[next:i]...)
 		next = i + 1
 		ins := in[i]
 		wide := ins.OpCode.IsDWordLoad()
-		if err := fixups[k].Apply(&ins); err != nil {
+		if err := fixups[n].Apply(&ins); err != nil {
 			return nil, fmt.Errorf("relocate types: %w", err)
 		}
 		switch {
 		case wide && ins.Dst == asm.R10 && ins.Constant == btf.COREBadRelocationSentinel, !wide && ins.IsBuiltinCall():
 			ins.Metadata = in[i].Metadata
-			replaceMissing(&ins, fmt.Sprintf("%s: %v", why, relos[k]))
+			replaceMissing(&ins, fmt.Sprintf("%s: %v", why, relos[n]))
 			out = append(out, ins)
 			if wide { // as many slots as before: jumps count them
 				out = append(out, asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)})
 			}
 		default:
+			if prints && (wide || ins.OpCode.Class().IsALU()) {
+				p.addShows(relos[n], uint32(ins.Constant), k)
+			}
 			out = append(out, ins)
 		}
 	}

@@ -122,7 +122,6 @@ var refusedHelpers = map[Helper]string{
 	145: "the storage is part of an inode of the guest's kernel",
 	146: "the storage is part of an inode of the guest's kernel",
 	147: "the guest's kernel holds locks while it follows mounts",
-	149: "it prints by the kernel's types: use snprintf with the members",
 	153: "variables of each CPU cannot be reached",
 	154: "variables of each CPU cannot be reached",
 	169: "a timer's function would run when no probe is hit",

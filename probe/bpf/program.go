@@ -100,6 +100,8 @@ type Spec struct {
 	// executes more instructions than the budget and the program's length together. 0
 	// means DefaultBudget.
 	Budget int64
+
+	shows map[uint32]*showPlace // types for snprintf_btf, by their numbers
 }
 
 // Program is a checked program. It does not change, and may be used from any
@@ -118,6 +120,7 @@ type Program struct {
 	follows bool
 	budget  int64
 	helpers []Helper // that it calls, ascending
+	shows   map[uint32]*showPlace
 	cpus    int
 }
 
@@ -126,7 +129,7 @@ type Program struct {
 func New(s Spec) (*Program, error) {
 	p := &Program{
 		name: s.Name, kind: s.Kind, maps: slices.Clone(s.Maps), budget: s.Budget, cpus: 1,
-		args: s.Args, returns: s.Returns, follows: s.Follows,
+		args: s.Args, returns: s.Returns, follows: s.Follows, shows: s.shows,
 	}
 	if p.args < 0 || p.args > p.kind.maxArgs() {
 		return nil, fmt.Errorf("make program %q: %d words of arguments", s.Name, p.args)

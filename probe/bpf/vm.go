@@ -5,15 +5,16 @@ import "encoding/binary"
 // VM runs programs on one vCPU, one at a time, in the host's interpreter. It belongs
 // to that vCPU's thread; only Stats may be read elsewhere, while it does not run.
 type VM struct {
-	prog  *Program
-	cpu   int
-	env   Env
-	segs  []segment
-	stack []byte
-	spare [maxSpare]byte // for helpers
-	line  [2 * maxLine]byte
-	str   [maxString]byte
-	pcs   [maxPCs]uint64
+	prog   *Program
+	cpu    int
+	env    Env
+	segs   []segment
+	stack  []byte
+	spare  [maxSpare]byte // for helpers
+	line   [2 * maxLine]byte
+	str    [maxString]byte
+	pcs    [maxPCs]uint64
+	shower shower
 
 	frames  [MaxFrames]frame
 	records [MaxReservations]record
