@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
@@ -43,13 +44,13 @@ func TestRefusedHelpers(t *testing.T) {
 	}
 	k := testKernel(t)
 	p := ObjectProgram{Section: "kprobe/x"}
-	if _, err := p.linkHelper(helperJiffies, nil); err == nil || !strings.Contains(err.Error(), "the guest has none that is known") {
+	if _, err := p.linkHelper(callOf(helperJiffies), nil); err == nil || !strings.Contains(err.Error(), "the guest has none that is known") {
 		t.Error(err)
 	}
-	if body, err := p.linkHelper(helperJiffies, k); err != nil || len(body) != 2 || !p.follows {
+	if body, err := p.linkHelper(callOf(helperJiffies), k); err != nil || len(body) != 2 || !p.follows {
 		t.Error(body, err)
 	}
-	if _, err := p.linkHelper(helperTaskPtRegs, k); err == nil || !strings.Contains(err.Error(), "how large its stacks are") {
+	if _, err := p.linkHelper(callOf(helperTaskPtRegs), k); err == nil || !strings.Contains(err.Error(), "how large its stacks are") {
 		t.Error(err)
 	}
 	symbols := map[string]uint64{"__start_init_stack": 0x10000, "__end_init_stack": 0x14000}
@@ -58,7 +59,7 @@ func TestRefusedHelpers(t *testing.T) {
 		if fred {
 			symbols["asm_fred_entrypoint_user"] = 1
 		}
-		body, err := p.linkHelper(helperTaskPtRegs, k)
+		body, err := p.linkHelper(callOf(helperTaskPtRegs), k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,8 +80,87 @@ func TestRefusedHelpers(t *testing.T) {
 			}
 		}
 	}
-	if _, err := p.linkHelper(helperJiffies, k); err == nil || !strings.Contains(err.Error(), "no symbol jiffies") {
+	if _, err := p.linkHelper(callOf(helperJiffies), k); err == nil || !strings.Contains(err.Error(), "no symbol jiffies") {
 		t.Error(err)
+	}
+}
+
+// callOf is the call of a helper.
+func callOf(h Helper) *asm.Instruction {
+	call := asm.BuiltinFunc(h).Call()
+	return &call
+}
+
+// TestLinkedWarnings: the number of a socket, and records of branches, with the warnings
+// of each.
+func TestLinkedWarnings(t *testing.T) {
+	k := testKernel(t)
+	p := ObjectProgram{Section: "fentry/x"}
+	if _, err := p.linkHelper(callOf(helperSockCookie), k); err == nil || !strings.Contains(err.Error(), "no __sk_common in struct sock") {
+		t.Error(err)
+	}
+	if _, err := p.linkHelper(callOf(helperSockCookie), nil); err == nil || !strings.Contains(err.Error(), "the guest has none that is known") {
+		t.Error(err)
+	}
+	long := &btf.Int{Name: "long", Size: 8, Encoding: btf.Signed}
+	common := &btf.Struct{Name: "sock_common", Size: 24, Members: []btf.Member{{Name: "skc_cookie", Type: &btf.Typedef{Name: "atomic64_t", Type: &btf.Struct{Size: 8, Members: []btf.Member{{Name: "counter", Type: long}}}}, Offset: 128}}}
+	b, err := btf.NewBuilder([]btf.Type{&btf.Struct{Name: "sock", Size: 40, Members: []btf.Member{{Name: "__sk_common", Type: common, Offset: 64}}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := b.Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Types = []*btf.Spec{spec}
+	user := ObjectProgram{Section: "uprobe/x"}
+	if _, err := user.linkHelper(callOf(helperSockCookie), k); err == nil || !strings.Contains(err.Error(), "user code cannot read") {
+		t.Error(err)
+	}
+	const sock = 0xffff_8000_0000_0000
+	env := &fakeEnv{}
+	env.put(sock+24, string(u64(4711)))
+	for _, tt := range []struct {
+		h      Helper
+		kernel *Kernel
+		arg    Reg
+		value  uint64
+		want   int64
+		warns  string
+	}{
+		{helperSockCookie, k, R1, sock, 4711, "get_socket_cookie is 0 for a socket that the guest's kernel has not numbered yet"},
+		{helperSockCookie, k, R1, 0, 0, "get_socket_cookie is 0"},
+		{helperBranches, nil, R3, 0, -errNoEnt, "get_branch_snapshot always returns -ENOENT"},
+		{helperBranches, nil, R3, 1, -errInval, "get_branch_snapshot always returns -ENOENT"},
+	} {
+		call := callOf(tt.h)
+		p := ObjectProgram{Section: "fentry/x"}
+		body, err := p.linkHelper(call, tt.kernel)
+		if err != nil || p.follows != (tt.h == helperSockCookie) {
+			t.Fatal(err, p.follows)
+		}
+		in, err := expand(asm.Instructions{asm.LoadImm(asm.Register(tt.arg), int64(tt.value), asm.DWord), *call, *call, asm.Return()}, map[int]asm.Instructions{1: body, 2: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := New(Spec{Kind: Kprobe, Insns: in, Follows: p.follows})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r0, err := NewVM(q, 0).Run(regsContext(x86.Regs{}), env); int64(r0) != tt.want || err != nil {
+			t.Errorf("%v of %#x: %d, %v, want %d", tt.h, tt.value, int64(r0), err, tt.want)
+		}
+		lp := LoadedProgram{Program: q, Section: "kprobe/x", AttachTo: "x"}
+		if w, err := lp.Judge(Allowed{}); err != nil || len(w) != 1 || w[0].Index != 2 || !strings.Contains(w[0].What, tt.warns) {
+			t.Errorf("%v: %v, %v", tt.h, w, err)
+		}
+		var strict *StrictError
+		if _, err := lp.Judge(Allowed{Strict: true}); !errors.As(err, &strict) {
+			t.Error(err)
+		}
+		if why := q.HostReason(); why != "" && tt.h == helperBranches {
+			t.Errorf("%v: %s", tt.h, why)
+		}
 	}
 }
 

@@ -13,22 +13,87 @@ import (
 var linkedHelpers = map[Helper]func(*ObjectProgram, *Kernel) (asm.Instructions, error){
 	helperJiffies:    (*ObjectProgram).jiffies,
 	helperTaskPtRegs: (*ObjectProgram).taskPtRegs,
+	helperSockCookie: (*ObjectProgram).sockCookie,
+	helperBranches:   (*ObjectProgram).branches,
 }
 
 // Their numbers.
 const (
 	helperJiffies    Helper = 118
 	helperTaskPtRegs Helper = 175
+	helperSockCookie Helper = 46
+	helperBranches   Helper = 176
 )
 
-// linkHelper returns the instructions that take the place of a call.
-func (p *ObjectProgram) linkHelper(h Helper, k *Kernel) (asm.Instructions, error) {
-	if k == nil {
+// linkedWarnings are differences from Linux that a user must know, by the helper.
+var linkedWarnings = map[Helper]string{
+	helperSockCookie: "get_socket_cookie is 0 for a socket that the guest's kernel has not numbered yet, where Linux would number it",
+	helperBranches:   "get_branch_snapshot always returns -ENOENT: the processor's records of branches are not read",
+}
+
+// linkedKey is the key, in the metadata of the first instruction in place of a call, for
+// its warning.
+type linkedKey struct{}
+
+// linkHelper returns the instructions that take the place of the call ins.
+func (p *ObjectProgram) linkHelper(ins *asm.Instruction, k *Kernel) (asm.Instructions, error) {
+	h := Helper(ins.Constant)
+	if k == nil && h != helperBranches {
 		return nil, errors.New("it reads the memory of a Linux kernel, and the guest has none that is known")
 	}
+	if w := linkedWarnings[h]; w != "" {
+		ins.Metadata.Set(linkedKey{}, w)
+	}
 	body, err := linkedHelpers[h](p, k)
-	p.follows = true
+	p.follows = p.follows || h != helperBranches
 	return body, err
+}
+
+// warnLinked returns the warnings of the helpers whose calls became instructions.
+func (p *Program) warnLinked() (out []Warning) {
+	told := map[string]bool{}
+	for pc, i := range p.slots {
+		if i == nil {
+			continue
+		}
+		if w, _ := i.Metadata.Get(linkedKey{}).(string); w != "" && !told[w] {
+			told[w] = true
+			out = append(out, Warning{Index: pc, Text: textOf(i), What: w, Source: p.sourceOf(pc)})
+		}
+	}
+	return out
+}
+
+// sockCookie is get_socket_cookie (socket), of a program that has the socket by its type:
+// bpf_get_socket_ptr_cookie. Asking for the number of a socket that has none would change
+// the guest.
+func (p *ObjectProgram) sockCookie(k *Kernel) (asm.Instructions, error) {
+	if inUserCode(p.Section) {
+		return nil, errors.New("user code cannot read the kernel's memory")
+	}
+	common, err := k.member("sock", "__sk_common")
+	if err != nil {
+		return nil, err
+	}
+	cookie, err := k.member("sock_common", "skc_cookie")
+	if err != nil {
+		return nil, err
+	}
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0),
+		jumpOver(asm.JEq, asm.R1, 0, 1),
+		asm.LoadMem(asm.R0, asm.R1, int16(common+cookie), asm.DWord),
+	}, nil
+}
+
+// branches is get_branch_snapshot (records, size, flags), as in a kernel on a processor
+// without such records.
+func (p *ObjectProgram) branches(*Kernel) (asm.Instructions, error) {
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, -errInval),
+		jumpOver(asm.JNE, asm.R3, 0, 1),
+		asm.Mov.Imm(asm.R0, -errNoEnt),
+	}, nil
 }
 
 // jiffies is jiffies64.
@@ -109,7 +174,6 @@ func (k *Kernel) member(structure, name string) (uint32, error) {
 var refusedHelpers = map[Helper]string{
 	22:  "the counter is in the guest's kernel",
 	42:  "the guest's kernel knows its nodes of memory",
-	46:  "the kernel numbers a socket when it is first asked for the number",
 	47:  "the kernel numbers a user's sockets by its network namespaces",
 	55:  "the counter is in the guest's kernel",
 	107: "the storage is part of a socket of the guest's kernel",
@@ -128,7 +192,6 @@ var refusedHelpers = map[Helper]string{
 	170: "a timer's function would run when no probe is hit",
 	171: "a timer's function would run when no probe is hit",
 	172: "a timer's function would run when no probe is hit",
-	176: "the branches that the processor records are not read",
 	191: "the memory of other processes than the current one is not read",
 	194: "the kernel's objects cannot be owned from outside of it",
 	208: "the offset of TAI is in the guest's kernel",

@@ -43,7 +43,7 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 			ins.Constant = int64(uint64(ins.Constant)&^0xffffffff | uint64(p.mapNumber(name)))
 			*ins = ins.WithReference("")
 		case ins.IsBuiltinCall() && linkedHelpers[Helper(ins.Constant)] != nil:
-			body, err := p.linkHelper(Helper(ins.Constant), x.kernel)
+			body, err := p.linkHelper(ins, x.kernel)
 			if err != nil {
 				return fmt.Errorf("instruction %d calls %v: %w", at, Helper(ins.Constant), err)
 			}

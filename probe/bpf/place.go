@@ -128,7 +128,7 @@ func (p *LoadedProgram) Judge(a Allowed) ([]Warning, error) {
 	if i := slices.IndexFunc(p.helpers, Helper.ChangesGuest); i >= 0 && !a.Unsafe {
 		return nil, &UnsafeError{Section: p.Section, Program: p.Name(), Helper: p.helpers[i]}
 	}
-	warnings := p.Warnings()
+	warnings := append(p.Warnings(), p.warnLinked()...)
 	if a.Lacks != nil {
 		warnings = append(warnings, p.WarnLacking(a.Lacks)...)
 	}
