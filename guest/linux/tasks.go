@@ -28,6 +28,8 @@ type Tasks struct {
 	memory    bool
 	saved     bool
 	life      bool
+	inside    bool
+	nsfs      guest.GVA // nsfs_mnt: the file system of namespaces
 
 	f taskFields
 }
@@ -44,6 +46,7 @@ type taskFields struct {
 	mm, pgd                               field
 	sp, inactive, bp, ret                 field
 	life, usage                           field
+	ns, inum, pids, super, dev            field
 }
 
 // Task is a thread of the guest, as reported by the guest.
@@ -90,6 +93,11 @@ func newTasks(types *Types, lookup Lookup) *Tasks {
 		t.saved = f.fields("the stacks of tasks that do not run", need{&x.sp, "task_struct.thread.sp"}, need{&x.inactive, "inactive_task_frame"},
 			need{&x.bp, "inactive_task_frame.bp"}, need{&x.ret, "inactive_task_frame.ret_addr"})
 		t.life = f.fields("the lives of tasks", need{&x.life, "task_struct.stack_canary|task_struct.start_boottime|task_struct.real_start_time"}, need{&x.usage, "task_struct.usage"})
+		const inside = "the PID namespaces of tasks"
+		if t.namespace && f.fields(inside, need{&x.ns, "upid.ns"}, need{&x.inum, "pid_namespace.ns.inum"}, need{&x.signal, "task_struct.signal"}, need{&x.pids, "signal_struct.pids"},
+			need{&x.super, "vfsmount.mnt_sb"}, need{&x.dev, "super_block.s_dev"}) {
+			t.nsfs, t.inside = f.symbol(inside, "nsfs_mnt")
+		}
 		t.direct, _ = f.lookup("page_offset_base")
 	}
 	t.missing = f.missing
@@ -361,6 +369,67 @@ func (t *Tasks) Life(addr guest.GVA, read Read) (l Life, err error) {
 
 // KnowsLives reports whether Life knows the lives of tasks.
 func (t *Tasks) KnowsLives() bool { return t.life }
+
+// PIDNamespace is a task as its own PID namespace has it.
+type PIDNamespace struct {
+	PID, TGID uint32
+	Device    uint64 // of the namespace's file, in /proc/self/ns
+	Inode     uint64
+}
+
+// maxNamespaces is how deep PID namespaces nest (MAX_PID_NS_LEVEL).
+const maxNamespaces = 32
+
+// pidTGID is the index of a thread group in signal_struct.pids (PIDTYPE_TGID).
+const pidTGID = 1
+
+// PIDNamespace returns the task at addr as its own PID namespace has it. It fails if read
+// fails, or if the namespaces are not known.
+func (t *Tasks) PIDNamespace(addr guest.GVA, read Read) (in PIDNamespace, err error) {
+	if !t.inside {
+		return in, errNotKnown
+	}
+	x := &t.f
+	thread, err := read.follow(addr, x.threadPID)
+	if err != nil {
+		return in, err
+	}
+	level, err := read.value(thread, x.level)
+	if err != nil {
+		return in, err
+	}
+	if level > maxNamespaces {
+		return in, fmt.Errorf("PID namespaces nest %d deep", level)
+	}
+	number := guest.GVA(level)*guest.GVA(x.upid.Size) + guest.GVA(x.numbers.Off)
+	space, err := read.follow(thread+number, x.ns)
+	if err != nil {
+		return in, err
+	}
+	group, err := read.follow(addr, x.signal, field{Off: x.pids.Off + 8*pidTGID, Size: 8})
+	if err != nil {
+		return in, err
+	}
+	super, err := read.follow(t.nsfs, word, x.super)
+	if err != nil {
+		return in, err
+	}
+	var pid, tgid uint64
+	for _, n := range []struct {
+		to *uint64
+		at guest.GVA
+		x  field
+	}{{&pid, thread + number, x.nr}, {&tgid, group + number, x.nr}, {&in.Inode, space, x.inum}, {&in.Device, super, x.dev}} {
+		if *n.to, err = read.value(n.at, n.x); err != nil {
+			return in, err
+		}
+	}
+	in.PID, in.TGID = uint32(pid), uint32(tgid)
+	return in, nil
+}
+
+// KnowsPIDNamespaces reports whether PIDNamespace knows the PID namespaces of tasks.
+func (t *Tasks) KnowsPIDNamespaces() bool { return t.inside }
 
 // Number says where a number of a task is: at each offset of Follow, from the task's
 // structure on, is the address of the next structure, and in the last one, at Off, the

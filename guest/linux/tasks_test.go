@@ -20,13 +20,16 @@ func taskTypes() []btf.Type {
 			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr,
 			"usage", structOf("refcount_t", "refs", tInt), "stack_canary", tLong, "pagefault_disabled", tInt, "stack", tPtr, "thread", structOf("thread_struct", "sp", tPtr)),
 		structOf("inactive_task_frame", "r15", tLong, "bp", tLong, "ret_addr", tLong),
-		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList),
+		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList, "pids", array(tPtr, 4)),
 		structOf("cred", "usage", tLong, "gid", id, "uid", id),
 		structOf("css_set", "subsys", array(tPtr, 3), "dfl_cgrp", tPtr),
 		structOf("cgroup", "self", tLong, "kn", tPtr),
 		structOf("kernfs_node", "name", tPtr, "id", tLong),
 		structOf("pid", "level", tInt, "numbers", array(structOf("upid", "nr", tInt, "ns", tPtr), 0)),
 		structOf("mm_struct", "", &btf.Struct{Size: 16, Members: []btf.Member{{Name: "pgd", Type: tPtr, Offset: 64}}}),
+		structOf("pid_namespace", "level", tInt, "ns", structOf("ns_common", "inum", tInt)),
+		structOf("vfsmount", "mnt_root", tPtr, "mnt_sb", tPtr),
+		structOf("super_block", "s_list", tList, "s_dev", tInt),
 		structOf("pcpu_hot", "", &btf.Union{Size: 64, Members: []btf.Member{{Type: structOf("", "current_task", tPtr, "preempt_count", tInt, "cpu_number", tInt)}}}),
 	}
 }
@@ -69,7 +72,7 @@ func taskMemory(t testing.TB) (*memory, Lookup) {
 	m.link(signal(1)+guest.GVA(head.Off), "task_struct.thread_node", task(1))
 	m.link(signal(2)+guest.GVA(head.Off), "task_struct.thread_node", task(2), task(3))
 	m.set(gsBase+hotAt, "pcpu_hot.current_task", task(3), "pcpu_hot.cpu_number", 1)
-	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4000, "fixup_exception": memBase})
+	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4000, "fixup_exception": memBase, "nsfs_mnt": memBase + 0x3600})
 }
 
 func symbols(all map[string]guest.GVA) Lookup {
@@ -118,6 +121,29 @@ func TestTasks(t *testing.T) {
 	if l, err := tasks.Life(memBase-0x1000, m.read); err == nil {
 		t.Errorf("of no task: %+v", l)
 	}
+	// A task as its own PID namespace has it.
+	leader, space, mount, super := worker.Addr-0x100, memBase+0x3700, memBase+0x3740, memBase+0x3780
+	group := memBase + 0x37c0
+	m.put(memBase+0x3600, le.AppendUint64(nil, uint64(mount)))
+	m.set(mount, "vfsmount.mnt_sb", super)
+	m.set(super, "super_block.s_dev", 4)
+	m.set(space, "pid_namespace.ns.inum", 0xf0001234)
+	inner := guest.GVA(tasks.f.numbers.Off + 2*tasks.f.upid.Size)
+	m.set(memBase+0x3400+inner, "upid.nr", 7, "upid.ns", space)
+	m.set(group+inner, "upid.nr", 6)
+	signal, _ := m.types.field("signal_struct.pids")
+	m.put(initTask+0x1080+guest.GVA(signal.Off)+8, le.AppendUint64(nil, uint64(group)))
+	if in, err := tasks.PIDNamespace(leader, m.read); err != nil || in != (PIDNamespace{PID: 7, TGID: 6, Device: 4, Inode: 0xf0001234}) {
+		t.Errorf("%+v, %v", in, err)
+	}
+	m.set(memBase+0x3400, "pid.level", 33)
+	if in, err := tasks.PIDNamespace(leader, m.read); err == nil {
+		t.Errorf("33 namespaces: %+v", in)
+	}
+	m.set(memBase+0x3400, "pid.level", 2)
+	if in, err := tasks.PIDNamespace(worker.Addr, m.read); err == nil {
+		t.Errorf("of a task without numbers: %+v", in)
+	}
 	// It has not run since it was scheduled out.
 	m.set(worker.Addr, "task_struct.thread", memBase+0x7000)
 	m.set(memBase+0x7000, "inactive_task_frame.bp", 0x1234, "inactive_task_frame.ret_addr", 0x5678)
@@ -161,12 +187,13 @@ func TestTasksMissing(t *testing.T) {
 	}{
 		{nil, lookup, []string{"tasks: the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"}},
 		{m.types, without("init_task"), []string{"the list of tasks: the kernel has no symbol init_task"}},
+		{m.types, without("nsfs_mnt"), []string{"the PID namespaces of tasks: the kernel has no symbol nsfs_mnt"}},
 		{m.types, without("fixup_exception"), []string{"loads that may fault: the kernel has no symbol fixup_exception"}},
 		{m.types, without("pcpu_hot"), []string{"the current task: the kernel has no symbol current_task"}},
-		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask}), []string{"the current task: the kernel has no symbol cpu_number"}},
-		{m.types, symbols(map[string]guest.GVA{"current_task": 0x80000000, "cpu_number": 8, "init_task": initTask}),
+		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask, "nsfs_mnt": memBase}), []string{"the current task: the kernel has no symbol cpu_number"}},
+		{m.types, symbols(map[string]guest.GVA{"current_task": 0x80000000, "cpu_number": 8, "init_task": initTask, "nsfs_mnt": memBase}),
 			[]string{"the current task: per-CPU variables at 0x0000000080000000 and 0x0000000000000008"}},
-		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "fixup_exception": memBase, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
+		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "nsfs_mnt": memBase, "fixup_exception": memBase, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
 			[]string{"the stacks of tasks: the kernel does not tell their size (init_stack)"}},
 		{typesOf(t, append(types[:3:3], types[4:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
 		{typesOf(t, types[0]), lookup, []string{
@@ -193,15 +220,18 @@ func TestTasksMissing(t *testing.T) {
 	if _, err := none.Task(initTask, m.read); err == nil {
 		t.Error("a task without types")
 	}
-	if _, err := none.Life(initTask, m.read); err == nil || none.KnowsLives() || !newTasks(m.types, lookup).KnowsLives() {
+	if _, err := none.Life(initTask, m.read); err == nil || none.KnowsLives() || none.KnowsPIDNamespaces() || !newTasks(m.types, lookup).KnowsLives() {
 		t.Error("a life without types")
+	}
+	if _, err := none.PIDNamespace(initTask, m.read); err == nil {
+		t.Error("a PID namespace without types")
 	}
 	if _, err := none.Profile(); err == nil {
 		t.Error("a profile without types")
 	}
 	// The old way: two variables, and another name for the end of the stack.
 	old := newTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask,
-		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000, "fixup_exception": memBase}))
+		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000, "fixup_exception": memBase, "nsfs_mnt": memBase}))
 	if p, err := old.Profile(); err != nil || p.TaskOff != hotAt || p.CPUOff != -0x7edcbaa0 || p.StackMask != ^uint64(0x7fff) || old.MissingFeatures() != nil {
 		t.Errorf("%+v, %v, %q", p, err, old.MissingFeatures())
 	}

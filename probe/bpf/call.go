@@ -28,6 +28,8 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		r[R0] = v.env.FileCode(r[R1])
 	case HelperUnderCgroup:
 		return v.taskUnderCgroup(r)
+	case HelperNSPIDTGID:
+		return v.nsPIDTGID(r)
 	case HelperTaskStorageGet:
 		return v.taskStorageGet(r)
 	case HelperTaskStorageDel:

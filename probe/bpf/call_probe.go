@@ -269,3 +269,24 @@ func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 	r[R0] = 0
 	return NoFault
 }
+
+// nsPIDTGID is get_ns_current_pid_tgid (device, inode, destination, size): the current
+// task's numbers, if that is the PID namespace that it is in.
+func (v *VM) nsPIDTGID(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R3], r[R4])
+	if code != NoFault {
+		return code
+	}
+	clear(dst)
+	r[R0] = errno(errInval)
+	if len(dst) != 8 || r[R1]>>32 != 0 {
+		return NoFault
+	}
+	in, ok := v.env.PIDNamespace()
+	if ok && in.Device == r[R1] && in.Inode == r[R2] {
+		binary.LittleEndian.PutUint32(dst, in.PID)
+		binary.LittleEndian.PutUint32(dst[4:], in.TGID)
+		r[R0] = 0
+	}
+	return NoFault
+}

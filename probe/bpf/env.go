@@ -34,6 +34,9 @@ type Env interface {
 	// TaskLife returns the life of the task whose structure in the kernel is at an
 	// address; ok is false if it is not known.
 	TaskLife(task uint64) (life TaskLife, ok bool)
+	// PIDNamespace returns the current task as its own PID namespace has it; ok is
+	// false if it is not known.
+	PIDNamespace() (in PIDNamespace, ok bool)
 	// CgroupID returns the number of the cgroup that the current task is in.
 	CgroupID() uint64
 	// Space returns the physical address of the top-level page table in use (CR3).
@@ -83,6 +86,13 @@ type TaskLife struct {
 	Gone      bool // the kernel frees it, or has
 }
 
+// PIDNamespace is a task as its own PID namespace has it: its numbers, and the device and
+// inode of the namespace's file.
+type PIDNamespace struct {
+	PID, TGID     uint32
+	Device, Inode uint64
+}
+
 // NoEnv is an Env without a guest: no memory, no task, time zero. Embed it to
 // implement only some methods.
 type NoEnv struct{}
@@ -106,6 +116,9 @@ func (NoEnv) Task() uint64 { return 0 }
 
 // TaskLife knows none.
 func (NoEnv) TaskLife(uint64) (TaskLife, bool) { return TaskLife{}, false }
+
+// PIDNamespace knows none.
+func (NoEnv) PIDNamespace() (PIDNamespace, bool) { return PIDNamespace{}, false }
 
 // CgroupID returns 0.
 func (NoEnv) CgroupID() uint64 { return 0 }

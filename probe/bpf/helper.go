@@ -46,6 +46,7 @@ const (
 	HelperReadKernel      Helper = 113
 	HelperReadUserStr     Helper = 114
 	HelperReadKernelStr   Helper = 115
+	HelperNSPIDTGID       Helper = 120
 	HelperKtimeBootNS     Helper = 125
 	HelperRingOutput      Helper = 130
 	HelperRingReserve     Helper = 131
@@ -173,6 +174,7 @@ var helpers = []HelperInfo{
 	{ID: HelperReadKernel, Name: "probe_read_kernel", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadUserStr, Name: "probe_read_user_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperNSPIDTGID, Name: "get_ns_current_pid_tgid", cost: costTask, args: []argKind{anyArg, anyArg, outArg, anyArg}, Place: OnHost, Why: "follows the kernel's PID namespaces, which the host does"},
 	{ID: HelperKtimeBootNS, Name: "ktime_get_boot_ns"},
 	{ID: HelperRingOutput, Name: "ringbuf_output", args: []argKind{ringArg, inArg, anyArg, anyArg}},
 	{ID: HelperRingReserve, Name: "ringbuf_reserve", args: []argKind{ringArg, anyArg, anyArg}},

@@ -477,3 +477,44 @@ func histBucket(v uint64) int {
 	}
 	return bits.Len64(v) - 1
 }
+
+// spaceEnv has a task in a PID namespace.
+type spaceEnv struct {
+	NoEnv
+	in PIDNamespace
+}
+
+func (e *spaceEnv) PIDNamespace() (PIDNamespace, bool) { return e.in, e.in.PID != 0 }
+
+// TestNSPID gives a task's numbers in its own PID namespace, and in no other one.
+func TestNSPID(t *testing.T) {
+	in := PIDNamespace{PID: 7, TGID: 6, Device: 4, Inode: 0xf0001234}
+	for _, tt := range []struct {
+		env           *spaceEnv
+		device, inode uint64
+		size          int
+		want, r0      int64
+	}{
+		{env: &spaceEnv{in: in}, device: 4, inode: 0xf0001234, size: 8, want: 6<<32 | 7},
+		{env: &spaceEnv{in: in}, device: 5, inode: 0xf0001234, size: 8, r0: -errInval},
+		{env: &spaceEnv{in: in}, device: 4, inode: 0xf0001235, size: 8, r0: -errInval},
+		{env: &spaceEnv{in: PIDNamespace{PID: 1, Device: 1 << 32}}, device: 1 << 32, size: 8, r0: -errInval},
+		{env: &spaceEnv{}, size: 8, r0: -errInval},
+		{env: &spaceEnv{in: in}, device: 4, inode: 0xf0001234, size: 4, want: -1 << 32, r0: -errInval},
+	} {
+		src := "stdw [r10-8], -1\nlddw r1, " + strconv.FormatUint(tt.device, 10) + "\nlddw r2, " + strconv.FormatUint(tt.inode, 10) +
+			"\nmov r3, r10\nadd r3, -8\nmov r4, " + strconv.Itoa(tt.size) + "\ncall 120\nldxdw r6, [r10-8]\nexit"
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := NewVM(p, 0)
+		r0, err := v.Run(regsContext(x86.Regs{}), tt.env)
+		if got := int64(le64(v.Stack()[StackSize-8:])); int64(r0) != tt.r0 || got != tt.want || err != nil {
+			t.Errorf("%+v: %d, %#x, %v", tt, int64(r0), got, err)
+		}
+		if w := p.Warnings(); len(w) != 0 {
+			t.Error(w)
+		}
+	}
+}

@@ -180,7 +180,6 @@ var refusedHelpers = map[Helper]string{
 	108: "the storage is part of a socket of the guest's kernel",
 	109: "only the guest's kernel can send a signal",
 	117: "only the guest's kernel can send a signal",
-	120: "only the guest's kernel knows the numbers of its PID namespaces",
 	123: "only the guest's kernel knows the ancestors of a cgroup",
 	141: "stacks of other tasks than the current one are not walked: use get_stack",
 	145: "the storage is part of an inode of the guest's kernel",

@@ -117,6 +117,19 @@ func (e *env) TaskLife(task uint64) (bpf.TaskLife, bool) {
 	return bpf.TaskLife{ID: l.ID, PID: l.PID, TGID: l.TGID, Gone: l.Gone}, err == nil
 }
 
+// PIDNamespace implements bpf.Env.
+func (e *env) PIDNamespace() (bpf.PIDNamespace, bool) {
+	if e.rt.cfg.Tasks == nil || !e.current() {
+		return bpf.PIDNamespace{}, false
+	}
+	t := e.rt.cfg.Tasks()
+	if t == nil {
+		return bpf.PIDNamespace{}, false
+	}
+	in, err := t.PIDNamespace(e.task.At, e.read)
+	return bpf.PIDNamespace(in), err == nil
+}
+
 // CgroupID implements bpf.Env. An unknown number is 0.
 func (e *env) CgroupID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {

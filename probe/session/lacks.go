@@ -77,8 +77,11 @@ var taskHelpers = map[bpf.Helper]script.TaskPart{
 // helperLacks returns what a helper of a program lacks in this guest, for
 // program.LoadOptions.
 func (at *attacher) helperLacks(h bpf.Helper) string {
-	if h == bpf.HelperTaskStorageGet || h == bpf.HelperTaskStorageDel {
-		return at.lifeLacks()
+	switch h {
+	case bpf.HelperTaskStorageGet, bpf.HelperTaskStorageDel:
+		return at.featureLacks("the lives of tasks", (*linux.Tasks).KnowsLives)
+	case bpf.HelperNSPIDTGID:
+		return at.featureLacks("the PID namespaces of tasks", (*linux.Tasks).KnowsPIDNamespaces)
 	}
 	part, ok := taskHelpers[h]
 	if !ok {
@@ -91,20 +94,19 @@ func (at *attacher) helperLacks(h bpf.Helper) string {
 	return why + " (" + cure + ")"
 }
 
-// lifeLacks returns why tasks that have the same address one after another cannot be
-// told apart, "" if they can.
-func (at *attacher) lifeLacks() string {
+// featureLacks returns why something of a Linux guest's tasks is not known, "" if it is.
+func (at *attacher) featureLacks(feature string, known func(*linux.Tasks) bool) string {
 	t := at.tasks()
 	switch {
 	case t == nil:
 		return "the guest is no Linux"
-	case t.KnowsLives():
+	case known(t):
 		return ""
 	}
 	for _, m := range t.MissingFeatures() {
-		if strings.HasPrefix(m, "the lives of tasks") {
+		if strings.HasPrefix(m, feature) {
 			return m + " (" + needsBTF + ")"
 		}
 	}
-	return "the lives of tasks are not known (" + needsBTF + ")"
+	return feature + " are not known (" + needsBTF + ")"
 }
