@@ -136,6 +136,8 @@ func TestTasks(t *testing.T) {
 	if in, err := tasks.PIDNamespace(leader, m.read); err != nil || in != (PIDNamespace{PID: 7, TGID: 6, Device: 4, Inode: 0xf0001234}) {
 		t.Errorf("%+v, %v", in, err)
 	}
+	deep := guest.GVA(tasks.f.numbers.Off + 33*tasks.f.upid.Size)
+	m.set(memBase+0x3400+deep, "upid.nr", 7, "upid.ns", space)
 	m.set(memBase+0x3400, "pid.level", 33)
 	if in, err := tasks.PIDNamespace(leader, m.read); err == nil {
 		t.Errorf("33 namespaces: %+v", in)

@@ -120,6 +120,7 @@ func TestLinkedWarnings(t *testing.T) {
 	const sock = 0xffff_8000_0000_0000
 	env := &fakeEnv{}
 	env.put(sock+24, string(u64(4711)))
+	env.put(24, string(u64(5))) // of no socket
 	for _, tt := range []struct {
 		h      Helper
 		kernel *Kernel
