@@ -15,6 +15,7 @@
 #                              nanosecond each, as that of the vmx host always is
 #   GUESTPROBE_BPFTRACE        which bpftrace a plan compares with: what scripts/linux/kernel.sh
 #                              takes (default sid/bpftrace, the newest)
+#   GUESTPROBE_SUITE           what the plan btsuite takes from scripts/bpftrace-suite.sh
 #   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
 #                              with spaces between (default: the kernel of the host)
 # Results, below build/nested/HOST or HOST-PLAN: console.log, emulator.log, and, of
@@ -78,6 +79,12 @@ if grep -q -- ' -bpftrace ' "$payload/plan"; then
 	cp -r "$bpftrace" "$payload/bpftrace"
 	rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
 	cp scripts/nested/bpftrace.sh "$payload/"
+fi
+if grep -q 'btsuite.sh' "$payload/plan"; then
+	[[ -n ${GUESTPROBE_SUITE:-} ]] || fail "this plan is for scripts/bpftrace-suite.sh, which prepares its files"
+	cp -r "$GUESTPROBE_SUITE" "$payload/suite"
+	cp scripts/nested/btsuite.sh "$payload/"
+	build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/gpdev
 fi
 if grep -qE 'internal/server/http && .*TestLinux' "$payload/plan"; then
 	# GDB (without Python), its libraries, and the loader that takes them from there.

@@ -5,24 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/dev/btsuite"
+	"github.com/guestprobe/guestprobe/probe/remote"
 )
 
 func btsuiteSpec() command.Spec {
-	var rules, kernel, object, programs, differences string
+	var rules, kernel, object, programs, differences, socket, program, match string
+	var only []string
+	var slow int
 	return command.Spec{
 		Use:   "btsuite CHECKOUT",
 		Short: "Run bpftrace's own tests on the compiler of scripts",
 		Long: `Run the tests of a checkout of bpftrace: scripts of its parser's and checker's unit
 tests are compiled, and must be accepted or rejected as in bpftrace; runtime and self
 tests of BEGIN, END and intervals run in the interpreter, and their output is compared.
-Runtime tests that need a guest are only compiled, and counted separately.
+Runtime tests that need a guest are only compiled, and counted separately, unless --guest
+names the socket of a daemon: they then run in its Linux guest, by the guestprobe command.
+That guest has upstream's test programs, and executes what is typed at its console.
 scripts/bpftrace-suite.sh prepares the files for this command.`,
 		Example: `  gpdev btsuite ~/src/bpftrace --rules scripts/bpftrace-suite.rules --differences build/differences`,
 		Args:    command.ArgsBetween(1, 1, "name the directory of the checkout: CHECKOUT"),
@@ -31,10 +39,34 @@ scripts/bpftrace-suite.sh prepares the files for this command.`,
 			f.StringVar(&kernel, "btf", "", "`file` of BTF of a Linux kernel, for the types of runtime tests")
 			f.StringVar(&object, "types", "", "`file`: tests/data/data_source.c of the checkout, compiled with debug information")
 			f.StringVar(&programs, "programs", "", "`folder` of the checkout's tests/testprogs, compiled with debug information: files of the guest")
+			f.StringVar(&socket, "guest", "", "`socket` of the daemon whose guest runs the tests that need one")
+			f.StringVar(&program, "guestprobe", "guestprobe", "with --guest: `path` of the guestprobe command")
+			f.IntVar(&slow, "slow", 1, "with --guest: multiply upstream's time limits by this `number`")
+			f.StringSliceVar(&only, "only", nil, "`kinds` of tests to run: parser, checker, runtime, self (default all)")
+			f.StringVar(&match, "match", "", "run only the runtime tests whose names match this `regexp`")
 			f.StringVar(&differences, "differences", "", "`file` for the name, the script and the message of each difference")
 		},
-		Run: func(_ context.Context, r *command.Run) (err error) {
+		Run: func(ctx context.Context, r *command.Run) (err error) {
 			o := btsuite.Options{Object: object, Programs: programs}
+			for _, k := range only {
+				if !slices.Contains(btsuite.Kinds, btsuite.Kind(k)) {
+					return fmt.Errorf("--only %s: want kinds of %v", k, btsuite.Kinds)
+				}
+				o.Only = append(o.Only, btsuite.Kind(k))
+			}
+			if match != "" {
+				if o.Match, err = regexp.Compile(match); err != nil {
+					return err
+				}
+			}
+			if socket != "" {
+				o.Guest = &btsuite.LinuxGuest{Client: remote.New(socket), Program: program, Socket: socket, Patience: time.Duration(slow) * time.Second}
+				o.Guest.Copies = btsuite.SeparateDebug(programs)
+				if err := o.Guest.Open(ctx); err != nil {
+					return err
+				}
+				defer o.Guest.Close()
+			}
 			if rules != "" {
 				text, err := os.ReadFile(rules)
 				if err != nil {
@@ -49,7 +81,11 @@ scripts/bpftrace-suite.sh prepares the files for this command.`,
 					return err
 				}
 			}
-			tallies, text, err := runSuite(r.Args[0], o)
+			tallies, text, err := runSuite(r.Args[0], o, func(x btsuite.Result) {
+				if o.Guest != nil && x.Kind == btsuite.Runtime && outcomeNames[x.Outcome] != "" && x.Outcome != btsuite.Excluded {
+					r.Note("%s: %s", x.Name, outcomeNames[x.Outcome])
+				}
+			})
 			if err != nil {
 				return err
 			}
@@ -69,7 +105,7 @@ var outcomeNames = map[btsuite.Outcome]string{
 }
 
 // runSuite runs the tests, and returns the counts and a text with the differences.
-func runSuite(checkout string, o btsuite.Options) ([]*btsuite.Tally, string, error) {
+func runSuite(checkout string, o btsuite.Options, show func(btsuite.Result)) ([]*btsuite.Tally, string, error) {
 	var tallies []*btsuite.Tally
 	by := map[btsuite.Kind]*btsuite.Tally{}
 	for _, k := range btsuite.Kinds {
@@ -79,6 +115,7 @@ func runSuite(checkout string, o btsuite.Options) ([]*btsuite.Tally, string, err
 	var text strings.Builder
 	err := btsuite.Run(os.DirFS(checkout), o, func(x btsuite.Result) {
 		by[x.Kind].Add(x)
+		show(x)
 		what := outcomeNames[x.Outcome]
 		if x.Words {
 			what = "refused in other words"

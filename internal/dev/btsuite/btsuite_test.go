@@ -226,3 +226,53 @@ func TestTracepointParameters(t *testing.T) {
 		}
 	}
 }
+
+func TestSettings(t *testing.T) {
+	for _, tt := range []struct{ text, env, want string }{
+		{"begin { }", "", "begin { }"},
+		{"begin { }", "PATH=/bin", "begin { }"},
+		{"begin { }", "BPFTRACE_MAX_STRLEN=5 BPFTRACE_STR_TRUNC_TRAILER=_x", `config = { max_strlen=5; str_trunc_trailer="_x"; } begin { }`},
+		{"config = { a = 1 } begin { }", "BPFTRACE_STACK_MODE=perf", "config = { stack_mode=perf;  a = 1 } begin { }"},
+	} {
+		if got := withSettings(tt.text, tt.env); got != tt.want {
+			t.Errorf("%q with %q: %q, want %q", tt.text, tt.env, got, tt.want)
+		}
+	}
+}
+
+// TestGuestCommands: a list and its filter, the program that -c starts, several programs before the script.
+func TestGuestCommands(t *testing.T) {
+	cases := runtimeCases("x", "NAME a\nRUN {{BPFTRACE}} -lv 'kprobe:x*' | grep -e '^kprobe'\nEXPECT y\n\nNAME b\nRUN {{BPFTRACE}} -e 'begin { }' -c \"./testprogs/syscall read\"\nBEFORE one\nBEFORE two 2\nEXPECT z")
+	if len(cases) != 2 {
+		t.Fatalf("%d cases", len(cases))
+	}
+	if l, ok := cases[0].command(); !ok || !l.list || !l.verbose || l.file != "kprobe:x*" || l.filter != "^kprobe" {
+		t.Errorf("a list: %+v, %v", l, ok)
+	}
+	if l, ok := cases[1].command(); !ok || l.text != "begin { }" || l.child != "./testprogs/syscall read" {
+		t.Errorf("with a program: %+v, %v", l, ok)
+	}
+	if b := cases[1].befores; len(b) != 2 || b[0] != "one" || b[1] != "two 2" {
+		t.Errorf("before: %q", b)
+	}
+	if got, want := inBackground("x", "echo 'a b'"), `setsid sh -c 'echo '\''a b'\''' >/dev/null 2>&1 </dev/null & x=$!`; got != want {
+		t.Errorf("in the background: %s, want %s", got, want)
+	}
+}
+
+// TestNoGuestRules: such a rule excludes a runtime test without a guest only, and other kinds always.
+func TestNoGuestRules(t *testing.T) {
+	rules, err := ParseRules("no-guest x\n\treason\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		kind  Kind
+		guest bool
+		want  string
+	}{{Runtime, false, "reason"}, {Runtime, true, ""}, {Parser, true, "reason"}} {
+		if got := excluded(rules, Result{Kind: tt.kind, Script: "x"}, tt.guest); got != tt.want {
+			t.Errorf("%s, guest %v: %q", tt.kind, tt.guest, got)
+		}
+	}
+}

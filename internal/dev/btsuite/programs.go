@@ -50,6 +50,17 @@ func (p *programs) info(file string) (*debuginfo.Info, error) {
 	return info, err
 }
 
+// SeparateDebug returns the files below external_debug in the folder of programs that have the debug information of
+// others, by the paths of those in a guest.
+func SeparateDebug(dir string) map[string]string {
+	copies := map[string]string{}
+	files, _ := filepath.Glob(filepath.Join(dir, "external_debug", "*.debug")) // the pattern is right
+	for _, file := range files {
+		copies[inGuest+strings.TrimSuffix(filepath.Base(file), ".debug")] = file
+	}
+	return copies
+}
+
 func isFile(name string) bool {
 	st, err := os.Stat(name)
 	return err == nil && st.Mode().IsRegular()

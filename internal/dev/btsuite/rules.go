@@ -9,6 +9,7 @@ import (
 // Rule excludes tests, and has the reason.
 type Rule struct {
 	Kind    Kind // "" for all kinds
+	NoGuest bool // only where runtime tests have no guest
 	Pattern *regexp.Regexp
 	Reason  string
 }
@@ -18,7 +19,18 @@ func (r Rule) excludes(x Result) bool {
 	return (r.Kind == "" || r.Kind == x.Kind) && r.Pattern.MatchString(x.Name+"\n"+x.Script)
 }
 
-// ParseRules parses rules. A rule is a line KIND REGEXP, with KIND "all" for every kind, followed by the reason in indented lines.
+// excluded returns the reason of the last rule that excludes a test, or "".
+func excluded(rules []Rule, x Result, guest bool) (reason string) {
+	for _, r := range rules {
+		if r.excludes(x) && !(r.NoGuest && guest && x.Kind == Runtime) {
+			reason = r.Reason
+		}
+	}
+	return reason
+}
+
+// ParseRules parses rules. A rule is a line KIND REGEXP, with KIND "all" for every kind, or "no-guest" for every kind but runtime
+// tests that have a guest, followed by the reason in indented lines.
 func ParseRules(text string) (rules []Rule, err error) {
 	for n, line := range strings.Split(text, "\n") {
 		body := strings.TrimSpace(line)
@@ -36,10 +48,11 @@ func ParseRules(text string) (rules []Rule, err error) {
 			if err != nil || pattern == "" {
 				return nil, fmt.Errorf("line %d: want KIND REGEXP: %v", n+1, err)
 			}
-			if kind == "all" {
-				kind = ""
+			rule := Rule{Kind: Kind(kind), Pattern: re}
+			if rule.NoGuest = kind == "no-guest"; rule.NoGuest || kind == "all" {
+				rule.Kind = ""
 			}
-			rules = append(rules, Rule{Kind: Kind(kind), Pattern: re})
+			rules = append(rules, rule)
 		}
 	}
 	for _, r := range rules {

@@ -17,6 +17,7 @@ import (
 type runtimeCase struct {
 	id      string
 	fields  map[string]string // directives that can occur only once
+	befores []string          // programs that run before the script
 	expects []expect
 }
 
@@ -44,6 +45,8 @@ func runtimeCases(suite, text string) (cs []runtimeCase) {
 			rest = strings.TrimSpace(rest)
 			if mode, ok := strings.CutPrefix(word, "EXPECT"); ok {
 				c.expects = append(c.expects, expect{strings.ToLower(strings.TrimPrefix(mode, "_")), rest})
+			} else if word == "BEFORE" {
+				c.befores = append(c.befores, rest)
 			} else if word != "" {
 				c.fields[word] = rest
 			}
@@ -80,6 +83,10 @@ type commandLine struct {
 	json       bool
 	quiet      bool
 	list       bool
+	child      string // the program that -c starts
+	filter     string // of the lines of the output, behind a "| grep"
+	verbose    bool
+	debug      bool   // --debuginfo names folders
 	other      string // an unsupported option
 }
 
@@ -91,7 +98,13 @@ func (c runtimeCase) command() (l commandLine, ok bool) {
 		l.quiet = l.json
 		return l, true
 	}
-	words, ok := shellWords(c.fields["RUN"])
+	run := c.fields["RUN"]
+	if before, filter, piped := strings.Cut(run, " | grep "); piped && strings.Contains(before, " -l") {
+		if f, ok := shellWords(strings.TrimPrefix(filter, "-e ")); ok && len(f) == 1 {
+			run, l.filter = before, f[0]
+		}
+	}
+	words, ok := shellWords(run)
 	if !ok || len(words) == 0 || words[0] != "{{BPFTRACE}}" {
 		return l, false
 	}
@@ -112,11 +125,14 @@ func (c runtimeCase) command() (l commandLine, ok bool) {
 			l.quiet = true
 		case w == "--unsafe":
 			l.unsafe = true
-		case strings.HasPrefix(w, "--debuginfo="): // see programs
+		case strings.HasPrefix(w, "--debuginfo="): // see programs, and LinuxGuest.copies
+			l.debug = true
 		case w == "--", w == "-v", w == "--no-warnings", w == "-k", w == "2>&1":
 		case w == "-l", w == "--list", w == "-lv":
-			l.list = true
-		case w == "-c", w == "--cmd", w == "-p", w == "--pid", w == "-B", w == "--include", w == "-I", w == "-o":
+			l.list, l.verbose = true, w == "-lv"
+		case w == "-c", w == "--cmd":
+			l.child = value(&i)
+		case w == "-p", w == "--pid", w == "-B", w == "--include", w == "-I", w == "-o":
 			l.other = w
 			value(&i)
 		case strings.HasPrefix(w, "-") && l.text == "" && l.file == "":
@@ -168,7 +184,10 @@ func shellWords(s string) (words []string, ok bool) {
 	return words, true
 }
 
-// ownFiles replaces paths of upstream's test programs and of libc with their paths in a guest.
+// guestFiles replaces paths of upstream's test programs with their paths in a guest.
+var guestFiles = strings.NewReplacer("./testprogs/", "/testprogs/", ":testprogs/", ":/testprogs/", "./testlibs/", "/testlibs/")
+
+// ownFiles also replaces names of libc, which are not known without a guest.
 var ownFiles = strings.NewReplacer("./testprogs/", "/testprogs/", "uprobe:libc:", "uprobe:/lib/libc.so.6:", "uprobe:libc.so.6:", "uprobe:/lib/libc.so.6:")
 
 // run runs a test: in the interpreter if it needs only the host, otherwise it
@@ -176,22 +195,29 @@ var ownFiles = strings.NewReplacer("./testprogs/", "/testprogs/", "uprobe:libc:"
 func (c runtimeCase) run(t *target, read func(name string) string) Result {
 	r := Result{Kind: Runtime, Name: c.id}
 	l, ok := c.command()
-	if !ok || l.other != "" || l.list {
+	if !ok || l.other != "" || t.guest == nil && (l.list || l.child != "") {
 		r.Outcome, r.Said, r.Script = Unread, "a command line of its own: "+c.fields["RUN"], c.fields["RUN"]
 		return r
 	}
-	if l.file != "" {
+	if l.file != "" && !l.list {
 		if l.text = read(l.file); l.text == "" { // the path is relative to upstream's folder of tests
 			r.Outcome, r.Said = Unread, l.file+" is not there"
 			return r
 		}
 	}
-	r.Script = l.text
+	if r.Script = l.text; l.list && l.text == "" {
+		r.Script = c.fields["RUN"]
+	}
 	fails := c.fields["WILL_FAIL"] != "" || hasKey(c.fields, "WILL_FAIL")
 	wanted, _ := strconv.Atoi(c.fields["RETURN_CODE"])
 	text := ownFiles.Replace(l.text)
+	if l.list || l.child != "" {
+		return c.inGuest(t, l, read)
+	}
 	s, err := script.Compile(text, t.withEventsOf(text), script.Options{Params: l.params, Unsafe: l.unsafe, CPUs: 1})
 	switch {
+	case t.guest != nil && (err != nil && !fails && wanted == 0 || err != nil && strings.Contains(err.Error(), errNeedsGuest.Error()) || err == nil && !onHost(s)):
+		return c.inGuest(t, l, read)
 	case err != nil && strings.Contains(err.Error(), errNeedsGuest.Error()):
 		r.Outcome = Guest
 		return r

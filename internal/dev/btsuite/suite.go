@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -90,6 +92,12 @@ type Options struct {
 	// Programs is the folder of upstream's test programs, compiled with debug
 	// information, which are files of the guest; "": they are not known.
 	Programs string
+	// Guest runs the runtime tests that need a guest; nil: they are only compiled.
+	Guest *LinuxGuest
+	// Only are the kinds of tests to run; nil: all.
+	Only []Kind
+	// Match matches the names of tests to run; nil: all.
+	Match *regexp.Regexp
 }
 
 // Run runs all tests of a checkout, and passes each result to show.
@@ -118,15 +126,25 @@ func Run(checkout fs.FS, o Options, show func(Result)) error {
 		kernel = kernelTarget(types.New(&btf.Spec{}, nil), nil)
 	}
 	kernel.programs = &programs{dir: o.Programs, opened: map[string]*debuginfo.Info{}}
+	kernel.guest = o.Guest
+	kernel.rules = o.Rules
 	all := func(r Result) {
-		for _, rule := range o.Rules {
-			if rule.excludes(r) {
-				r.Outcome, r.Said, r.Words = Excluded, rule.Reason, false
-			}
+		if reason := excluded(o.Rules, r, o.Guest != nil); reason != "" {
+			r.Outcome, r.Said, r.Words = Excluded, reason, false
 		}
 		show(r)
 	}
-	return errors.Join(runUnits(checkout, unit, all), runRuntime(checkout, kernel, all), runSelfs(checkout, kernel, all))
+	wanted := func(k Kind) bool { return len(o.Only) == 0 || slices.Contains(o.Only, k) }
+	if wanted(Parser) || wanted(Checker) {
+		err = runUnits(checkout, unit, all)
+	}
+	if wanted(Runtime) {
+		err = errors.Join(err, runRuntime(checkout, kernel, o, all))
+	}
+	if wanted(Self) {
+		err = errors.Join(err, runSelfs(checkout, kernel, all))
+	}
+	return err
 }
 
 // runUnits runs the cases of unit tests.
@@ -160,7 +178,7 @@ func runGuarded(r Result, run func() Result) (out Result) {
 }
 
 // runRuntime runs the runtime tests.
-func runRuntime(checkout fs.FS, t *target, show func(Result)) error {
+func runRuntime(checkout fs.FS, t *target, o Options, show func(Result)) error {
 	read := func(name string) string {
 		b, err := fs.ReadFile(checkout, path.Join("tests", name))
 		if err != nil {
@@ -177,6 +195,9 @@ func runRuntime(checkout fs.FS, t *target, show func(Result)) error {
 			continue
 		}
 		for _, c := range runtimeCases(f.Name(), read("runtime/"+f.Name())) {
+			if o.Match != nil && !o.Match.MatchString(c.id) {
+				continue
+			}
 			show(runGuarded(Result{Kind: Runtime, Name: c.id, Script: c.fields["PROG"] + c.fields["RUN"]}, func() Result { return c.run(t, read) }))
 		}
 	}

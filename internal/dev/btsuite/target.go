@@ -22,8 +22,10 @@ type target struct {
 	events   []string
 	known    script.Types
 	proto    func(name string) *btf.FuncProto
-	anyEvent bool      // accept all events that the script uses, with unknown fields
-	programs *programs // nil: none
+	anyEvent bool        // accept all events that the script uses, with unknown fields
+	programs *programs   // nil: none
+	guest    *LinuxGuest // nil: none
+	rules    []Rule      // tests that they exclude are not run in the guest
 }
 
 // errNeedsGuest is returned for information that only a guest has.
