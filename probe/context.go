@@ -151,6 +151,17 @@ func (c *Context) Task(t *guest.Task) bool {
 	return p != nil && c.cpu.readTask(p, t, State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
 }
 
+// ReadAsKernel reads the memory of the guest's kernel with the kernel's rights, also when user code was interrupted: its page
+// tables may lack the kernel (page-table isolation), so those are used that the kernel was booted with. Unlike Read it does not count
+// errors: the address may be anything.
+func (c *Context) ReadAsKernel(addr guest.GVA, p []byte) error {
+	root := c.Root
+	if c.CPL != 0 {
+		root = 0
+	}
+	return c.cpu.target.ReadMemory(root, addr, p)
+}
+
 // ReadAsGuest reads guest memory with the rights of the interrupted code: at CPL3
 // memory that only the kernel may read is an error, as it would be a fault there.
 // Unlike Read it does not count errors: the address may be anything.

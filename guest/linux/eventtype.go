@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,22 +26,50 @@ func (f *EventField) CType(structs func(tag string) btf.Type) (t btf.Type, locat
 		return arrayOf(numberOf("unsigned char", 1, false), f.Size), false
 	}
 	if to, ok := strings.CutSuffix(text, "*"); ok && f.Size == 8 {
-		to = strings.TrimSpace(to)
-		if tag, ok := strings.CutPrefix(to, "struct "); ok && structs != nil {
-			if t := structs(tag); t != nil {
-				return &btf.Pointer{Target: t}, false
-			}
-		}
-		if strings.TrimPrefix(to, "const ") == "char" {
-			return &btf.Pointer{Target: numberOf("char", 1, true)}, false
-		}
-		return &btf.Pointer{Target: (*btf.Void)(nil)}, false
+		return &btf.Pointer{Target: pointee(to, structs, 0)}, false
 	}
 	switch f.Size {
 	case 1, 2, 4, 8:
 		return numberOf(text, f.Size, f.Signed), false
 	}
 	return arrayOf(numberOf("unsigned char", 1, false), f.Size), false
+}
+
+// maxPointers bounds the pointers to pointers in a type.
+const maxPointers = 8
+
+// pointee returns the type that a pointer has before its last "*": void if it is not known.
+func pointee(text string, structs func(tag string) btf.Type, depth int) btf.Type {
+	words := strings.FieldsFunc(strings.ReplaceAll(text, "*", " * "), func(r rune) bool { return r == ' ' })
+	words = slices.DeleteFunc(words, func(w string) bool { return slices.Contains(qualifiers, w) })
+	if n := len(words); n > 0 && words[n-1] == "*" && depth < maxPointers {
+		return &btf.Pointer{Target: pointee(strings.Join(words[:n-1], " "), structs, depth+1)}
+	}
+	text = strings.Join(words, " ")
+	if tag, ok := strings.CutPrefix(text, "struct "); ok && structs != nil {
+		if t := structs(tag); t != nil {
+			return t
+		}
+	}
+	if size := numberSize(text); text == "char" || size > 1 || slices.Contains(bytesOf, text) {
+		return numberOf(text, size, isSigned(text))
+	}
+	return (*btf.Void)(nil)
+}
+
+// qualifiers are words of a type that say nothing about its values.
+var qualifiers = []string{"const", "volatile", "restrict", "__restrict", "__user", "__kernel", "__rcu"}
+
+// bytesOf are names of types of one byte, besides char.
+var bytesOf = []string{"u8", "__u8", "s8", "__s8", "unsigned char", "signed char", "bool", "uint8_t", "int8_t"}
+
+// isSigned reports whether one of the kernel's numbers has a sign, by its type's name.
+func isSigned(name string) bool {
+	switch strings.TrimPrefix(name, "__") {
+	case "char", "short", "int", "long", "long long", "signed char", "loff_t", "off_t", "ssize_t", "pid_t":
+		return true
+	}
+	return len(name) > 1 && strings.HasPrefix(strings.TrimPrefix(name, "__"), "s") && strings.ContainsAny(name, "123468") || strings.HasPrefix(name, "int") && strings.HasSuffix(name, "_t")
 }
 
 func numberOf(name string, size uint64, signed bool) btf.Type {
@@ -58,11 +87,11 @@ func arrayOf(of btf.Type, n uint64) btf.Type {
 // numberSize returns the size of one of the kernel's numbers by its type's name, 1 for other names.
 func numberSize(name string) uint64 {
 	switch strings.TrimPrefix(name, "__") {
-	case "u16", "s16", "short", "unsigned short":
+	case "u16", "s16", "short", "unsigned short", "uint16_t", "int16_t", "umode_t":
 		return 2
-	case "u32", "s32", "int", "unsigned int", "unsigned":
+	case "u32", "s32", "int", "unsigned int", "unsigned", "uint32_t", "int32_t", "pid_t", "uid_t", "gid_t":
 		return 4
-	case "u64", "s64", "long", "unsigned long", "cpumask_t":
+	case "u64", "s64", "long", "unsigned long", "long long", "unsigned long long", "cpumask_t", "uint64_t", "int64_t", "size_t", "ssize_t", "loff_t", "off_t":
 		return 8
 	}
 	return 1

@@ -27,7 +27,7 @@ const (
 
 // env implements the helpers of a program that runs at an exit. It belongs to one
 // vCPU's thread, and handles one hit at a time. Memory is read with the rights of the
-// probed code, as in the guest.
+// probed code, as in the guest, but for the kernel's half: see ReadKernel.
 type env struct {
 	rt    *Runtime
 	r     *runner
@@ -55,7 +55,7 @@ var _ bpf.Env = (*env)(nil)
 
 func newEnv(rt *Runtime) *env {
 	e := &env{rt: rt}
-	e.read = func(addr guest.GVA, p []byte) error { return e.c.Read(addr, p) }
+	e.read = func(addr guest.GVA, p []byte) error { return e.c.ReadAsKernel(addr, p) }
 	return e
 }
 
@@ -153,7 +153,11 @@ func (e *env) Comm(b *[16]byte) {
 	}
 }
 
-// ReadKernel implements bpf.Env.
+// ReadKernel implements bpf.Env. At user code of a Linux guest it also reads the
+// kernel's half of the addresses, as Linux does for its own programs there: the
+// current task is in it. Definitions do not: a fetch argument of a kernel's uprobe reads
+// what the user code can read. Programs that read do not run in the guest there (see
+// bpf.Layout.Fixups), so both read the same.
 func (e *env) ReadKernel(addr uint64, p []byte) error {
 	if e.recordAt != 0 && addr-e.recordAt < bpf.MaxRecord {
 		if !e.made {
@@ -163,6 +167,9 @@ func (e *env) ReadKernel(addr uint64, p []byte) error {
 		if !e.record {
 			return errNoRecord
 		}
+	}
+	if e.c.CPL != 0 && int64(addr) < 0 && e.rt.cfg.Tasks != nil && e.r.of != nil {
+		return e.read(guest.GVA(addr), p)
 	}
 	return e.c.ReadAsGuest(guest.GVA(addr), p)
 }

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"bytes"
 	"encoding/binary"
 	"maps"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -237,4 +239,46 @@ func TestPlaced(t *testing.T) {
 	want(text + 0x40)
 	stage.Placed(text)
 	want(text)
+}
+
+// TestKernelAtUserCode: at user code of a Linux guest a program reads the kernel's half of the addresses, too, by the page tables
+// of the kernel; a definition does not, nor a program in another guest.
+func TestKernelAtUserCode(t *testing.T) {
+	f := newFake(t)
+	rt := New(f.config())
+	e := newEnv(rt)
+	var c *probe.Context
+	k := &probe.Kprobe{Addr: text, Pre: func(at *probe.Context) int {
+		c = at
+		at.CPL, at.Root = 3, 0x7000 // page tables that are not there
+		for _, tt := range []struct {
+			linux, object bool
+			want          string
+		}{{true, true, "/etc"}, {true, false, ""}, {false, true, ""}} {
+			r := &runner{rt: rt}
+			if rt.cfg.Tasks = nil; tt.linux {
+				rt.cfg.Tasks = func() *linux.Tasks { return nil }
+			}
+			if tt.object {
+				r.of = &Program{}
+			}
+			e.begin(r, at, false)
+			var b [4]byte
+			err := e.ReadKernel(uint64(strings_), b[:])
+			if got := string(bytes.TrimRight(b[:], "\x00")); got != tt.want || (err == nil) != (tt.want != "") {
+				t.Errorf("Linux %v, object %v: %q, %v, want %q", tt.linux, tt.object, got, err, tt.want)
+			}
+			if err := e.ReadUser(uint64(strings_), b[:]); err == nil {
+				t.Errorf("Linux %v, object %v: the kernel's memory was read as the user's", tt.linux, tt.object)
+			}
+		}
+		return 0
+	}}
+	if err := f.engine.Register(k); err != nil {
+		t.Fatal(err)
+	}
+	f.hit(0, &probe.Regs{RFLAGS: 2})
+	if c == nil {
+		t.Fatal("not hit")
+	}
 }
