@@ -30,7 +30,7 @@ tests are compiled, and must be accepted or rejected as in bpftrace; runtime and
 tests of BEGIN, END and intervals run in the interpreter, and their output is compared.
 Runtime tests that need a guest are only compiled, and counted separately, unless --guest
 names the socket of a daemon: they then run in its Linux guest, by the guestprobe command.
-That guest has upstream's test programs, and executes what is typed at its console.
+That guest has upstream's test programs, and executes each line that is typed at its console.
 scripts/bpftrace-suite.sh prepares the files for this command.`,
 		Example: `  gpdev btsuite ~/src/bpftrace --rules scripts/bpftrace-suite.rules --differences build/differences`,
 		Args:    command.ArgsBetween(1, 1, "name the directory of the checkout: CHECKOUT"),

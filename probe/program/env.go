@@ -27,7 +27,7 @@ const (
 
 // env implements the helpers of a program that runs at an exit. It belongs to one
 // vCPU's thread, and handles one hit at a time. Memory is read with the rights of the
-// probed code, as in the guest, but for the kernel's half: see ReadKernel.
+// probed code, as in the guest, except the kernel's half: see ReadKernel.
 type env struct {
 	rt    *Runtime
 	r     *runner

@@ -271,7 +271,7 @@ func TestNoGuestRules(t *testing.T) {
 		guest bool
 		want  string
 	}{{Runtime, false, "reason"}, {Runtime, true, ""}, {Parser, true, "reason"}} {
-		if got := excluded(rules, Result{Kind: tt.kind, Script: "x"}, tt.guest); got != tt.want {
+		if got := exclusion(rules, Result{Kind: tt.kind, Script: "x"}, tt.guest); got != tt.want {
 			t.Errorf("%s, guest %v: %q", tt.kind, tt.guest, got)
 		}
 	}

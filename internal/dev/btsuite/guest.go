@@ -277,7 +277,7 @@ func (g *LinuxGuest) run(c runtimeCase, l commandLine, text string) (r ran, err 
 // inGuest runs a test in the guest, and compares.
 func (c runtimeCase) inGuest(t *target, l commandLine, read func(string) string) (r Result) {
 	r = Result{Kind: Runtime, Name: c.id, Script: l.text}
-	if excluded(t.rules, r, true) != "" {
+	if exclusion(t.rules, r, true) != "" {
 		return r
 	}
 	if c.fields["REQUIRES"] != "" {

@@ -19,8 +19,8 @@ func (r Rule) excludes(x Result) bool {
 	return (r.Kind == "" || r.Kind == x.Kind) && r.Pattern.MatchString(x.Name+"\n"+x.Script)
 }
 
-// excluded returns the reason of the last rule that excludes a test, or "".
-func excluded(rules []Rule, x Result, guest bool) (reason string) {
+// exclusion returns the reason of the last rule that excludes a test, or "".
+func exclusion(rules []Rule, x Result, guest bool) (reason string) {
 	for _, r := range rules {
 		if r.excludes(x) && !(r.NoGuest && guest && x.Kind == Runtime) {
 			reason = r.Reason

@@ -84,7 +84,7 @@ type commandLine struct {
 	quiet      bool
 	list       bool
 	child      string // the program that -c starts
-	filter     string // of the lines of the output, behind a "| grep"
+	filter     string // of the lines of the output: the pattern after "| grep"
 	verbose    bool
 	debug      bool   // --debuginfo names folders
 	other      string // an unsupported option

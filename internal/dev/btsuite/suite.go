@@ -129,7 +129,7 @@ func Run(checkout fs.FS, o Options, show func(Result)) error {
 	kernel.guest = o.Guest
 	kernel.rules = o.Rules
 	all := func(r Result) {
-		if reason := excluded(o.Rules, r, o.Guest != nil); reason != "" {
+		if reason := exclusion(o.Rules, r, o.Guest != nil); reason != "" {
 			r.Outcome, r.Said, r.Words = Excluded, reason, false
 		}
 		show(r)
