@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/scriptfiles"
 	daemon "github.com/guestprobe/guestprobe/internal/server/http"
 	"github.com/guestprobe/guestprobe/internal/show/testreport"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
@@ -195,6 +196,9 @@ func (k *checker) tests(ctx context.Context) (tests []*check, err error) {
 		t := &check{checker: k, req: k.req, Case: testreport.Case{Name: strings.TrimSuffix(filepath.Base(path), ".bt"), File: path}}
 		t.req.Name = path
 		if t.req.Script, err = readScript(ctx, k.Run, path); err != nil {
+			return nil, err
+		}
+		if t.req.Files, err = scriptfiles.Read(path, t.req.Script); err != nil {
 			return nil, err
 		}
 		for name, n := t.Name, 2; taken[t.Name]; n++ {

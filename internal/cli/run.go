@@ -11,8 +11,10 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/scriptfiles"
 	"github.com/guestprobe/guestprobe/probe/remote"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // maxScript is the maximum size of a script, in bytes. The daemon has the same limit.
@@ -29,7 +31,8 @@ func (a *app) run() command.Spec {
 their aggregations, printf. Its output goes to standard output, as bpftrace prints it;
 remarks and warnings go to standard error. docs/scripts.md describes the language and lists
 the parts of bpftrace's that are missing. FILE - is standard input; each ARG is $1 and so on in the
-script, and --NAME=VALUE, after --, is the result of getopt("NAME") in the script.
+script, and --NAME=VALUE, after --, is the result of getopt("NAME") in the script. Files that the script imports are
+read from its folder, or from the current one with -e and for standard input.
 
 Scripts are compiled to eBPF programs, which run in the guest, without an exit, where the
 probe's site and the script allow it; otherwise on the host. -v shows for each probe where
@@ -146,7 +149,15 @@ func (s *scriptFlags) checkOnly(ctx context.Context, r *command.Run, c *remote.C
 // read reads the script and its arguments from the command line.
 func (s *scriptFlags) read(ctx context.Context, r *command.Run) (err error) {
 	if s.req.Args = r.Args; r.Given("execute") {
-		return isText("stdin", s.req.Script) // the name in error messages
+		const name = "stdin" // in error messages
+		if err := isText(name, s.req.Script); err != nil {
+			return err
+		}
+		if r.Only != nil && len(script.Imports(s.req.Script)) > 0 {
+			return command.Usagef("there are no files here: the script cannot import any")
+		}
+		s.req.Files, err = scriptfiles.Read(name, s.req.Script)
+		return err
 	}
 	if len(r.Args) == 0 {
 		return command.Usagef("say what to run: -e SCRIPT, or FILE")
@@ -160,7 +171,10 @@ func (s *scriptFlags) read(ctx context.Context, r *command.Run) (err error) {
 		return command.Usagef("there are no files here: write -e SCRIPT")
 	}
 	s.req.Name, s.req.Args = r.Args[0], r.Args[1:]
-	s.req.Script, err = readScript(ctx, r, r.Args[0])
+	if s.req.Script, err = readScript(ctx, r, r.Args[0]); err != nil {
+		return err
+	}
+	s.req.Files, err = scriptfiles.Read(r.Args[0], s.req.Script)
 	return err
 }
 

@@ -83,7 +83,8 @@ func (a *app) script() command.Spec {
 	return command.Spec{
 		Use:   "script [flags] NAME",
 		Short: "Show the maps of a script that runs without a client",
-		Long: `Show the current maps of a script, as it would print them at its end. With --follow print
+		Long: `Show the current maps of a script, as it would print them at its end, and the names of the files
+that it imports. With --follow print
 its output so far, of which the daemon keeps the last 4 MiB, and new output until the
 script ends. Ctrl-C ends this, and leaves the script running. --format json prints
 as bpftrace -f json does; with --follow the script's own format is used.
@@ -146,6 +147,9 @@ func printScriptMaps(ctx context.Context, r *command.Run, m *members, name strin
 	var total script.Total
 	for _, a := range o.Daemons {
 		s := a.Answer
+		if s != nil && m.alone {
+			noteFiles(r, s)
+		}
 		switch {
 		case s == nil:
 			continue
@@ -174,6 +178,17 @@ func printScriptMaps(ctx context.Context, r *command.Run, m *members, name strin
 	var err error
 	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, printGuestText(r, text)) })
 	return cmp.Or(err, o.verdict(r))
+}
+
+// noteFiles says which files a script imports.
+func noteFiles(r *command.Run, s *api.ScriptInfo) {
+	var names []string
+	for _, f := range s.Files {
+		names = append(names, command.Line(f.Name))
+	}
+	if len(names) > 0 {
+		r.Note("%s imports %s.", s.Name, strings.Join(names, ", "))
+	}
 }
 
 func (a *app) stop() command.Spec {

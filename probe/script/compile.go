@@ -16,6 +16,7 @@ type Options struct {
 	Params []string // positional parameters
 	Unsafe bool     // it may change the guest
 	Files  bool     // user code is in files: addresses are resolved at the hit
+	Import []File   // the files that the script imports; see Gather
 	CPUs   int      // of the guest; its maps are for one more, used by programs that run on no vCPU
 	Now    int64    // the start time, on the clock of ktime_get_ns; elapsed counts from here
 	Epoch  int64    // the time when that clock was 0, in nanoseconds since 1970
@@ -76,8 +77,8 @@ const maxHosts = 64
 // but does not look up the names in the script. After an unknown type in a probe of a
 // file, which may have it, nothing is checked. Errors about the script are an
 // *Error.
-func Check(name, text string, params []string, known Types) error {
-	tree, err := parse(name, text, params, known, nil, nil)
+func Check(name, text string, files []File, params []string, known Types) error {
+	tree, err := parse(name, text, files, params, known, nil, nil)
 	var e *Error
 	if errors.As(err, &e) && e.Unknown && tree.unsure {
 		return nil // the type may be the file's
@@ -90,7 +91,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
 		o.Name = "stdin"
 	}
-	tree, err := parse(o.Name, text, o.Params, t.Types(), fileTypes(t), o.Stop)
+	tree, err := parse(o.Name, text, o.Import, o.Params, t.Types(), fileTypes(t), o.Stop)
 	if err != nil {
 		return nil, err
 	}

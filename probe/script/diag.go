@@ -57,7 +57,11 @@ func (e *Error) Error() string {
 func (e *Error) Advice() string {
 	var parts []string
 	for _, c := range e.Calls {
-		parts = append(parts, fmt.Sprintf("expanded from %d:%d-%d", c.Line, c.Col, c.End))
+		in := ""
+		if c.Name != e.Name {
+			in = c.Name + ":"
+		}
+		parts = append(parts, fmt.Sprintf("expanded from %s%d:%d-%d", in, c.Line, c.Col, c.End))
 	}
 	if e.Hint != "" {
 		parts = append(parts, e.Hint)
@@ -79,24 +83,27 @@ func (e *Error) callsText() string {
 // source is the text of a script, with its name.
 type source struct {
 	name       string
-	text       string
-	expansions []Span // the calls of macros that were expanded
+	text       string       // with the texts of its files
+	parts      []sourcePart // the script and its files; nil: the text is the script's
+	from       int          // where the part that is read begins
+	expansions []Span       // the calls of macros that were expanded
 }
 
 // errorAt makes an error about a part of the source.
 func (s *source) errorAt(sp Span, format string, args ...any) *Error {
-	from := min(max(sp.From, 0), len(s.text))
-	to := min(max(sp.To, from), len(s.text))
-	begin := strings.LastIndexByte(s.text[:from], '\n') + 1
-	end := len(s.text)
-	if i := strings.IndexByte(s.text[begin:], '\n'); i >= 0 {
+	in := s.part(sp.From)
+	from := min(max(sp.From, in.from), in.to)
+	to := min(max(sp.To, from), in.to)
+	begin := in.from + strings.LastIndexByte(s.text[in.from:from], '\n') + 1
+	end := in.to
+	if i := strings.IndexByte(s.text[begin:end], '\n'); i >= 0 {
 		end = begin + i
 	}
 	line := strings.TrimSuffix(s.text[begin:end], "\r")
 	end = begin + len(line)
 	from, to = min(from, end), min(to, end) // a part of several lines is marked on its first one
 	e := &Error{
-		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1) + 1,
+		Name: in.name, Line: 1 + strings.Count(s.text[in.from:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1) + 1,
 		Message: fmt.Sprintf(format, args...),
 	}
 	e.show(line)

@@ -13,7 +13,7 @@ import (
 func TestEffort(t *testing.T) {
 	const most = 96 << 20
 	long := func(head, part, tail string) string {
-		return head + strings.Repeat(part, (maxSource-len(head)-len(tail))/len(part)) + tail
+		return head + strings.Repeat(part, (MaxSource-len(head)-len(tail))/len(part)) + tail
 	}
 	chain := func(format string) (text string) { // each uses the one before it twice
 		for i := 1; i < 60; i++ {

@@ -237,7 +237,14 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 // runOn is runScript on another guest.
 func runOn(tb testing.TB, target Target, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
 	tb.Helper()
-	s, err := Compile(text, target, Options{Params: params, Files: true, CPUs: testCPUs, Epoch: 951782400e9})
+	return runWith(tb, target, text, Options{Params: params}, json, ticks, hits...)
+}
+
+// runWith is runOn with options, of which it sets those of the guest.
+func runWith(tb testing.TB, target Target, text string, o Options, json bool, ticks int, hits ...hit) (r ran, err error) {
+	tb.Helper()
+	o.Files, o.CPUs, o.Epoch = true, testCPUs, 951782400e9
+	s, err := Compile(text, target, o)
 	if err != nil {
 		return r, err
 	}

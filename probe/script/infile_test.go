@@ -170,7 +170,7 @@ func TestCheckFiles(t *testing.T) {
 		`kprobe:vfs_read { print(((struct own *)arg0)->a); } uprobe:/bin/prog:work { }`: "Cannot resolve unknown type",
 		`uprobe:/bin/prog:work { print(((struct file *)arg0)->a; }`:                     "syntax error",
 	} {
-		err := Check("test", text, nil, kernelTypes)
+		err := Check("test", text, nil, nil, kernelTypes)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

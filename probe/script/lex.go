@@ -36,9 +36,6 @@ type lexer struct {
 	pos int
 }
 
-// maxSource bounds a script, in bytes.
-const maxSource = 1 << 20
-
 // operators, the longest first.
 var operators = []string{
 	"<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "..", "?:",
@@ -57,7 +54,7 @@ func (l *lexer) skip() error {
 			l.pos++
 		case strings.HasPrefix(rest, "\\\n"), strings.HasPrefix(rest, "\\\r\n"): // a line that continues
 			l.pos++
-		case strings.HasPrefix(rest, "//"), l.pos == 0 && strings.HasPrefix(rest, "#!"):
+		case strings.HasPrefix(rest, "//"), l.pos == l.src.from && strings.HasPrefix(rest, "#!"):
 			if i := strings.IndexByte(rest, '\n'); i >= 0 {
 				l.pos += i + 1
 			} else {

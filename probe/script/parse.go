@@ -24,7 +24,8 @@ type parser struct {
 	inPath       bool                // of a part of memory: ParsePath
 	macro        *macro              // that is being read: its maps are parameters
 	conditions   []Span              // #if and the like without an #endif so far
-	endsOpen     bool                // the last block ends with an expression without a semicolon
+	importer     *importer
+	endsOpen     bool // the last block ends with an expression without a semicolon
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -40,15 +41,18 @@ const (
 )
 
 // parse makes the tree of a script. ofFile returns the types of the file that an attach point is in, or nil; it may be nil.
-func parse(name, text string, params []string, types Types, ofFile func(*attachPoint) Types, stop func() error) (*script, error) {
-	named, params := takeNamed(text, params)
-	s := &script{source: &source{name: name, text: text}, params: params, named: named, byName: map[string]*mapDef{}, types: types, guest: types, filesTypes: ofFile, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
+func parse(name, text string, files []File, params []string, types Types, ofFile func(*attachPoint) Types, stop func() error) (*script, error) {
+	all := newSource(name, text, files)
+	named, params := takeNamed(all.text, params)
+	s := &script{source: all.sourceOf(0), params: params, named: named, byName: map[string]*mapDef{}, types: types, guest: types, filesTypes: ofFile, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
-	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
-	if len(text) > maxSource {
-		return nil, s.errorAt(Span{From: 0, To: 1}, "a script of %d bytes: at most %d", len(text), maxSource)
+	im, err := newImporter(all, text, files)
+	if err != nil {
+		return nil, err
 	}
-	err := p.program()
+	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}, importer: im}
+	err = p.program()
+	s.source = all
 	if err == nil {
 		err = p.checkNamed()
 	}
@@ -126,23 +130,29 @@ func (p *parser) program() error {
 		case p.tok.kind == tokEOF && len(p.conditions) > 0:
 			return p.errorAt(p.conditions[0], "#if without #endif")
 		case p.tok.kind == tokEOF:
-			if len(p.probes) == 0 {
+			if len(p.probes) == 0 && p.importer.file == 0 {
 				return p.errorAt(Span{From: 0, To: 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
 			}
 			return nil
 		case p.isOp(";"):
+		case p.importer.isHeader() && !beginsType(p):
+			return p.errorAt(p.tok.Span, "%s in a header", p.describe()).hint("a .h file has definitions of types and lines of C's preprocessor; write macros, maps and probes in a .bt file")
+		case p.isWord("import"):
+			err = p.importer.read(p)
 		case p.isWord("config") && p.follows("="):
 			err = p.configBlock()
 		case p.isWord("let"):
+			p.importer.begun = true
 			err = p.letMap()
 		case p.isWord("macro"):
+			p.importer.begun = true
 			err = p.macroDef()
-		case p.isWord("import"), p.isWord("fn"), p.isWord("subprog"):
+		case p.isWord("fn"), p.isWord("subprog"):
 			return p.errorAt(p.tok.Span, "%s is not supported", p.tok.text).hint("write macro NAME($x, @y, z) { ... } in the script itself")
-		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
+		case beginsType(p):
 			err = p.typeDefinition()
 		case p.tok.kind == tokIdent, p.tok.kind == tokParam, p.isOp("*"), p.isOp("?"), p.isOp("["): // the last three begin a pattern for probe types
-			p.pos = begin
+			p.importer.begun, p.pos = true, begin
 			err = p.probe()
 		default:
 			return p.errorAt(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
@@ -151,6 +161,11 @@ func (p *parser) program() error {
 			return err
 		}
 	}
+}
+
+// beginsType reports whether the next word begins the definition of a type.
+func beginsType(p *parser) bool {
+	return p.isWord("struct") || p.isWord("union") || p.isWord("enum") || p.isWord("typedef")
 }
 
 // follows reports whether the next token is this operator.
@@ -163,6 +178,7 @@ func (p *parser) follows(op string) bool {
 
 // configBlock reads config = { NAME = VALUE; ... }.
 func (p *parser) configBlock() error {
+	at := p.tok.Span
 	if err := p.advance(); err != nil {
 		return err
 	}
@@ -173,6 +189,9 @@ func (p *parser) configBlock() error {
 		return err
 	}
 	for !p.isOp("}") {
+		if p.importer.file > 0 {
+			return p.errorAt(at, "invalid `config` within import").hint("write it in the script that is run")
+		}
 		name := p.tok
 		if name.kind != tokIdent {
 			return p.errorAt(name.Span, "syntax error, unexpected %s, expecting a setting", p.describe())

@@ -35,6 +35,9 @@ func (p *parser) directive(at int) error {
 	case "define":
 		return p.defineValue(sp, end-len(rest), rest)
 	}
+	if word == "pragma" && strings.TrimSpace(rest) == "once" && p.importer.file > 0 {
+		return nil // each file is imported once
+	}
 	if word == "include" && p.types != nil {
 		return nil // the guest's types replace C's headers
 	}
@@ -139,7 +142,7 @@ func (p *parser) defineValue(sp Span, at int, rest string) error {
 	p.macros[name] = []*macro{m}
 	// Parse only this line.
 	all, end := p.src, p.pos
-	p.src, p.pos, p.macro = &source{name: p.name, text: p.text[:end]}, to, m
+	p.src, p.pos, p.macro = &source{name: p.name, text: p.text[:end], from: p.src.from, parts: p.parts}, to, m
 	defer func() { p.src, p.pos, p.macro = all, end, nil }()
 	if err := p.advance(); err != nil || p.tok.kind == tokEOF {
 		return err

@@ -49,6 +49,8 @@ var assignments = []string{"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", 
 func (p *parser) stmt() (s *stmt, err error) {
 	s = &stmt{Span: p.tok.Span}
 	switch {
+	case p.isWord("import"):
+		return s, p.errorAt(s.Span, "import in a block is not supported").hint("write it at the beginning of the script")
 	case p.isWord("if"):
 		return s, p.ifStmt(s)
 	case p.isWord("unroll"):

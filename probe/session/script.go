@@ -25,11 +25,12 @@ type Script struct {
 
 // ScriptOptions configure the compilation and loading of a script.
 type ScriptOptions struct {
-	Name    string   // in errors; "" means stdin
-	Args    []string // positional parameters
-	Unsafe  bool     // the script may change the guest
-	OnHost  bool     // its programs run at exits, even if they could run in the guest
-	Emulate bool     // its watches do not use debug registers
+	Name    string        // in errors; "" means stdin
+	Args    []string      // positional parameters
+	Import  []script.File // the files that the script imports
+	Unsafe  bool          // the script may change the guest
+	OnHost  bool          // its programs run at exits, even if they could run in the guest
+	Emulate bool          // its watches do not use debug registers
 
 	// Stop, if not nil, is called regularly during the compilation; an error ends it.
 	Stop func() error
@@ -40,7 +41,7 @@ type ScriptOptions struct {
 func (st *Session) CompileScript(text string, o ScriptOptions) (*script.Script, error) {
 	_, linux := st.guest.Image().(probe.Kernel)
 	return script.Compile(text, st.ScriptTarget(), script.Options{
-		Name: o.Name, Params: o.Args, Unsafe: o.Unsafe, Files: linux, CPUs: st.guest.Target().NumCPU(),
+		Name: o.Name, Params: o.Args, Import: o.Import, Unsafe: o.Unsafe, Files: linux, CPUs: st.guest.Target().NumCPU(),
 		Now: st.hub.Now(), Epoch: st.since.UnixNano() - st.epoch, Stop: o.Stop,
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/files"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/scriptfiles"
 	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
@@ -106,7 +107,7 @@ func (o *options) checkFiles(r *command.Run) error {
 	// through --debug.
 	if types, ok := known.(script.Types); ok {
 		for _, req := range scripts {
-			if err := script.Check(req.Name, req.Script, req.Args, types); err != nil {
+			if err := script.Check(req.Name, req.Script, scriptfiles.ForCompiler(req.Files), req.Args, types); err != nil {
 				return o.placeError(command.Usagef("--script: %w", scriptError(err)))
 			}
 		}
@@ -142,7 +143,11 @@ func (o *options) readScripts() (reqs []api.RunScript, err error) {
 		case err != nil:
 			return nil, o.placeError(fmt.Errorf("--script %w", err))
 		}
-		reqs = append(reqs, api.RunScript{Script: string(text), Name: path, Format: api.ScriptText, Detach: name})
+		imported, err := scriptfiles.Read(path, string(text))
+		if err != nil {
+			return nil, o.placeError(fmt.Errorf("--script %w", err))
+		}
+		reqs = append(reqs, api.RunScript{Script: string(text), Name: path, Files: imported, Format: api.ScriptText, Detach: name})
 	}
 	return reqs, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/scriptfiles"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
@@ -178,7 +179,7 @@ func (rs *runningScript) load(req *api.RunScript) (err error) {
 
 // scriptOptions returns how to compile and load a script.
 func scriptOptions(req *api.RunScript) session.ScriptOptions {
-	return session.ScriptOptions{Name: req.Name, Args: req.Args, Unsafe: req.Unsafe, OnHost: req.OnHost, Emulate: req.Emulate}
+	return session.ScriptOptions{Name: req.Name, Args: req.Args, Import: scriptfiles.ForCompiler(req.Files), Unsafe: req.Unsafe, OnHost: req.OnHost, Emulate: req.Emulate}
 }
 
 // owner returns the owner of the script's probes.

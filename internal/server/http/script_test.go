@@ -255,6 +255,36 @@ func TestScriptEvents(t *testing.T) {
 	}
 }
 
+// TestScriptImports: a script has the files of its request, an error in one names it, and those of a script without a client are shown.
+func TestScriptImports(t *testing.T) {
+	h := serveFake(t, nil)
+	say := api.ScriptFile{Name: "lib/say.bt", Text: "macro say(x) { printf(\"say %d\\n\", x); }\nBEGIN { say(1); }"}
+	text := `import "lib"; BEGIN { say(2); exit(); }`
+	s, _ := h.script(api.RunScript{Script: text, Files: []api.ScriptFile{say}})
+	if out, _, _ := h.readRest(s); !strings.Contains(out, "say 1\nsay 2\n") {
+		t.Errorf("output %q", out)
+	}
+	if checked, err := h.c.Check(h.ctx, api.Check{Script: &api.RunScript{Script: text, Files: []api.ScriptFile{say}}}); err != nil || checked.Probes != 2 {
+		t.Errorf("%+v, %v", checked, err)
+	}
+	say.Text = "\n" + `macro say(x) { x + "s" }`
+	_, err := h.c.RunScript(h.ctx, api.RunScript{Script: `import "lib/say.bt"; BEGIN { print(say(2)); }`, Name: "d/main.bt", Files: []api.ScriptFile{say}})
+	var wire *api.Error
+	if !errors.As(err, &wire) || wire.Code != api.CodeBadScript || !strings.HasPrefix(wire.Message, "d/lib/say.bt:2:16-23: ERROR: Type mismatch") || wire.Detail != "expanded from d/main.bt:1:36-42" || wire.Command != `macro say(x) { x + "s" }` {
+		t.Errorf("%+v", err)
+	}
+	_, err = h.c.RunScript(h.ctx, api.RunScript{Script: text})
+	if !errors.As(err, &wire) || wire.Code != api.CodeBadScript || !strings.Contains(wire.Message, `file "lib" was not given with the script`) {
+		t.Errorf("%+v", err)
+	}
+	if _, err := h.c.DetachScript(h.ctx, api.RunScript{Script: `import "a.h"; kprobe:vfs_read { @ = A; }`, Detach: "kept", Files: []api.ScriptFile{{Name: "a.h", Text: "#define A 5"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := h.c.Script(h.ctx, "kept", api.ScriptText); err != nil || len(i.Files) != 1 || i.Files[0].Text != "#define A 5" {
+		t.Errorf("%+v, %v", i, err)
+	}
+}
+
 // TestScriptErrorInMacro: an error in a macro has the places of the calls that lead to it.
 func TestScriptErrorInMacro(t *testing.T) {
 	h := serveFake(t, nil)

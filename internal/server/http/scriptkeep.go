@@ -200,7 +200,7 @@ func (k *keptScript) dismiss() {
 // info describes the script.
 func (k *keptScript) info() api.ScriptInfo {
 	i := api.ScriptInfo{
-		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Origin: k.origin, Attached: k.begin.Attached,
+		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Files: k.req.Files, Format: k.req.Format, Since: k.since, Origin: k.origin, Attached: k.begin.Attached,
 		Written: k.written.Load(), Lost: k.dropped.Load(),
 	}
 	ps := wireInfos(k.host.probes.DescribePresent(slices.Collect(k.owner().Probes())))

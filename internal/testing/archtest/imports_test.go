@@ -33,7 +33,7 @@ var floors = [][]string{
 	{"internal/testing/archtest", "internal/testing/doctest", "internal/testing/fuzzing", "internal/testing/kerneltest", "internal/testing/kvmtest",
 		"internal/testing/linuxtest", "internal/testing/patience", "internal/testing/probetest", "internal/testing/scripttest"},
 	{"internal/testing/sessiontest"},
-	{"internal/analyze", "internal/command", "internal/inguest"},
+	{"internal/analyze", "internal/command", "internal/inguest", "internal/scriptfiles"},
 	{"internal/show/chart", "internal/show/testreport", "internal/show/timeline"},
 	{"internal/show/profile", "internal/show/report", "internal/show/top"},
 	{"internal/server/fleet", "internal/server/gdb", "internal/server/jail", "internal/server/metrics", "internal/server/saved", "internal/server/service", "internal/server/web"},

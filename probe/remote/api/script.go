@@ -9,12 +9,13 @@ import (
 // RunScript is the body of POST /v1/scripts: a script in bpftrace's language, which runs
 // for the life of the stream that is the answer, or with Detach until it is stopped.
 type RunScript struct {
-	Script  string   `json:"script"`                                                 // in bpftrace's language, of at most 1 MiB
-	Name    string   `json:"name,omitempty" openapi:"default=stdin"`                 // in messages; by default stdin
-	Args    []string `json:"args,omitempty"`                                         // $1 and so on
-	Format  string   `json:"format,omitempty" openapi:"enum=text|json,default=text"` // of its output: ScriptText, as bpftrace prints, which is the default, or ScriptJSON, as bpftrace -f json does
-	OnHost  bool     `json:"onHost,omitempty"`                                       // its programs run at an exit, even if they could run in the guest
-	Emulate bool     `json:"emulate,omitempty"`                                      // its watchpoints protect pages instead of using debug registers, as ProbeSpec.Emulate
+	Script  string       `json:"script"`                                                 // in bpftrace's language, of at most 1 MiB
+	Name    string       `json:"name,omitempty" openapi:"default=stdin"`                 // in messages; by default stdin
+	Args    []string     `json:"args,omitempty"`                                         // $1 and so on
+	Files   []ScriptFile `json:"files,omitempty"`                                        // those that the script imports, and that these import: at most 64, and with the script 1 MiB
+	Format  string       `json:"format,omitempty" openapi:"enum=text|json,default=text"` // of its output: ScriptText, as bpftrace prints, which is the default, or ScriptJSON, as bpftrace -f json does
+	OnHost  bool         `json:"onHost,omitempty"`                                       // its programs run at an exit, even if they could run in the guest
+	Emulate bool         `json:"emulate,omitempty"`                                      // its watchpoints protect pages instead of using debug registers, as ProbeSpec.Emulate
 
 	// Send output as Output with the time of each, and maps as ScriptMaps instead of as text, for clients that add up
 	// the maps of several guests; not with Detach.
@@ -28,6 +29,12 @@ type RunScript struct {
 	// Continue without a client, under this name of at most MaxScriptName bytes, until DELETE /v1/scripts/{script};
 	// the answer is the ScriptInfo.
 	Detach string `json:"detach,omitempty" openapi:"pattern=^[A-Za-z_][A-Za-z0-9_.-]*$"`
+}
+
+// ScriptFile is a file that a script imports, directly or through another one. The daemon reads no files for a script.
+type ScriptFile struct {
+	Name string `json:"name"` // its path from the script's folder, as lib/a.bt for import "lib/a.bt", or an absolute one
+	Text string `json:"text"`
 }
 
 // MaxScriptName bounds RunScript.Detach, in bytes.
@@ -44,16 +51,17 @@ type ScriptList struct {
 // ScriptInfo describes a script that runs without a client, or has ended and was not
 // stopped yet.
 type ScriptInfo struct {
-	Name     string    `json:"name"`
-	Script   string    `json:"script"`
-	Args     []string  `json:"args,omitempty"`
-	Format   string    `json:"format" openapi:"enum=text|json"` // of its output
-	Since    time.Time `json:"since"`
-	Origin   string    `json:"origin,omitempty" openapi:"enum=start|fleet|restored"` // as Probe.Origin
-	Attached int       `json:"attached"`                                             // the number of its probes, with BEGIN, END and intervals
-	Hits     uint64    `json:"hits"`                                                 // of its probes in the guest
-	Written  uint64    `json:"written"`                                              // records of printf, print and so on that were read
-	Lost     uint64    `json:"lost"`                                                 // records that were lost
+	Name     string       `json:"name"`
+	Script   string       `json:"script"`
+	Args     []string     `json:"args,omitempty"`
+	Files    []ScriptFile `json:"files,omitempty"`                 // as RunScript.Files
+	Format   string       `json:"format" openapi:"enum=text|json"` // of its output
+	Since    time.Time    `json:"since"`
+	Origin   string       `json:"origin,omitempty" openapi:"enum=start|fleet|restored"` // as Probe.Origin
+	Attached int          `json:"attached"`                                             // the number of its probes, with BEGIN, END and intervals
+	Hits     uint64       `json:"hits"`                                                 // of its probes in the guest
+	Written  uint64       `json:"written"`                                              // records of printf, print and so on that were read
+	Lost     uint64       `json:"lost"`                                                 // records that were lost
 
 	Ended string `json:"ended,omitempty"` // why it has ended, as End.Reason; absent while it runs
 	Code  *int64 `json:"code,omitempty"`  // as End.Code
