@@ -83,6 +83,7 @@ func TestMonitorHasNoFiles(t *testing.T) {
 		"demo":                                               notHere,
 		"run " + secret:                                      "there are no files here",
 		"run -":                                              "there are no files here",
+		"run -e 'import \"" + secret + "\"; BEGIN { }'":       "there are no files here: the script cannot import any",
 		"run -e 'BEGIN { }' -o " + made:                      "--output: there are no files here",
 		"run -e 'BEGIN { }' --output=" + made:                "--output: there are no files here",
 		"trace --format ftrace -c 1":                         "--format ftrace: there are no files here",

@@ -57,6 +57,9 @@ func TestRead(t *testing.T) {
 	if err := os.Symlink("sticky/a.bt", filepath.Join(d, "link.bt")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("../abs/x.bt", filepath.Join(d, "sticky/link.bt")); err != nil {
+		t.Fatal(err)
+	}
 	for i := range script.MaxFiles + 1 {
 		write(t, d, map[string]string{"many/" + strings.Repeat("x", i+1) + ".h": ""})
 	}
@@ -70,6 +73,7 @@ func TestRead(t *testing.T) {
 		{"none", in("none") + ": no such file or directory"},
 		{"sticky/a.bt", in("sticky/a.bt") + ": every user may write to " + in("sticky") + " (mode 0777): 'chmod o-w' it, or import from another place"},
 		{"sticky", in("sticky") + ": every user may write to " + in("sticky") + " (mode 0777): 'chmod o-w' it, or import from another place"},
+		{"sticky/link.bt", in("sticky/link.bt") + ": every user may write to " + in("sticky") + " (mode 0777): 'chmod o-w' it, or import from another place"},
 		{"link.bt", in("link.bt") + ": every user may write to " + in("sticky") + " (mode 0777): 'chmod o-w' it, or import from another place"},
 	} {
 		_, err := Read(in("x.bt"), `import "`+c.imported+`";`)

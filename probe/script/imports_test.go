@@ -31,6 +31,7 @@ func TestImports(t *testing.T) {
 		{"end, too", `import "a.bt"; end { print("own"); } begin { exit(); }`, "-- a.bt --\nend { print(\"a\"); }\n", "a\nown"},
 		{"once", `import "a.bt"; import "./a.bt"; import "lib/../a.bt"; begin { print(2); }`, "-- a.bt --\nbegin { print(1); }\n", "1\n2"},
 		{"cycle", `import "a.bt"; begin { print(3); }`, "-- a.bt --\nimport \"b.bt\"; begin { print(2); }\n-- b.bt --\nimport \"a.bt\"; import \"main.bt\"; begin { print(1); }\n-- main.bt --\nbegin { print(\"twice\"); }\n", "1\n2\n3"},
+		{"cycle of the script", `import "a.bt"; begin { print(2); }`, "-- a.bt --\nimport \"main.bt\"; begin { print(1); }\n", "1\n2"},
 		{"relative to the file", `import "lib/a.bt"; begin { print(two()); }`, "-- lib/a.bt --\nimport \"b.bt\";\nimport \"../c.bt\";\n-- lib/b.bt --\nmacro one() { 1 }\n-- c.bt --\nmacro two() { one() + 1 }\n-- b.bt --\nnothing\n", "2"},
 		{"absolute", `import "/lib/a.bt"; begin { print(one()); }`, "-- /lib/a.bt --\nimport \"b.bt\";\n-- /lib/b.bt --\nmacro one() { 1 }\n", "1"},
 		{"folder", `import "lib"; begin { print((one(), sizeof(struct two))); }`, "-- lib/b.bt --\nbegin { print(\"b\"); }\n-- lib/a.bt --\nmacro one() { 1 } begin { print(\"a\"); }\n-- lib/t.h --\nstruct two { int a[2]; };\n-- lib/README --\nnothing\n-- lib/more/c.bt --\nnothing\n", "a\nb\n(1, 8)"},
@@ -75,6 +76,8 @@ func TestImportErrors(t *testing.T) {
 		{"begin { print(1);", "-- a.bt --\n}\n", "dir/main.bt:1:18-19: ERROR: syntax error, unexpected end of the script"},
 		{`import "a.bt"; begin { @x = f(1); }`, "-- a.bt --\nmacro f(x) { x + nothing }\n", "dir/a.bt:1:18-25: ERROR: Unknown identifier: 'nothing'\nmacro f(x) { x + nothing }\n                 ~~~~~~~\ndir/main.bt:1:29-33: ERROR: expanded from\nimport \"a.bt\"; begin { @x = f(1); }"},
 		{`import "a.bt"; begin { nothing(); }`, "-- a.bt --\nmacro f(x) { x }\n", "dir/main.bt:1:24-33: ERROR: Unknown function: 'nothing'"},
+		{`import "t.h"; begin { }`, "-- t.h --\n\n#define A \"x\nstruct a { int x; };\n", "dir/t.h:2:11-12: ERROR: string without end\n#define A \"x\n          ~"},
+		{`import "t.h"; begin { }`, "-- t.h --\n\n#define A \"x", "dir/t.h:2:11-12: ERROR: string without end\n#define A \"x\n          ~"},
 		{`import "lib/a.bt"; begin { }`, "-- lib/a.bt --\nkprobe:vfs_read { @ = hist(1); @ = 2; }\n", "dir/lib/a.bt:1:32-37: ERROR: Type mismatch for @"},
 		{`import "a.bt"; macro f() { 1 } begin { }`, "-- a.bt --\nmacro f() { 2 }\n", "dir/main.bt:1:22-23: ERROR: Redefinition of macro: f"},
 		{`import "a.bt"; import "b.bt"; begin { }`, "-- a.bt --\nmacro f() { 2 }\n-- b.bt --\n\nmacro f() { 2 }\n", "dir/b.bt:2:7-8: ERROR: Redefinition of macro: f"},
@@ -148,6 +151,8 @@ func TestImportList(t *testing.T) {
 		{`begin { print("import \"a\""); } importer "b"; reimport "b"; import5 "b"; 5import "b"`, nil},
 		{`import "a`, nil},
 		{"import \"a\n\"; import \"b\\", nil},
+		{`import "a\"b"; import "c";`, []string{`a"b`, "c"}},
+		{`import "\`, nil},
 		{`import`, nil},
 		{`import a; import "b";`, []string{"b"}},
 		{`/*`, nil}, {`"\`, nil}, {`import /*`, nil}, {`}import "a";`, nil},
@@ -206,6 +211,9 @@ func TestGather(t *testing.T) {
 	}
 	if files[3].Text != disk["d/lib/z.bt"] {
 		t.Errorf("text %q", files[3].Text)
+	}
+	if files, err := Gather("d/main.bt", `import "lib/u.h"; import "lib"; import "."; begin { }`, mapReader(map[string]string{"d/main.bt": "", "d/lib/u.h": "", "d/lib/v.h": ""})); err != nil || !slices.Equal(names(files), []string{"lib/u.h", "lib/v.h"}) {
+		t.Errorf("%q, %v", names(files), err)
 	}
 	for i := range MaxFiles + 1 {
 		disk[fmt.Sprintf("many/%d.h", i)] = "//"

@@ -148,7 +148,7 @@ func (im *importer) read(p *parser) error {
 			}
 		}
 	}
-	im.taken[key] = true
+	im.taken[key] = true // a folder is not searched again
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (im *importer) readFile(p *parser, file int) error {
 	source, lex, conditions, before := p.source, p.lexer, p.conditions, *im
 	p.source = im.all.sourceOf(file)
 	p.lexer, p.conditions = lexer{src: p.source, pos: p.source.from}, nil
-	im.file, im.begun = file, false
+	im.file = file // im.begun is false here
 	err := p.program()
 	p.source, p.lexer, p.conditions = source, lex, conditions
 	im.file, im.begun = before.file, before.begun
