@@ -55,9 +55,10 @@ func (s *source) sourceOf(part int) *source {
 
 // importer is the state of a script's imports.
 type importer struct {
-	all   *source // the whole text
-	files []File
-	taken map[string]bool // names of parts that were imported
+	all    *source // the whole text
+	files  []File
+	taken  map[string]bool  // names of parts that were imported
+	byPath map[string][]int // numbers of the files, in order of their names, by their paths and by their folders
 
 	// Of the part that is read:
 	file  int  // its number; 0: the script
@@ -66,14 +67,14 @@ type importer struct {
 
 // newImporter checks the files of a script.
 func newImporter(all *source, script string, files []File) (*importer, error) {
-	im := &importer{all: all, files: files, taken: map[string]bool{path.Clean(all.name): true}}
+	im := &importer{all: all, files: files, taken: map[string]bool{path.Clean(all.name): true}, byPath: map[string][]int{}}
 	at := Span{From: 0, To: 1}
 	if len(files) > MaxFiles {
 		return im, all.errorAt(at, "a script with %d files: at most %d", len(files), MaxFiles)
 	}
 	size, what := len(script), "a script"
 	names := map[string]bool{}
-	for _, f := range files {
+	for i, f := range files {
 		name := besideScript(all.name, f.Name)
 		switch {
 		case f.Name == "" || len(f.Name) > maxFileName:
@@ -83,6 +84,13 @@ func newImporter(all *source, script string, files []File) (*importer, error) {
 		}
 		names[name] = true
 		size, what = size+len(f.Text), "a script with files"
+		if at := path.Clean(f.Name); isImportable(at) {
+			im.byPath[at] = append(im.byPath[at], i+1)
+			im.byPath[path.Dir(at)] = append(im.byPath[path.Dir(at)], i+1)
+		}
+	}
+	for _, found := range im.byPath {
+		slices.SortFunc(found, func(a, b int) int { return cmp.Compare(all.parts[a].name, all.parts[b].name) })
 	}
 	if size > MaxSource {
 		return im, all.errorAt(at, "%s of %d bytes: at most %d", what, size, MaxSource)
@@ -100,17 +108,6 @@ func (im *importer) name() string {
 
 // isHeader reports whether the part that is read is a header of C.
 func (im *importer) isHeader() bool { return strings.HasSuffix(im.name(), ".h") }
-
-// find returns the numbers of the files that have this path, or are in the folder with this path, by name.
-func (im *importer) find(to string) (found []int) {
-	for i, f := range im.files {
-		if name := path.Clean(f.Name); (name == to || path.Dir(name) == to) && isImportable(name) {
-			found = append(found, i+1)
-		}
-	}
-	slices.SortFunc(found, func(a, b int) int { return cmp.Compare(im.all.parts[a].name, im.all.parts[b].name) })
-	return found
-}
 
 // read reads import "PATH"; and the files that it names. It reads no token after the semicolon: an attach point may
 // follow.
@@ -136,7 +133,7 @@ func (im *importer) read(p *parser) error {
 	if im.taken[key] && name.text != "" {
 		return nil
 	}
-	found := im.find(to)
+	found := im.byPath[to]
 	if len(found) == 0 || name.text == "" {
 		return missingImport(p, name, to)
 	}
