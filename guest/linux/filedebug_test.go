@@ -145,3 +145,39 @@ func TestDebugFileInMemory(t *testing.T) {
 		t.Errorf("a part that is too large: %v", err)
 	}
 }
+
+// TestFileVariable: a variable is as far from any code in a process as the file says.
+func TestFileVariable(t *testing.T) {
+	code := make([]byte, 0x1400)
+	f := elfbuild.File{
+		Segments: []elfbuild.Segment{
+			{Section: ".text", VAddr: 0x400078, Flags: debugelf.PF_R | debugelf.PF_X, Data: code},
+			{Section: ".data", VAddr: 0x603000, Flags: debugelf.PF_R | debugelf.PF_W, Data: code[:0x100]},
+		},
+		Symbols: []elfbuild.Symbol{
+			{Name: "fn", Addr: 0x400100, Size: 8, Type: debugelf.STT_FUNC},
+			{Name: "number", Addr: 0x603010, Size: 4, Type: debugelf.STT_OBJECT},
+			{Name: "twice", Addr: 0x603020, Size: 4, Type: debugelf.STT_OBJECT},
+			{Name: "twice", Addr: 0x603024, Size: 4, Type: debugelf.STT_OBJECT},
+		},
+	}
+	view, _ := newFileView(t, f.Bytes())
+	fn, err := view.Lookup("/bin/prog:fn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Where a process has fn, the variable is at moved + (its address in the file - fn's).
+	const moved = 0x7f0000400100
+	x, err := Programs{view}.Variable("/bin/prog", "number")
+	if at := moved - uint64(fn.Addr) + uint64(x.Move); err != nil || x.Size != 4 || at != moved+0x603010-0x400100 {
+		t.Errorf("%+v, %v: it is at %#x in a process with fn at %#x", x, err, at, uint64(moved))
+	}
+	for _, name := range []string{"twice", "missing", ""} {
+		if x, err := (Programs{view}).Variable("/bin/prog", name); err == nil {
+			t.Errorf("%q: %+v", name, x)
+		}
+	}
+	if _, err := (Programs{view}).Variable("/bin/none", "number"); err == nil {
+		t.Error("a variable of no file")
+	}
+}

@@ -55,6 +55,7 @@ type expr struct {
 	followed   bool // of an argument that is a reference: its pointer is wanted
 	inRecord   bool // it is a field of an event's record
 	located    bool // the field has the place of its data
+	inFile     bool // of uaddr: of a variable of the file that the probe is in
 }
 
 // isTuple reports whether it is a tuple without names.

@@ -421,6 +421,11 @@ func (c callChecker) checkNamed(e *expr) (Type, error) {
 	if a.kind != exString {
 		return typeUint, c.errorAt(a.Span, "%s() expects a string literal", e.name)
 	}
+	if e.name == "uaddr" {
+		if t, done, err := c.fileVariable(e, a); done {
+			return t, err
+		}
+	}
 	if e.name != "reg" {
 		addr, ok, _ := c.target.Lookup(a.text)
 		if !ok {

@@ -417,6 +417,10 @@ func (g *generator) call(e *expr) {
 	}
 	switch e.name {
 	case "sizeof", "offsetof", "kaddr", "uaddr":
+		if e.inFile {
+			g.fileVariable(e)
+			return
+		}
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 	case "reg":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))

@@ -129,6 +129,7 @@ type hit struct {
 	pid    uint32
 	comm   string
 	args   [6]uint64
+	ip     uint64
 	retval uint64
 	time   uint64
 	stack  []uint64
@@ -259,7 +260,7 @@ func runWith(tb testing.TB, target Target, text string, o Options, json bool, ti
 	vms := []*bpf.VM{bpf.NewVM(nil, 0), bpf.NewVM(nil, 1)}
 	run := func(prog *bpf.Program, h hit) {
 		var buf [bpf.ReturnSize]byte
-		regs := &x86.Regs{RDI: h.args[0], RSI: h.args[1], RDX: h.args[2], RCX: h.args[3], R8: h.args[4], R9: h.args[5], RAX: h.retval}
+		regs := &x86.Regs{RDI: h.args[0], RSI: h.args[1], RDX: h.args[2], RCX: h.args[3], R8: h.args[4], R9: h.args[5], RAX: h.retval, RIP: h.ip}
 		entry := make([]byte, bpf.EntrySize)
 		bpf.PutEntry(entry, h.time, regs)
 		env := &fakeEnv{hit: h}

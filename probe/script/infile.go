@@ -4,9 +4,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/guest/x86"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
 )
 
 // inFileSource reads FILE@SOURCE:LINE and FILE@SOURCE:LINE:COLUMN, a place in the source of a file of the guest, and reports whether
@@ -150,4 +154,48 @@ func (l layers) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 		}
 	}
 	return value, of, ok
+}
+
+// fileVariable checks uaddr() of a variable of the file that the probe is in; done is false if it is in none. The type is a pointer to a
+// number of the variable's size.
+func (c callChecker) fileVariable(e, name *expr) (t Type, done bool, err error) {
+	path := ""
+	for i, p := range c.points {
+		switch at := p.path(c.target); {
+		case i == 0:
+			path = at
+		case at != path:
+			return typeUint, true, c.errorAt(e.Span, "uaddr(): this probe is in several files").hint("write a probe for each")
+		}
+	}
+	if path == "" {
+		return typeUint, false, nil
+	}
+	for _, p := range c.points {
+		if p.atReturn() {
+			return typeUint, true, c.errorAt(e.Span, "uaddr() can not be used with '%s' probes of a file", p.provider).hint("keep the address in a map at the entry")
+		}
+	}
+	move, size, err := c.target.FileVariable(path, name.text)
+	if err != nil {
+		return typeUint, true, c.errorAt(name.Span, "Failed to resolve user symbol: %s", name.text).hint("%v", err)
+	}
+	e.num, e.inFile = move, true
+	switch size {
+	case 1, 2, 4:
+		return pointerTo(typeUintOf(int(size))), true, nil
+	}
+	return pointerTo(typeUint), true, nil
+}
+
+// fileVariable leaves in R0 the address of a variable of a file in the current process: its code is there, moved like the variable.
+func (g *generator) fileVariable(e *expr) {
+	g.runInScope(func() {
+		at := g.alloc(8)
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.PtIP))
+		g.store(at, asm.R0)
+		g.Emit(asm.Mov.Reg(asm.R1, asm.R0), bpfgen.Call(bpf.HelperFileCode))
+		g.load(asm.R1, at)
+		g.Emit(asm.Sub.Reg(asm.R1, asm.R0), bpfgen.Const(asm.R0, e.num), asm.Add.Reg(asm.R0, asm.R1))
+	})
 }

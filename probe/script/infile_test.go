@@ -1,6 +1,8 @@
 package script
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -172,6 +174,40 @@ func TestCheckFiles(t *testing.T) {
 	} {
 		err := Check("test", text, nil, nil, kernelTypes)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// FileVariable knows variables of /bin/prog, which processes have from 0x3000 after main on.
+func (f fakeTarget) FileVariable(path, name string) (move, size uint64, err error) {
+	size, ok := map[string]uint64{"byte": 1, "half": 2, "word": 4, "long": 8, "array": 40, "unsized": 0}[name]
+	if path != "/bin/prog" || !ok {
+		return 0, 0, errors.New(path + " has no symbol")
+	}
+	return f["main"] + 0x3000 + 0x400*size, size, nil
+}
+
+// TestFileVariables: uaddr is the address in the process that hits the probe, a pointer to a number of the variable's size.
+func TestFileVariables(t *testing.T) {
+	const base = mapped - 7 // where the process has main
+	memory := map[uint64]string{base + 0x3400: "\x81\xff", base + 0x3800: "\x34\x92\xff", base + 0x4000: "\x78\x56\x34\x92\xff", base + 0x5000: "\x01\x02\x03\x04\x05\x06\x07\x08", base + 0xd000: "\x09\x00\x00\x00\x00\x00\x00\x00"}
+	at := hit{fn: "/bin/prog:work", ip: mapped, memory: memory}
+	r, err := runOn(t, fileTarget{target}, `uprobe:/bin/prog:work { printf("%x %x %x %lx %d %lx\n", *uaddr("byte"), *uaddr("half"), *uaddr("word"), *uaddr("long"), *uaddr("array"), (uint64)uaddr("unsized")); }`, nil, false, 0, at)
+	if want := "81 9234 92345678 807060504030201 9 7f8000004000\n"; err != nil || strings.TrimRight(r.out, "\n")+"\n" != want || r.warnings != "" {
+		t.Errorf("%q, %q, %v, want %q", r.out, r.warnings, err, want)
+	}
+	// Of the image's own symbols it is a number, as before.
+	r, err = runScript(t, `uprobe:main { print(uaddr("main")); }`, nil, false, 0, hit{fn: "main"})
+	if want := fmt.Sprint(target["main"]); err != nil || strings.TrimSpace(r.out) != want {
+		t.Errorf("%q, %v, want %s", r.out, err, want)
+	}
+	for text, want := range map[string]string{
+		`uprobe:/bin/prog:work { print(uaddr("none")); }`:                         "Failed to resolve user symbol: none",
+		`uretprobe:/bin/prog:work { print(uaddr("word")); }`:                      "uaddr() can not be used with 'uretprobe' probes of a file",
+		`uprobe:/bin/prog:work, uprobe:/bin/other:work { print(uaddr("word")); }`: "this probe is in several files",
+	} {
+		if _, err := Compile(text, fileTarget{target}, Options{CPUs: 1, Files: true}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

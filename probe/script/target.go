@@ -43,6 +43,9 @@ type Target interface {
 	Event(name string) ([]EventField, error)
 	// FindFile returns the path of the guest's file with a name that has no path, such as libc, or "".
 	FindFile(name string) string
+	// FileVariable returns where a process has a variable of a file of the guest, and the variable's size, 0 if that is not known: its
+	// address minus that of any code of the file in the process, plus the target's address of that code.
+	FileVariable(path, name string) (move, size uint64, err error)
 	// StaticProbes returns the statically defined probes of a file of the guest (USDT), and the path in their places. It fails if they are not
 	// known, or if the file has none.
 	StaticProbes(path string) (all []sdt.Probe, at string, err error)

@@ -92,6 +92,16 @@ func (t scriptTarget) FindFile(name string) string {
 	return ""
 }
 
+// FileVariable implements script.Target.
+func (t scriptTarget) FileVariable(path, name string) (move, size uint64, err error) {
+	view, ok := t.st.guest.Image().(*linux.View)
+	if !ok {
+		return 0, 0, errors.New("only Linux guests have programs in files")
+	}
+	x, err := linux.Programs{View: view}.Variable(path, name)
+	return uint64(x.Move), x.Size, err
+}
+
 // StaticProbes implements script.Target.
 func (t scriptTarget) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return t.st.staticProbes(path)

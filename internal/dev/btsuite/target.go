@@ -176,6 +176,10 @@ func (t *target) Event(string) ([]script.EventField, error) {
 // FindFile takes any name for that of a program, as bpftrace's tests have programs.
 func (t *target) FindFile(name string) string { return "/bin/" + name }
 
+func (t *target) FileVariable(string, string) (move, size uint64, err error) {
+	return 0, 0, errNeedsGuest
+}
+
 func (t *target) StaticProbes(path string) ([]sdt.Probe, string, error) {
 	return nil, path, errNeedsGuest
 }
