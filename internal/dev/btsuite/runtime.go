@@ -185,7 +185,7 @@ func shellWords(s string) (words []string, ok bool) {
 }
 
 // guestFiles replaces paths of upstream's test programs with their paths in a guest.
-var guestFiles = strings.NewReplacer("./testprogs/", "/testprogs/", ":testprogs/", ":/testprogs/", "./testlibs/", "/testlibs/")
+var guestFiles = strings.NewReplacer(":./testprogs/", ":/testprogs/", `:"./testprogs/`, `:"/testprogs/`, ":testprogs/", ":/testprogs/", ":./testlibs/", ":/testlibs/")
 
 // ownFiles also replaces names of libc, which are not known without a guest.
 var ownFiles = strings.NewReplacer("./testprogs/", "/testprogs/", "uprobe:libc:", "uprobe:/lib/libc.so.6:", "uprobe:libc.so.6:", "uprobe:/lib/libc.so.6:")
