@@ -1,6 +1,10 @@
 package linux
 
-import "github.com/guestprobe/guestprobe/guest"
+import (
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
 
 // FileCode returns the View's address for the byte of guest memory at pa, if it is in
 // the page cache of a known file: one that has or had probes, or was given. It
@@ -54,4 +58,18 @@ func (x *Files) pageOwner(pa guest.GPA, read Read) (mapping guest.GVA, index uin
 		return 0, 0, ErrNoPage
 	}
 	return guest.GVA(p.mapping), p.index + part, nil
+}
+
+// FileName splits the name of the function symbol with the byte of a known file at an address of the view. The path is "" if the
+// address is in no known file, and the function is "" if the file does not name it.
+func (v Programs) FileName(addr guest.GVA, symbol string) (path, function string) {
+	f := v.file(addr)
+	if f == nil {
+		return "", ""
+	}
+	function, _ = strings.CutPrefix(symbol, f.path+":")
+	if _, offset := parseOffset(function); offset {
+		function = ""
+	}
+	return f.path, function
 }

@@ -40,3 +40,24 @@ func TestFileCode(t *testing.T) {
 	want("a file that has gone", 40<<12, 0)
 	m.set(m.prog, "inode.i_ino", 101)
 }
+
+// TestFileName: symbols of files without the file's path.
+func TestFileName(t *testing.T) {
+	v, _ := newFileView(t, programFile(true))
+	if _, err := v.Lookup("/bin/prog:first"); err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[guest.GVA][2]string{
+		fileCode + 0x1005:              {"/usr/bin/prog", "first"},
+		fileCode + 0x1008:              {"/usr/bin/prog", "second"},
+		fileCode + 0x100a:              {"/usr/bin/prog", ""}, // /usr/bin/prog:0x100a
+		fileCode + 1<<fileShift:        {"", ""},
+		0x401005:                       {"", ""},
+		fileCode + maxFiles<<fileShift: {"", ""},
+	} {
+		s, _ := v.Find(addr)
+		if path, function := (Programs{v}).FileName(addr, s.Name); path != want[0] || function != want[1] {
+			t.Errorf("%v, %s: %q, %q, want %q", addr, s.Name, path, function, want)
+		}
+	}
+}

@@ -63,11 +63,37 @@ func (v Programs) DebugFile(path string) (*DebugFile, error) {
 	if err != nil {
 		return nil, err
 	}
+	return v.debugOf(f)
+}
+
+// DebugAt is DebugFile for the known file with the byte at an address of the view.
+func (v Programs) DebugAt(addr guest.GVA) (*DebugFile, error) {
+	f := v.file(addr)
+	if f == nil {
+		return nil, errNoFile
+	}
+	return v.debugOf(f)
+}
+
+// DebugVersionAt returns the version that DebugAt would now return; ok is false if the address is in no known file.
+func (v Programs) DebugVersionAt(addr guest.GVA) (version DebugVersion, ok bool) {
+	f := v.file(addr)
+	if f == nil {
+		return DebugVersion{}, false
+	}
+	return v.debugVersion(f), true
+}
+
+func (v Programs) debugVersion(f *userFile) DebugVersion {
 	v.files.mu.Lock()
-	given := v.files.given
-	v.files.mu.Unlock()
+	defer v.files.mu.Unlock()
+	return DebugVersion{f, v.files.given}
+}
+
+// debugOf is DebugFile for a known file.
+func (v Programs) debugOf(f *userFile) (*DebugFile, error) {
 	o := &debugOpener{v: v.View, left: allDebug}
-	d := &DebugFile{Open: o.open, Version: DebugVersion{f, given}, FileOffset: f.offsetOf, Address: f.addressOf}
+	d := &DebugFile{Open: o.open, Version: v.debugVersion(f), FileOffset: f.offsetOf, Address: f.addressOf}
 	if file := f.debug.Load(); file != nil {
 		d.File = o.file(f.path, f.buildID, file, nil)
 		return d, nil

@@ -115,6 +115,16 @@ func TestDebugFileInMemory(t *testing.T) {
 			t.Errorf("%s: %.20q, %v", name, b, err)
 		}
 	}
+	at, err := Programs{view}.DebugAt(fileCode + 0x1000)
+	if version, ok := (Programs{view}).DebugVersionAt(fileCode + 0x1000); err != nil || at.Path != d.Path || at.Version != d.Version || !ok || version != d.Version {
+		t.Errorf("by address: %+v, %v; %+v, %v; want %+v", at, err, version, ok, d)
+	}
+	if at, err := (Programs{view}).DebugAt(fileCode + 1<<fileShift); err == nil {
+		t.Errorf("of no file: %+v", at)
+	}
+	if version, ok := (Programs{view}).DebugVersionAt(0x400100); ok {
+		t.Errorf("of no file: %+v", version)
+	}
 	if off, ok := d.FileOffset(0x400100); !ok || off != 0x100 {
 		t.Errorf("the code at 0x400100 is at %#x, %v", off, ok)
 	}

@@ -168,6 +168,8 @@ type config struct {
 	missing   string // the handling of probes at missing functions
 	strict    bool   // fail if the output is incomplete
 	mangled   bool   // the script has set cpp_demangle to false, which has no effect
+
+	noDebugInfo bool // stacks are printed without source lines and inlined functions
 }
 
 // script is a parsed script.

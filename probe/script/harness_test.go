@@ -98,6 +98,9 @@ func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name
 
 // ShownAddr shows the address 0x1007 as a place in its file.
 func (f fakeTarget) ShownAddr(addr uint64) uint64 {
+	if addr == nameless {
+		return 0x2000
+	}
 	if addr == f["main"]+7 {
 		return 0x1007
 	}
@@ -110,6 +113,27 @@ func (f fakeTarget) BuildID(addr uint64) string {
 		return "00ff"
 	}
 	return ""
+}
+
+// File is the file of the code that ShownAddr knows, and of the next instruction, which has no name.
+func (f fakeTarget) File(addr uint64) string {
+	if addr == f["main"]+7 || addr == nameless {
+		return "/bin/prog"
+	}
+	return ""
+}
+
+// Frames has two functions inlined at main + 7, of which one has no name.
+func (f fakeTarget) Frames(addr uint64) []Frame {
+	switch addr {
+	case f["main"] + 7:
+		return []Frame{{"inner", "/src/in.h", 7, true}, {"outer", "/src/in.h", 0, true}, {"", "/src/a.c", 9, true}, {"main", "/src/a.c", 12, false}}
+	case nameless:
+		return []Frame{{"", "/src/a.c", 20, false}}
+	case f["vfs_write"]:
+		return []Frame{{"inner", "/src/in.h", 8, true}} // the function around it is not known
+	}
+	return nil
 }
 
 func (f fakeTarget) Name(addr uint64) (string, uint64, bool) {
@@ -180,6 +204,9 @@ func (e *fakeEnv) Stack(pcs []uint64, skip int, user bool) (int, error) {
 
 // unbuilt is where it has code of a file without a build ID, vfs_write.
 const unbuilt = 0x7f9000000010
+
+// nameless is code of a file that does not name it.
+const nameless = 0x4000000000002000
 
 // mapped is where a process has main + 7, as code of a file.
 const mapped = 0x7f8000001007

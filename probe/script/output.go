@@ -49,12 +49,25 @@ func numberedName(name string, n int) string { return name + strconv.Itoa(n) }
 type Names interface {
 	// Name returns the symbol that contains an address, and the offset in it.
 	Name(addr uint64) (name string, offset uint64, ok bool)
+	// File returns the path of the file with the code at an address, or "".
+	File(addr uint64) string
+	// Frames returns the functions around the code of a file at an address, the
+	// innermost first; none if its debug information is not known.
+	Frames(addr uint64) []Frame
 	// ShownAddr returns the printed form of an address: for a file's code the place
 	// in the file.
 	ShownAddr(addr uint64) uint64
 	// BuildID returns the build ID of the file with the code at an address, in
 	// hexadecimal digits, or "".
 	BuildID(addr uint64) string
+}
+
+// Frame is a function around an address.
+type Frame struct {
+	Function string // "" if not known
+	File     string // of the source, "" if not known
+	Line     int    // that runs there, or the line of the call of the preceding function
+	Inlined  bool   // into the next function
 }
 
 // Printer prints the output of a script's programs. It belongs to one goroutine.

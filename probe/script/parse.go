@@ -222,7 +222,7 @@ func (p *parser) configBlock() error {
 // and symbols: they are accepted, and have no effect.
 var tuning = []string{
 	"cache_user_symbols", "cpp_demangle", "lazy_symbolication", "license", "log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit",
-	"perf_rb_pages", "show_debug_info", "symbol_source", "use_blazesym", "cat_bytes_max", "no_cpp_demangle",
+	"perf_rb_pages", "symbol_source", "use_blazesym", "cat_bytes_max", "no_cpp_demangle",
 	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
 }
 
@@ -233,7 +233,7 @@ var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "max_
 var licenses = []string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}
 
 // settings are the valid settings of config blocks.
-var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict"}
+var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict", "show_debug_info"}
 
 // applySetting applies one setting.
 func (p *parser) applySetting(name, value token) error {
@@ -262,6 +262,11 @@ func (p *parser) applySetting(name, value token) error {
 		return truth(&p.config.printMaps)
 	case "strict":
 		return truth(&p.config.strict)
+	case "show_debug_info":
+		show := false
+		err := truth(&show)
+		p.config.noDebugInfo = !show
+		return err
 	case "stack_mode":
 		p.config.stackMode = value.text
 		if !slices.Contains(stackModes, value.text) {

@@ -176,12 +176,10 @@ func (p *Printer) stack(t Type, id uint64) string {
 			} else {
 				fmt.Fprintf(&b, "%x\n", pc)
 			}
-		case "perf":
-			fmt.Fprintf(&b, "\t%x %s\n", p.names.ShownAddr(pc), p.symbol(pc, true))
 		case "raw":
 			fmt.Fprintf(&b, "%x\n", pc)
 		default:
-			fmt.Fprintf(&b, "        %s\n", p.symbol(pc, true))
+			p.frames(&b, t, pc)
 		}
 	}
 	return b.String()

@@ -45,17 +45,29 @@ func TestStacks(t *testing.T) {
 	if want := `{"type": "value", "data": ["\nffffffff81310000\n","\n        vfs_read+0\n"]}` + "\n"; err != nil || r.out != want {
 		t.Errorf("%q, %v, want %q", r.out, err, want)
 	}
+	const inlines = "        [inlined] inner@/src/in.h:7\n        [inlined] outer\n"
 	file := hits()[0]
 	file.user, file.args[0] = []uint64{mapped, 0x7fff12345678}, mapped
-	if r, err = runScript(t, `kprobe:vfs_read { print(ustack); print((usym(arg0), ksym(arg0))); }`, nil, false, 0, file); err != nil || r.out != "\n        main+7\n        0x7fff12345678\n\n(main, 0x7f8000001007)\n\n\n" {
+	if r, err = runScript(t, `kprobe:vfs_read { print(ustack); print((usym(arg0), ksym(arg0))); }`, nil, false, 0, file); err != nil || r.out != "\n"+inlines+"        main+7@/src/a.c:12\n        0x7fff12345678\n\n(main, 0x7f8000001007)\n\n\n" {
 		t.Errorf("code of a file: %q, %v", r.out, err)
 	}
-	if r, err = runScript(t, `kprobe:vfs_read { print((ustack(perf), ustack(raw))); }`, nil, true, 0, file); err != nil || r.out != `{"type": "value", "data": ["\n\t1007 main+7\n\t7fff12345678 0x7fff12345678\n","\n7f8000001007\n7fff12345678\n"]}`+"\n" {
+	if r, err = runScript(t, `kprobe:vfs_read { print((ustack(perf), ustack(raw))); }`, nil, true, 0, file); err != nil || r.out != `{"type": "value", "data": ["\n\t1007 inner (inlined)\n\t1007 outer (inlined)\n\t1007 main+7 (/bin/prog)\n\t7fff12345678 0x7fff12345678 ([unknown])\n","\n7f8000001007\n7fff12345678\n"]}`+"\n" {
 		t.Errorf("code of a file by its addresses: %q, %v", r.out, err)
 	}
-	file.user = []uint64{mapped, unbuilt, 0x7fff12345678}
+	for _, off := range []string{"0", "false"} {
+		if r, err = runScript(t, `config = { show_debug_info = `+off+` } kprobe:vfs_read { print(ustack(1)); print(ustack(perf, 1)); print(config.show_debug_info); }`, nil, false, 0, file); err != nil ||
+			r.out != "\n        main+7\n\n\n\t1007 main+7 (/bin/prog)\n\nfalse\n\n\n" {
+			t.Errorf("without debug information: %q, %v", r.out, err)
+		}
+	}
+	file.user, file.args[0] = []uint64{nameless}, nameless
+	if r, err = runScript(t, `config = { show_debug_info = 1 } kprobe:vfs_read { print((ustack, ustack(perf), usym(arg0))); print(config.show_debug_info); }`, nil, true, 0, file); err != nil ||
+		!strings.HasPrefix(r.out, `{"type": "value", "data": ["\n        /bin/prog:0x2000@/src/a.c:20\n","\n\t2000 0x2000 (/bin/prog)\n","/bin/prog:0x2000"]}`+"\n"+`{"type": "value", "data": true}`) {
+		t.Errorf("code without a name: %q, %v", r.out, err)
+	}
+	file.user, file.args[0] = []uint64{mapped, unbuilt, 0x7fff12345678}, mapped
 	if r, err = runScript(t, `kprobe:vfs_read { print(ustack(build_id)); @[ustack(build_id, 1)] = count(); print(ustack); }`, nil, false, 0, file); err != nil ||
-		r.out != "\n00ff 0x1007\n7f9000000010\n7fff12345678\n\n\n        main+7\n        vfs_write+0\n        0x7fff12345678\n\n\n\n@[\n00ff 0x1007\n]: 1\n" {
+		r.out != "\n00ff 0x1007\n7f9000000010\n7fff12345678\n\n\n"+inlines+"        main+7@/src/a.c:12\n        [inlined] inner@/src/in.h:8\n        vfs_write+0\n        0x7fff12345678\n\n\n\n@[\n00ff 0x1007\n]: 1\n" {
 		t.Errorf("code by build IDs: %q, %v", r.out, err)
 	}
 	if r, err = runScript(t, `config = { stack_mode = build_id } kprobe:vfs_read { print((kstack(bpftrace, 1), ustack(1))); print(kstack()); }`, nil, false, 0, file); err != nil ||
@@ -68,6 +80,7 @@ func TestStacks(t *testing.T) {
 		t.Errorf("no stack: %q, %v, %q", r.out, err, r.warnings)
 	}
 	for _, c := range [][2]string{
+		{`}; config = { show_debug_info = 2 } kprobe:vfs_read {`, "show_debug_info: want a number from 0 to 1"},
 		{`print(kstack(build_id));`, "'build_id' stack mode can only be used for ustack"},
 		{`print(kstack(foo, 1));`, "Invalid stack mode: 'foo'\n"}, {`print(ustack(0));`, "ustack() depth: want 1 to 127\n"}, {`print(kstack(128));`, "kstack() depth: want 1 to 127\n"},
 		{`print(len(1));`, "len() expects a map or stack to be provided (int64 provided)"}, {`@x = kstack; @x = ustack;`, "Type mismatch for @x"},

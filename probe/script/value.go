@@ -49,7 +49,7 @@ func (p *Printer) text(t Type, data []byte) string {
 	case Buffer:
 		return bufferText("r", bufferOf(data))
 	case KSym:
-		return p.symbol(word(data), false)
+		return p.symbol(word(data))
 	case KStack, UStack:
 		return p.stack(t, word(data))
 	case Errno:
@@ -222,16 +222,4 @@ func signalText(n int64) string {
 	}
 	s := unix.Signal(n).String()
 	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-// symbol prints an address as a name.
-func (p *Printer) symbol(addr uint64, offset bool) string {
-	name, off, ok := p.names.Name(addr)
-	switch {
-	case !ok:
-		return fmt.Sprintf("%#x", addr)
-	case offset:
-		return fmt.Sprintf("%s+%d", name, off)
-	}
-	return name
 }

@@ -123,8 +123,30 @@ func (t scriptTarget) User(name string) bool { return t.st.atUserCode(name) }
 
 // Name implements script.Names.
 func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
-	sym, ok := t.st.guest.Image().Find(guest.GVA(addr))
-	return guest.ShownName(sym.Name), addr - uint64(sym.Addr), ok
+	img := t.st.guest.Image()
+	sym, ok := img.Find(guest.GVA(addr))
+	name := sym.Name
+	if view, linuxs := img.(*linux.View); ok && linuxs && linux.IsFile(guest.GVA(addr)) {
+		_, name = linux.Programs{View: view}.FileName(guest.GVA(addr), name)
+		ok = name != ""
+	}
+	return guest.ShownName(name), addr - uint64(sym.Addr), ok
+}
+
+// File implements script.Names.
+func (t scriptTarget) File(addr uint64) (path string) {
+	if view, ok := t.st.guest.Image().(*linux.View); ok {
+		path, _ = linux.Programs{View: view}.FileName(guest.GVA(addr), "")
+	}
+	return path
+}
+
+// Frames implements script.Names.
+func (t scriptTarget) Frames(addr uint64) (out []script.Frame) {
+	for _, f := range t.st.files.Frames(t.st.debugFiles(), guest.GVA(addr)) {
+		out = append(out, script.Frame{Function: f.Function, File: f.File, Line: f.Line, Inlined: f.Inlined})
+	}
+	return out
 }
 
 // ShownAddr implements script.Names.

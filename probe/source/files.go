@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/types"
@@ -13,12 +14,16 @@ import (
 // DebugFiles are the files of a guest. linux.Programs are some.
 type DebugFiles interface {
 	DebugFile(path string) (*linux.DebugFile, error)
+	DebugAt(addr guest.GVA) (*linux.DebugFile, error)
+	DebugVersionAt(addr guest.GVA) (version linux.DebugVersion, ok bool)
 }
 
 // Files keeps the debug information of files of a guest. The zero value is valid. Methods may be called from any goroutine.
 type Files struct {
 	mu    sync.Mutex
 	infos map[string]keptInfo // by the file's path
+
+	frames frames
 }
 
 // keptInfo is the debug information of one version of a file.
@@ -47,13 +52,19 @@ func (fs *Files) open(in DebugFiles, path string) (*debuginfo.Info, *linux.Debug
 	if err != nil {
 		return nil, nil, err
 	}
+	info, err := fs.read(f)
+	return info, f, err
+}
+
+// read returns the debug information of a file.
+func (fs *Files) read(f *linux.DebugFile) (*debuginfo.Info, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	kept := fs.infos[f.Path]
 	if kept.Info == nil || kept.of != f.Version {
 		info, err := debuginfo.New(f.File, f.Open)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if fs.infos == nil || len(fs.infos) >= maxInfos {
 			fs.infos = map[string]keptInfo{}
@@ -61,7 +72,7 @@ func (fs *Files) open(in DebugFiles, path string) (*debuginfo.Info, *linux.Debug
 		kept = keptInfo{info, f.Version}
 		fs.infos[f.Path] = kept
 	}
-	return kept.Info, f, nil
+	return kept.Info, nil
 }
 
 // Func returns the prototype of the function of PATH:FUNCTION, whose code is at that offset in the file, or nil. why says why it is not

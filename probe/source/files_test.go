@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/dies"
 	"github.com/guestprobe/guestprobe/guest/elf"
@@ -16,6 +17,8 @@ import (
 type testFiles struct {
 	file *elf.File
 	read int // sections
+
+	asked, absent int // by address: how often, and how often in vain
 }
 
 func (f *testFiles) DebugFile(path string) (*linux.DebugFile, error) {
@@ -33,6 +36,18 @@ func (f *testFiles) DebugFile(path string) (*linux.DebugFile, error) {
 		FileOffset: func(addr uint64) (uint64, bool) { return addr & 0xffffff, addr != 0 },
 		Address:    func(off uint64) (uint64, bool) { return off, off != 0 },
 	}, nil
+}
+
+// DebugVersionAt knows one file, everywhere but at 1 << 40.
+func (f *testFiles) DebugVersionAt(addr guest.GVA) (linux.DebugVersion, bool) {
+	return linux.DebugVersion{}, addr != 1<<40
+}
+
+func (f *testFiles) DebugAt(addr guest.GVA) (*linux.DebugFile, error) {
+	if f.asked++; f.asked <= f.absent {
+		return nil, errors.New("not in memory")
+	}
+	return f.DebugFile("/opt/a@1/app")
 }
 
 // TestFiles: functions, types and places of lines of a file.

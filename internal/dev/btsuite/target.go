@@ -194,3 +194,5 @@ func (t *target) User(name string) bool { return inFile(name) }
 func (t *target) Name(uint64) (string, uint64, bool) { return "", 0, false }
 func (t *target) ShownAddr(addr uint64) uint64       { return addr }
 func (t *target) BuildID(uint64) string              { return "" }
+func (t *target) File(uint64) string                 { return "" }
+func (t *target) Frames(uint64) []script.Frame       { return nil }
