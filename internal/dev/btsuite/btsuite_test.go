@@ -232,7 +232,9 @@ func TestSettings(t *testing.T) {
 		{"begin { }", "", "begin { }"},
 		{"begin { }", "PATH=/bin", "begin { }"},
 		{"begin { }", "BPFTRACE_MAX_STRLEN=5 BPFTRACE_STR_TRUNC_TRAILER=_x", `config = { max_strlen=5; str_trunc_trailer="_x"; } begin { }`},
-		{"config = { a = 1 } begin { }", "BPFTRACE_STACK_MODE=perf", "config = { stack_mode=perf;  a = 1 } begin { }"},
+		{"config = { a = 1 } begin { }", "BPFTRACE_STACK_MODE=perf", "config = { a = 1; stack_mode=perf; } begin { }"},
+		{"config = { a = 1; }\nbegin { }", "BPFTRACE_STACK_MODE=perf", "config = { a = 1; stack_mode=perf; }\nbegin { }"},
+		{"config = { } begin { }", "BPFTRACE_STACK_MODE=perf", "config = { stack_mode=perf; } begin { }"},
 	} {
 		if got := withSettings(tt.text, tt.env); got != tt.want {
 			t.Errorf("%q with %q: %q, want %q", tt.text, tt.env, got, tt.want)

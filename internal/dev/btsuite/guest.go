@@ -123,7 +123,10 @@ func (w *watched) text() string {
 // settings are upstream's environment variables with their settings in a script.
 var settings = regexp.MustCompile(`\bBPFTRACE_(\w+)=(\S+)`)
 
-// withSettings returns a script with a test's environment as settings.
+// ownSettings are a script's settings.
+var ownSettings = regexp.MustCompile(`^\s*config\s*=\s*\{[^}]*`)
+
+// withSettings returns a script with a test's environment as settings, which take precedence over its own: the last one counts.
 func withSettings(text, env string) string {
 	var b strings.Builder
 	for _, m := range settings.FindAllStringSubmatch(env, -1) {
@@ -136,8 +139,12 @@ func withSettings(text, env string) string {
 	if b.Len() == 0 {
 		return text
 	}
-	if at := regexp.MustCompile(`^\s*config\s*=\s*\{`).FindString(text); at != "" {
-		return at + " " + b.String() + text[len(at):]
+	if own := ownSettings.FindString(text); own != "" {
+		before := strings.TrimRight(own, "; \n")
+		if !strings.HasSuffix(before, "{") {
+			before += ";"
+		}
+		return before + " " + b.String() + text[len(own):]
 	}
 	return "config = { " + b.String() + "} " + text
 }
