@@ -19,6 +19,7 @@ type frameRow struct {
 const (
 	maxFrameRows = 4 << 20
 	maxFrameData = 256 << 20
+	maxFrameCode = 1 << 28 // bytes of instructions that are executed
 )
 
 // FrameRule returns the rule for the instruction at pc. It returns false if the
@@ -51,7 +52,7 @@ func (img *Image) FrameError() error {
 }
 
 func (img *Image) readFrames() (rows []frameRow, err error) {
-	p := frameParser{}
+	p := frameParser{most: maxFrameRows}
 	for _, name := range []string{".debug_frame", ".eh_frame"} {
 		i := img.file.Index(name)
 		if i < 0 || img.file.Sections[i].Is(elf.SHT_NOBITS) {
@@ -78,6 +79,8 @@ type frameParser struct {
 	cies map[int]*cie
 	fdes []frameDesc
 	rows int
+	most int // rows
+	code int // bytes of instructions executed so far
 }
 
 // frameDesc is one FDE after execution: the rows of one range of code.
@@ -250,6 +253,10 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 	if r.err != nil || size == 0 || uint64(start)+size < uint64(start) {
 		return r.err
 	}
+	// All FDEs may have the same long instructions in their common part.
+	if p.code += len(c.code) + len(r.b) - r.pos; p.code > maxFrameCode {
+		return fmt.Errorf("more than %d bytes of instructions", maxFrameCode)
+	}
 	d := frameDesc{start: start, end: start + GVA(size)}
 	m := frameMachine{cie: c, at: start}
 	if err := m.run(c.code); err != nil {
@@ -266,7 +273,10 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 		last := &d.rows[len(d.rows)-1]
 		last.rule, last.known = m.rule()
 		last.saved = m.state.general
-		if at > last.start && at < d.end {
+		if done = done || p.rows+len(d.rows) >= p.most; done {
+			return
+		}
+		if at > last.start {
 			d.rows = append(d.rows, frameRow{start: at})
 		}
 	}
@@ -274,8 +284,8 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 		return err
 	}
 	m.emit(start)
-	if p.rows += len(d.rows) + 1; p.rows > maxFrameRows {
-		return fmt.Errorf("more than %d rows", maxFrameRows)
+	if p.rows += len(d.rows) + 1; p.rows > p.most {
+		return fmt.Errorf("more than %d rows", p.most)
 	}
 	p.fdes = append(p.fdes, d)
 	return nil

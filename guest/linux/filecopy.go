@@ -151,6 +151,7 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	if err := f.parse(); err != nil {
 		return nil, err
 	}
+	v.files.readFrames(f, v)
 	if there {
 		if err := f.adopt(v, in, old, v.read); err != nil {
 			return nil, err

@@ -48,9 +48,11 @@ type userFile struct {
 
 	segments []fileSegment // of its program headers
 	writable []guest.Range // where processes have data of their own
+	headers  []debugelf.Prog64
 	constant []guest.Range // parts that are never written, and that are as far from the code in memory as in the file
 	buildID  string        // "" = it has none, or the guest does not have it in memory
 	names    atomic.Pointer[fileNames]
+	frames   atomic.Pointer[fileFrames]
 	debug    atomic.Pointer[elf.File] // the separate debug information that was given, or nil
 
 	mu     sync.Mutex
@@ -127,6 +129,7 @@ func (v *View) openLocked(asked string) (*userFile, error) {
 		return nil, err
 	}
 	if f := v.files.fileOf(in, v.running.files, v.read); f != nil {
+		v.files.readFrames(f, v)
 		return f, nil
 	}
 	if f := cmp.Or(v.files.awaitedCopy(path), v.files.awaitedCopy(asked)); f != nil {
@@ -146,6 +149,7 @@ func (v *View) openLocked(asked string) (*userFile, error) {
 	if err := f.parse(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	v.files.readFrames(f, v)
 	v.files.put(len(v.files.all), f)
 	return f, nil
 }
@@ -234,6 +238,7 @@ func (f *userFile) parse() error {
 	if h.Phoff+uint64(h.Phnum)*56 > headers {
 		return errors.New("its program headers are not at its beginning")
 	}
+	f.headers = file.Progs
 	for _, p := range file.Progs {
 		if debugelf.ProgType(p.Type) == debugelf.PT_LOAD && debugelf.ProgFlag(p.Flags)&debugelf.PF_X != 0 && p.Off < uint64(len(f.data)) {
 			size := min(p.Filesz, uint64(len(f.data))-p.Off)

@@ -482,8 +482,11 @@ func (v *View) BlacklistReason(addr guest.GVA) string {
 	return p.blacklistReason(addr)
 }
 
-// FrameRule implements guest.View, by ORC.
+// FrameRule implements guest.View, by ORC or, for files, .eh_frame.
 func (v *View) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {
+	if f := v.file(pc); f != nil {
+		return f.frameRule(pc)
+	}
 	p := v.now.Load().piece(pc)
 	if p == nil || p.orc == nil {
 		return guest.FrameRule{}, false
