@@ -92,7 +92,8 @@ func TestFileParameters(t *testing.T) {
 			g.await("READY")
 			for _, prog := range []string{"/whole", "/split"} {
 				text := strings.ReplaceAll(`uprobe:PROG:work1 /args.l->head->color == GREEN/ { @n = sum(args.n); @label[args.l.head.label] = sum(((struct list *)arg0)->count); @args[sizeof(struct list), args.l->quad.d] = count(); }
-					uprobe:PROG@a.c:11 { @line = count(); @[ustack(build_id, 1)] = count(); }
+					uprobe:PROG@a.c:11 { @line = count(); @[ustack(build_id, 1)] = count(); @stack[ustack(1), ustack(perf, 1), usym(reg("ip"))] = count(); }
+					uprobe:PROG:work1+7 { @inlined[ustack(1), ustack(perf, 1)] = count(); }
 					uretprobe:PROG:work1 { let $l: struct list * = args.l; @back = sum(args.n + $l->head->weight); }`, "PROG", prog)
 				sc, err := s.StartScript(text, session.ScriptOptions{})
 				if err != nil {
@@ -107,7 +108,9 @@ func TestFileParameters(t *testing.T) {
 				if err := sc.Stop(&out); err != nil {
 					t.Error(err)
 				}
-				for _, want := range []string{"@[\n" + lineInFile(t, files[prog[1:]].Data) + "\n]: 100\n", "@n: 4950\n", "@label[item]: 100\n", "@args[56, 4]: 100\n", "@line: 100\n", "@back: 5450\n"} {
+				for _, want := range []string{"@[\n" + lineInFile(t, files[prog[1:]].Data) + "\n]: 100\n", "@n: 4950\n", "@label[item]: 100\n", "@args[56, 4]: 100\n", "@line: 100\n",
+					"@stack[\n        work1+35@/src/a.c:11\n, \n\t1033 work1+35 (" + prog + ")\n, work1]: 100\n",
+					"@inlined[\n        [inlined] heavy@/src/shared.h:6\n        work1+7@/src/a.c:9\n, \n\t1017 heavy (inlined)\n\t1017 work1+7 (" + prog + ")\n]: 100\n", "@back: 5450\n"} {
 					if !strings.Contains(out.String(), want) {
 						t.Errorf("%s: the script prints %q, which has no %q", prog, out.String(), want)
 					}
