@@ -2,6 +2,7 @@ package guest
 
 import (
 	debugelf "debug/elf"
+	"errors"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest/elf"
@@ -21,6 +22,15 @@ func (img *Image) readSymbols() error {
 	}
 	img.SymbolTable = NewSymbolTable(syms, img.roomOf)
 	return nil
+}
+
+// Lookup is SymbolTable.Lookup. The program of an image has no other files.
+func (img *Image) Lookup(name string) (Symbol, error) {
+	s, err := img.SymbolTable.Lookup(name)
+	if errors.Is(err, ErrSymbolNotFound) && strings.HasPrefix(name, "/") {
+		err = &MissingSymbolError{Name: name, Advice: "only Linux guests have programs in files"}
+	}
+	return s, err
 }
 
 // roomOf returns how many bytes of its segment and of its section follow a symbol. A

@@ -191,11 +191,7 @@ func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 		if s, ok := t.lookupSource(name); ok {
 			return s, nil
 		}
-		advice := t.advice(name)
-		if strings.HasPrefix(name, "/") {
-			advice = "only Linux guests have programs in files"
-		}
-		if advice != "" {
+		if advice := t.advice(name); advice != "" {
 			return Symbol{}, &MissingSymbolError{Name: name, Advice: advice}
 		}
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)

@@ -117,6 +117,16 @@ func TestRefreshModules(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, want := range map[string]string{
+		"traced": "traced is a function of the kernel", "fork.c": "fork.c is no module's name", "one": "",
+	} {
+		if loaded, why := HasModule(v.View, name); loaded || !strings.HasPrefix(why, want) || (why == "") != (want == "") {
+			t.Errorf("module %s: %v, %s", name, loaded, why)
+		}
+	}
+	if loaded, why := HasModule(v.View, "two"); !loaded || why != "" {
+		t.Errorf("module two: %v, %s", loaded, why)
+	}
 	m.set(modAt+0x200, "module.list.next", 8)
 	if _, err := v.RefreshModules(); !errors.Is(err, errNoMemory) {
 		t.Errorf("a broken list: %v", err)

@@ -123,10 +123,12 @@ const (
 type attachPoint struct {
 	Span
 	text     string // with parameters substituted
+	word     string // the provider as it is written
 	provider string // in full
 	target   string // the text after the provider
 	file     string // the name, without a path, of the file of the guest that the target is in; "": the target says where it is
 	source   bool   // that is a place in the source
+	kernel   bool   // target is a function of the kernel itself: after vmlinux:
 	among    bool   // one of several by a pattern for probe types: it may match nothing
 }
 

@@ -51,6 +51,9 @@ func (s *script) check(t Target) (*checker, error) {
 		c.places, c.warnings = append(c.places, ps), append(c.warnings, warnings...)
 	}
 	c.warnings = append(c.warnings, s.left...)
+	if len(s.probes) > 0 && len(slices.Concat(c.places...)) == 0 {
+		return nil, s.noProbesError()
+	}
 	for range maxPasses {
 		c.changed = false
 		c.passes++

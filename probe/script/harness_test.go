@@ -28,6 +28,14 @@ var target = fakeTarget{
 }
 
 func (f fakeTarget) Match(pattern string, user, _ bool) (names []string, _ map[string]int) {
+	mod, own, ofModule := strings.Cut(pattern, ":")
+	if kernel, _ := path.Match(mod, "vmlinux"); ofModule && kernel {
+		for n := range f {
+			if ok, _ := path.Match(own, n); ok && !strings.Contains(n, ":") {
+				names = append(names, n)
+			}
+		}
+	}
 	for n := range f {
 		if ok, _ := path.Match(pattern, n); ok && (!user || f.User(n)) {
 			names = append(names, n)
@@ -94,7 +102,16 @@ func (f fakeTarget) MissingReason(what TaskPart) (why, cure string) {
 
 func (f fakeTarget) User(name string) bool { return name == "main" || name == "0x401000" }
 
-func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name]; return a, ok, "" }
+// Lookup knows a module that is not loaded, but may be: later.
+func (f fakeTarget) Lookup(name string) (uint64, bool, string) {
+	own, _ := strings.CutPrefix(name, "vmlinux:")
+	a, ok := f[own]
+	return a, ok || strings.HasPrefix(name, "later:"), ""
+}
+
+func (f fakeTarget) HasModule(name string) (bool, string) {
+	return name == "nf_nat", map[bool]string{true: "fs is a directory"}[name == "fs"]
+}
 
 // ShownAddr shows the address 0x1007 as a place in its file.
 func (f fakeTarget) ShownAddr(addr uint64) uint64 {

@@ -64,7 +64,7 @@ func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 // parse parses the text of one attach point.
 func (a *attachPoint) parse(p *parser) error {
 	word, target, _ := strings.Cut(a.text, ":")
-	a.target = target
+	a.target, a.word = target, word
 	var ok bool
 	if a.provider, ok = providers[word]; !ok {
 		if instead, known := elsewhere[word]; known {
@@ -200,7 +200,7 @@ func (s *script) target(a *attachPoint, word string) error {
 			return refuse("%s: want a function, with +OFFSET or without, or an address", a.text)
 		}
 		if mod == "vmlinux" {
-			a.target = fn
+			a.target, a.kernel = fn, true
 		}
 	}
 	return nil

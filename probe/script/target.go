@@ -19,12 +19,16 @@ type Target interface {
 	// Match returns the functions (with user only functions of user code) that a pattern
 	// with * ? and [] matches, in any order, and at most MaxPoints+1. With returns
 	// they are those whose returns can be probed. left counts those that cannot be
-	// probed, by reason.
+	// probed, by reason. MODULE in MODULE:PATTERN may be a pattern, too; the kernel itself
+	// is vmlinux.
 	Match(pattern string, user, returns bool) (names []string, left map[string]int)
 	// Lookup returns the address of a symbol. For MODULE:SYMBOL of a module that is
-	// not loaded, but may be, it returns 0. If there is no such symbol, why may say
-	// what to do about it.
+	// not loaded, but may be, it returns 0; MODULE is vmlinux for the kernel itself.
+	// If there is no such symbol, why may say what to do about it.
 	Lookup(name string) (addr uint64, ok bool, why string)
+	// HasModule reports whether a module of the guest's kernel is loaded. If it is not,
+	// why may say more.
+	HasModule(name string) (loaded bool, why string)
 	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as
 	// SYMBOL+OFFSET, except places that cannot be probed. After PATH@ the place is FILE:LINE or FILE:LINE:COLUMN in the source of a
 	// file of the guest.
@@ -109,6 +113,7 @@ type point struct {
 // expand makes the places of a probe's attach points. Missing places are left out if
 // the script allows it, with warnings.
 func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, err error) {
+	var unmatched []*Error // patterns without a match
 	for i, a := range d.points {
 		if reason, ok := a.exit(); ok {
 			found := s.exits(a, reason, t)
@@ -156,20 +161,18 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 		}
 		if len(found) == 0 {
 			missing := s.noMatchError(a, t)
-			switch s.config.missing {
-			case "error":
+			if s.config.missing == "error" && !isPattern(a.target) {
 				return nil, nil, missing
-			case "warn":
-				missing.AtRunTime = true
-				warnings = append(warnings, missing)
 			}
+			unmatched = append(unmatched, missing)
 		}
 		ps = append(ps, found...)
 		if len(ps) > MaxPoints {
 			return nil, nil, s.errorAt(a.Span, "%s matches more than %d functions", a.text, MaxPoints).hint("make the pattern narrower")
 		}
 	}
-	return ps, warnings, nil
+	more, err := s.skipMissing(d, ps, unmatched)
+	return ps, append(warnings, more...), err
 }
 
 // isLastOfNone reports whether points[i] is the last one of its pattern for probe types, and none of them has a place.
@@ -254,7 +257,7 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		return s.errorAt(a.Span, "%s is not in user code", name).hint("write %s:%s", strings.Replace(a.provider, "u", "k", 1), a.target)
 	}
 	switch {
-	case fn[0] >= '0' && fn[0] <= '9':
+	case fn[0] >= '0' && fn[0] <= '9' && !strings.Contains(fn, ":"):
 		if _, ok := parseNumber(fn); !ok {
 			return nil, s.errorAt(a.Span, "%s: invalid address", a.text)
 		}
@@ -266,21 +269,17 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		if _, err := path.Match(fn, ""); err != nil || hasOffset || !a.atFunction() {
 			return nil, s.errorAt(a.Span, "%s: want a pattern for functions", a.text)
 		}
-		patterns := []string{fn}
-		if mod, own, ok := strings.Cut(fn, ":"); ok && !a.inUser() {
-			if kernel, _ := path.Match(mod, "vmlinux"); kernel { // a pattern for modules that the kernel itself matches
-				patterns = append(patterns, own)
-			}
+		names, left := t.Match(a.inModule(fn), a.inUser(), a.atReturn())
+		for _, m := range names {
+			one(m, m)
 		}
-		for _, pattern := range patterns {
-			names, left := t.Match(pattern, a.inUser(), a.atReturn())
-			for _, m := range names {
-				one(m, m)
-			}
-			s.noteLeftOut(a, left)
-		}
+		s.noteLeftOut(a, left)
 	default:
-		if _, ok, _ := t.Lookup(fn); !ok {
+		_, ok, _ := t.Lookup(a.inModule(fn))
+		if missing := s.missingModule(a, fn, ok, t); missing != nil {
+			return nil, missing
+		}
+		if !ok {
 			break
 		}
 		if a.inUser() && !t.User(fn) {
@@ -334,7 +333,7 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 	if a.atStatic() {
 		return s.noStaticError(a, t)
 	}
-	err := s.errorAt(a.Span, "No matches for %s %s", a.provider, a.target)
+	err := s.errorAt(a.Span, "No matches for %s %s", a.providerName(), a.inModule(a.target))
 	if a.atTracepoint() || a.atEvent() {
 		all := t.Tracepoints()
 		if a.atEvent() {
@@ -357,7 +356,7 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
 	}
-	if _, _, why := t.Lookup(fn); why != "" {
+	if _, _, why := t.Lookup(a.inModule(fn)); why != "" {
 		return err.hint("%s", why)
 	}
 	if parts, _ := t.Match(fn+".*", a.inUser(), a.atReturn()); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {

@@ -1,6 +1,8 @@
 package session_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -114,4 +116,70 @@ func TestPendingModule(t *testing.T) {
 	if p, err := b.s.Get(alone[0].Name); err != nil || p.Site.Pending || !p.Gone || p.Armed {
 		t.Errorf("%+v, %v", p, err)
 	}
+}
+
+// TestScriptModules: the functions of modules that a script names.
+func TestScriptModules(t *testing.T) {
+	img := builtinWith(t)
+	k := &ofModules{Kernel: &probetest.Kernel{Image: img, Module: "mod", Absent: true}}
+	b := newBareWith(t, img, func() guest.View { return k }, session.Options{})
+	refused := func(text, want string) {
+		t.Helper()
+		if _, err := b.s.CompileScript(text, session.ScriptOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	places := func(text string, want ...string) {
+		t.Helper()
+		sc, err := b.s.CompileScript(text, session.ScriptOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			return
+		}
+		var got []string
+		for _, p := range sc.Object.Programs[:sc.Probes] {
+			got = append(got, p.AttachTo)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: at %q, want %q", text, got, want)
+		}
+	}
+	refused("kprobe:mod:vfs_read { }", "ERROR: specified module mod in probe kprobe:mod:vfs_read is not loaded.\n")
+	places("config = { missing_probes = ignore } kprobe:mod:vfs_read { }", "mod:vfs_read")
+	k.Absent = false
+	places("kprobe:mod:vfs_read { }", "mod:vfs_read")
+	refused("kprobe:mod:nosuch { }", "ERROR: No matches for kprobe mod:nosuch\n")
+	places("kprobe:vmlinux:vfs_read { }", "vfs_read")
+	places("kprobe:vmlinux:vfs_rea* { }", "vfs_read")
+	places("kprobe:vm*:vfs_rea* { }", "vfs_read")
+	read, err := img.Lookup("vfs_read")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.own = read.Addr // no longer the kernel's
+	refused("kprobe:vmlinux:vfs_read { }", "ERROR: No matches for kprobe vmlinux:vfs_read\nkprobe:vmlinux:vfs_read { }\n~~~~~~~~~~~~~~~~~~~~~~~\nHINT: vfs_read is a function of the module mod")
+	refused("kprobe:vmlinux:vfs_rea* { }", "ERROR: No matches for kprobe vmlinux:vfs_rea*\n")
+	places("kprobe:vfs_read { }", "vfs_read")
+
+	bare := newBare(t) // the built-in guest has no modules
+	if _, err := bare.s.CompileScript("kprobe:mod:vfs_read { }", session.ScriptOptions{}); err == nil || !strings.Contains(err.Error(), "ERROR: specified module mod in probe kprobe:mod:vfs_read is not loaded.\nkprobe:mod:vfs_read { }\n~~~~~~~~~~~~~~~~~~~\nHINT: the guest's kernel has no modules") {
+		t.Error(err)
+	}
+	if _, err := bare.s.CompileScript("kprobe:vmlinux:vfs_read { }", session.ScriptOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// ofModules is a kernel one of whose functions is its module's.
+type ofModules struct {
+	*probetest.Kernel
+	own guest.GVA
+}
+
+// Module is the part of a Linux kernel's view that says where an address is.
+func (k *ofModules) Module(addr guest.GVA) string {
+	if k.own != 0 && addr == k.own {
+		return k.Kernel.Module
+	}
+	return ""
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -44,11 +45,47 @@ func (t scriptTarget) Match(pattern string, user, returns bool) (names []string,
 	return names, left
 }
 
+// kernelItself is the module that is the kernel itself, in patterns and names.
+const kernelItself = "vmlinux"
+
+// HasModule implements script.Target.
+func (t scriptTarget) HasModule(name string) (loaded bool, why string) {
+	switch img := t.st.guest.Image().(type) {
+	case *linux.View:
+		return linux.HasModule(img, name)
+	case interface {
+		HasModule(string) (bool, string)
+	}:
+		return img.HasModule(name)
+	}
+	return false, "the guest's kernel has no modules"
+}
+
+// matchSymbols returns the symbols that a pattern matches, with the kernel's own if it
+// is one for modules that vmlinux matches.
+func matchSymbols(img guest.View, pattern string) []guest.Symbol {
+	all := img.Match(pattern)
+	mod, own, ok := strings.Cut(pattern, ":")
+	if !ok || strings.HasPrefix(pattern, "/") || !guest.Glob(mod, kernelItself) {
+		return all
+	}
+	kernel := slices.DeleteFunc(img.Match(own), func(s guest.Symbol) bool { return event.ModuleOf(img, s.Addr) != "" })
+	return append(kernel, all...)
+}
+
 // Lookup implements script.Target. If several symbols have the name it returns one of
 // them: registering a probe there is rejected.
 func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
-	sym, err := t.st.guest.Image().Lookup(name)
+	img := t.st.guest.Image()
+	own, kernel := strings.CutPrefix(name, kernelItself+":")
+	sym, err := img.Lookup(own)
 	var ambiguous *guest.AmbiguousSymbolError
+	if errors.As(err, &ambiguous) {
+		sym.Addr = ambiguous.Addrs[0]
+	}
+	if kernel && sym.Addr != 0 && event.ModuleOf(img, sym.Addr) != "" { // the kernel's own precede modules' functions
+		return 0, false, own + " is a function of the module " + event.ModuleOf(img, sym.Addr)
+	}
 	if why = guest.Advice(err); err != nil && strings.HasPrefix(name, "/") && !errors.Is(err, guest.ErrSymbolNotFound) {
 		why = err.Error()
 	}
@@ -174,7 +211,7 @@ func (st *Session) Functions(pattern string, user, returns bool, left func(error
 	return func(yield func(guest.Symbol, string) bool) {
 		img := st.guest.Image()
 		seen := map[guest.GVA]bool{} // a function may have several names
-		for _, sym := range img.Match(pattern) {
+		for _, sym := range matchSymbols(img, pattern) {
 			if sym.Kind != guest.SymFunc || seen[sym.Addr] || user && !sym.User {
 				continue
 			}

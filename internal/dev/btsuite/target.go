@@ -119,6 +119,11 @@ func (t *target) Match(pattern string, user, _ bool) (names []string, _ map[stri
 	if inFile(pattern) {
 		return []string{strings.NewReplacer("*", "x", "?", "x").Replace(pattern)}, nil
 	}
+	if mod, own, ok := strings.Cut(pattern, ":"); ok { // all of the names are the kernel's
+		if kernel, _ := path.Match(mod, "vmlinux"); kernel {
+			pattern = own
+		}
+	}
 	for n := range t.symbols {
 		if ok, _ := path.Match(pattern, n); ok && !user {
 			if names = append(names, n); len(names) > script.MaxPoints {
@@ -128,6 +133,9 @@ func (t *target) Match(pattern string, user, _ bool) (names []string, _ map[stri
 	}
 	return names, nil
 }
+
+// HasModule is true of all: upstream's guests have the modules that the tests name.
+func (t *target) HasModule(string) (bool, string) { return true, "" }
 
 func (t *target) Lookup(name string) (uint64, bool, string) {
 	return 0xffffffff81000000, t.symbols[name] || t.symbols[name[strings.IndexByte(name, ':')+1:]] || inFile(name), ""

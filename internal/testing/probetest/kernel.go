@@ -72,6 +72,11 @@ func (k *Kernel) Lookup(name string) (guest.Symbol, error) {
 	return k.Image.Lookup(symbol)
 }
 
+// HasModule reports whether the module is there.
+func (k *Kernel) HasModule(name string) (loaded bool, why string) {
+	return name == k.Module && !k.Absent, ""
+}
+
 // Milestone implements probe.Milestones, by the Kernel that the engine is shown.
 func (f *Fake) Milestone(m probe.Milestone) []string {
 	k, ok := f.syms.(*Kernel)
