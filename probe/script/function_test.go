@@ -23,9 +23,10 @@ func TestFunctions(t *testing.T) {
 	const structs = `struct addr { uint8 mac[6]; char four[4]; char sixteen[16]; }; struct task_struct { int pid; char comm[8]; struct task_struct *real_parent, *group_leader; };`
 	tested := map[string]bool{}
 	for _, c := range []struct{ names, call, want string }{
-		{"strncmp", `print((strncmp("abcd", "abxx", 2), strncmp("abcd", "abxx", 3), strncmp("b", "abc", 9), strncmp("ab", "abc", 2), strncmp("", "", 0)))`, "(0, -1, 1, 0, 0)"},
-		{"strncmp", `print(strncmp(str(arg0), "hello world", 11)); print(strncmp(str(arg0), "hello, you", 8))`, "0\n-1"},
-		{"memcmp", `print((memcmp("abc", "abd", 2), memcmp("abd", "abc", 3)))`, "(0, 1)"},
+		{"strncmp", `print((strncmp("abcd", "abxx", 2), strncmp("abcd", "abxx", 3), strncmp("b", "abc", 9), strncmp("ab", "abc", 2), strncmp("", "", 0)))`, "(0, 1, 1, 0, 0)"},
+		{"strncmp", `print((strncmp("one", "one ", 4), strncmp("one ", "one", 4), strncmp("a", "c", 1)))`, "(1, 1, 1)"},
+		{"strncmp", `print(strncmp(str(arg0), "hello world", 11)); print(strncmp(str(arg0), "hello, you", 8))`, "0\n1"},
+		{"memcmp", `print((memcmp("abc", "abd", 2), memcmp("abd", "abc", 3), memcmp("abc", "abf", 3), memcmp("12345678a", "12345678", 9), memcmp("\x80", "\x01", 1), memcmp("xbz", "xca", 3)))`, "(0, 1, -3, 97, -129, -1)"},
 		{"strcontains", `print((strcontains("hello", "ell"), strcontains("hello", "hellos"), strcontains("aab", "ab"), strcontains("", ""), strcontains("x", "")))`, "(true, false, true, true, true)"},
 		{"strcontains", `if (strcontains(str(arg0), "o w")) { print("yes") } if (!strcontains(comm, "x")) { print("no") }`, "yes\nno"},
 		{"strstr", `print((strstr("hello", "l"), strstr("hello", "lo"), strstr("hello", "x"), strstr(str(arg0), "world")))`, "(2, 3, -1, 6)"},

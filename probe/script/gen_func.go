@@ -24,7 +24,7 @@ func (g *generator) function(e *expr) bool {
 			g.Add(asm.R0, -g.cfg.Epoch-taiOffset)
 		}
 	case "strncmp", "memcmp":
-		g.compareBytes(e.args[0], e.args[1], int(e.num))
+		g.compareBytes(e.args[0], e.args[1], int(e.num), e.name == "memcmp")
 	case "strcontains":
 		g.find(e.args[0], e.args[1])
 		g.Emit(asm.RSh.Imm(asm.R0, 63), asm.Xor.Imm(asm.R0, 1))
@@ -68,9 +68,10 @@ func (g *generator) function(e *expr) bool {
 }
 
 // compareBytes leaves 0 in R0 if the first n bytes of two strings are equal, and
-// otherwise -1 or 1.
-func (g *generator) compareBytes(a, b *expr, n int) {
-	differ, greater, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
+// otherwise 1, or with difference the difference of the first two bytes that differ, as
+// signed ones.
+func (g *generator) compareBytes(a, b *expr, n int, difference bool) {
+	differ, first, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.runInScope(func() {
 		x := g.stableView(a, b)
 		y := g.view(b)
@@ -99,12 +100,19 @@ func (g *generator) compareBytes(a, b *expr, n int) {
 	}
 	g.GoTo(done)
 	g.Place(differ)
-	g.Emit(asm.HostTo(asm.BE, asm.R0, asm.DWord), asm.HostTo(asm.BE, asm.R1, asm.DWord))
-	g.JumpTo(asm.JGT.Reg(asm.R0, asm.R1, ""), greater)
-	g.Emit(asm.Mov.Imm(asm.R0, -1))
-	g.GoTo(done)
-	g.Place(greater)
-	g.Emit(asm.Mov.Imm(asm.R0, 1))
+	if !difference {
+		g.Emit(asm.Mov.Imm(asm.R0, 1))
+		g.Place(done)
+		return
+	}
+	again := g.NewLabel()
+	g.Place(again)
+	g.Emit(asm.Mov.Reg(asm.R2, asm.R0), asm.Xor.Reg(asm.R2, asm.R1), asm.And.Imm(asm.R2, 0xff))
+	g.If(asm.JNE, asm.R2, 0, first)
+	g.Emit(asm.RSh.Imm(asm.R0, 8), asm.RSh.Imm(asm.R1, 8))
+	g.GoTo(again)
+	g.Place(first)
+	g.Emit(asm.MovSX8.Reg(asm.R0, asm.R0), asm.MovSX8.Reg(asm.R1, asm.R1), asm.Sub.Reg(asm.R0, asm.R1))
 	g.Place(done)
 }
 
