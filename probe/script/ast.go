@@ -29,6 +29,7 @@ const (
 type expr struct {
 	kind exprKind
 	Span
+	bare  Span // without the parentheses around it; none: there are no parentheses
 	name  string
 	text  string
 	num   uint64

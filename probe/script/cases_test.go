@@ -27,6 +27,8 @@ func TestCases(t *testing.T) {
 		{name: "no_getopt", script: `BEGIN { print(str($1)); }`, params: []string{"--aa"}, want: "--aa"},
 		{name: "join", script: `kprobe:vfs_read { printf("%d ", arg2); join(arg0); join((char **)arg0, ","); join(arg1); }`, want: "1 ls -l /tmp\nls,-l,/tmp", hits: []hit{{fn: "vfs_read", args: [6]uint64{0x9000, 0x9020, 1},
 			memory: map[uint64]string{0x9000: "\x00\x50\x00\x00\x00\x00\x00\x00\x00\x60\x00\x00\x00\x00\x00\x00\x00\x70\x00\x00\x00\x00\x00\x00", 0x5000: "ls", 0x6000: "-l", 0x7000: "/tmp"}}}},
+		{name: "join_json", json: true, script: `kprobe:vfs_read { join((char **)arg0, ","); join(arg1); printf("x\n"); }`, want: `{"type": "join", "data": "ls,\n"}` + "\n" + `{"type": "join", "data": ""}` + "\n" + `{"type": "printf", "data": "x\n"}`, hits: []hit{{fn: "vfs_read", args: [6]uint64{0x9000, 0x9020, 1},
+			memory: map[uint64]string{0x9000: "\x00\x50\x00\x00\x00\x00\x00\x00\x00\x60\x00\x00\x00\x00\x00\x00", 0x5000: "ls", 0x6000: "\n"}}}},
 		{name: "join_own", script: `macro join(a) { print(a); } BEGIN { join(3); }`, want: "3"},
 		{name: "join_wrong", script: `BEGIN { join(1, 2, 3); }`, fails: true, want: `join\(\) has the wrong number of arguments. Expected: 2 but got 3`},
 		{name: "begin_end_order", script: `BEGIN { printf("start\n"); } END { printf("stop\n"); }`, want: "start\nstop"},
@@ -106,8 +108,9 @@ func TestCases(t *testing.T) {
 			"[4K, ...)              1 |@@@@@@@@@@@@@@@@@                                   |"},
 		{name: "json_shapes", json: true, script: `BEGIN { @n = 5; @big = 9007199254740993; @h = hist(2); print((1, "s")); }`, want: `{"type": "value", "data": [1,"s"]}` + "\n" +
 			`{"type": "map", "data": {"@big": "9007199254740993"}}` + "\n" + `{"type": "hist", "data": {"@h": [{"min": 2, "max": 3, "count": 1}]}}` + "\n" + `{"type": "map", "data": {"@n": 5}}`},
-		{name: "json_types", json: true, script: `BEGIN { print((a=1, b="x", c=(1, 2))); print((int8[2])(uint16)258); print((enum kind)1); print(*(struct pair *)0); @[(k=1)] = 2; }`, warning: "Bad address",
-			want: `{"type": "value", "data": {"a": 1, "b": "x", "c": [1,2]}}` + "\n" + `{"type": "value", "data": [2,1]}` + "\n" + `{"type": "value", "data": 1}` + "\n" + `{"type": "value", "data": {"a": 0, "b": 0}}` + "\n" + `{"type": "map", "data": {"@": {"{.k=1}": 2}}}`},
+		{name: "json_types", json: true, script: `BEGIN { print((a=1, b="x", c=(1, 2))); print((int8[2])(uint16)258); print((enum kind)1); print(*(struct pair *)0); @[(k=1)] = 2; }`,
+			want: `{"type": "value", "data": {"a": 1, "b": "x", "c": [1,2]}}` + "\n" + `{"type": "value", "data": [2,1]}` + "\n" + `{"type": "value", "data": 1}` + "\n" + `{"type": "value", "data": {"a": 0, "b": 0}}` + "\n" + `{"type": "map", "data": {"@": {"{.k=1}": 2}}}` + "\n" +
+				`{"type": "helper_error", "msg": "Bad address", "helper": "probe_read_kernel", "retcode": -14, "filename": "stdin", "line": 1, "col": 96}`},
 		{name: "kprobe_args", script: `kprobe:do_sys_openat2 { printf("%s %d %s\n", comm, arg0, str(arg1)); }`, hits: open3(), want: "cat -100 /etc/passwd\nls -100 /tmp\ncat -100 /nope"},
 		{name: "predicate", script: `kprobe:do_sys_openat2 /comm == "cat" && cpu == 0/ { @++; }`, hits: open3(), want: "@: 2"},
 		{name: "kretprobe_errno", script: `kretprobe:do_sys_openat2 /(int64)retval < 0/ { @err[strerror(-(int64)retval)] = count(); }`, hits: open3(), want: "@err[No such file or directory]: 1"},

@@ -31,12 +31,6 @@ type checker struct {
 	outputs  []*output
 }
 
-// site is a place in the script that can fail at run time.
-type site struct {
-	Span
-	what string // "" = a read
-}
-
 // maxPasses bounds the passes: each one widens some type.
 const maxPasses = 64
 
@@ -86,17 +80,6 @@ func (c *checker) pass() error {
 		}
 	}
 	return nil
-}
-
-// addSite adds a place that can fail.
-func (c *checker) addSite(sp Span, what string) int {
-	s := site{sp, what}
-	i, ok := c.siteOf[s]
-	if !ok {
-		i = len(c.sites)
-		c.sites, c.siteOf[s] = append(c.sites, s), i
-	}
-	return i
 }
 
 // growing is the number of passes after which a string that still grows is assumed to

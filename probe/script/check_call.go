@@ -109,6 +109,9 @@ func (c callChecker) action(e *expr) error {
 			return c.errorAt(e.args[0].Span, "%s() expects a string literal as its first argument", e.name)
 		}
 		o.kind = map[string]outputKind{"printf": outPrintf, "errorf": outError, "warnf": outWarn, "debugf": outDebug}[e.name]
+		if e.text == printsJoin {
+			o.kind = outJoin
+		}
 		f, wrong := parseFormat(literal)
 		if wrong != "" {
 			return c.errorAt(e.args[0].Span, "%s", wrong)
@@ -312,10 +315,10 @@ func (c callChecker) call(e *expr) (Type, error) {
 	}
 	switch e.name {
 	case "str":
-		e.site = c.addSite(e.Span, "")
+		e.site = c.readSite(e)
 		return c.typeOfRead(e, String)
 	case "buf":
-		e.site = c.addSite(e.Span, "")
+		e.site = c.readSite(e)
 		return c.typeOfRead(e, Buffer)
 	case "strerror":
 		return Type{Kind: Errno, Size: 8}, nil

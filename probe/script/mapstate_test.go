@@ -58,6 +58,9 @@ func TestSumsAreExact(t *testing.T) {
 			var got strings.Builder
 			total.Print(asJSON, func(text string) { got.WriteString(text) })
 			want := strings.TrimPrefix(all.out, "\n\n")
+			if i := strings.Index(want, `{"type": "helper_error"`); i >= 0 { // guests have their own
+				want = want[:i]
+			}
 			if d := cmp.Diff(want, got.String()); d != "" {
 				t.Fatalf("round %d of %d hits in %d guests (-one guest +sum):\n%s", round, len(hits), len(parts), d)
 			}

@@ -26,7 +26,7 @@ func (a *attachPoint) inModule(fn string) string {
 // its setting missing_probes.
 func (s *script) missingModule(a attachPoint, fn string, mayCome bool, t Target) error {
 	mod, _, ok := strings.Cut(fn, ":")
-	if !ok || a.inUser() || a.kernel {
+	if !ok || a.inUser() {
 		return nil
 	}
 	loaded, why := t.HasModule(mod)

@@ -16,6 +16,7 @@ type outputKind uint8
 
 const (
 	outPrintf outputKind = iota
+	outJoin              // a line
 	outValue             // print of a value
 	outMap               // print of a map
 	outClear
@@ -170,6 +171,12 @@ func (p *Printer) Record(data, next []byte) error {
 	switch o.kind {
 	case outPrintf:
 		p.line("printf", o.format.render(o.types, data, p.text))
+	case outJoin:
+		text := o.format.render(o.types, data, p.text)
+		if p.asJSON {
+			text = strings.TrimSuffix(text, "\n")
+		}
+		p.line("join", text)
 	case outValue:
 		if p.asJSON {
 			p.write(`{"type": "value", "data": ` + p.json(o.types[0], data) + "}\n")
@@ -296,7 +303,7 @@ func (p *Printer) FullCount() (total uint64) {
 }
 
 // Problems returns warnings about failures since the last call: each place once, and
-// with all set a second time at the end with its count.
+// with all set a second time at the end with its count. JSON has them in the output.
 func (p *Printer) Problems(all bool) (ws []string) {
 	p.failures(func(i int, s site, n uint64, errno int64) {
 		told, known := p.told[i]
@@ -304,6 +311,10 @@ func (p *Printer) Problems(all bool) (ws []string) {
 			return
 		}
 		p.told[i] = n
+		if p.asJSON {
+			p.write(s.json(p.s.c.source, n, errno))
+			return
+		}
 		e := p.s.c.errorAt(s.Span, "%s", problem(s.what, errno))
 		e.AtRunTime = true
 		if n > 1 || known {
@@ -323,7 +334,7 @@ func problem(what string, errno int64) string {
 		return what + ": the interrupted code has none of this kind, or it cannot be read"
 	case what == siteStack && e == unix.EEXIST:
 		return what + ": there is no room for others"
-	case what == "":
+	case what == "", what == sitePoke:
 		return errorText(errno)
 	}
 	return what

@@ -292,6 +292,9 @@ func (p *parser) parens() (*expr, error) {
 		return nil, err
 	}
 	if len(args) == 1 {
+		if args[0].bare == (Span{}) {
+			args[0].bare = args[0].Span
+		}
 		args[0].Span = sp
 		return args[0], nil
 	}

@@ -26,6 +26,9 @@ var joinMacro = func() string {
 	return b.String()
 }()
 
+// printsJoin is the text of the call of printf in joinMacro.
+const printsJoin = "join"
+
 var callsJoin = regexp.MustCompile(`\bjoin\s*\(`)
 
 // addJoin adds the macro join to a script that uses it without defining it.
@@ -40,6 +43,8 @@ func (s *script) addJoin() error {
 	if err := p.macroDef(); err != nil {
 		return err
 	}
-	s.macros["join"][0].builtin = true
+	m := s.macros["join"][0]
+	m.builtin = true
+	m.block.body[len(m.block.body)-1].value.text = printsJoin
 	return nil
 }

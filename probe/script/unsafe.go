@@ -13,6 +13,9 @@ import (
 // siteOverride is the warning if a function could not be made to return.
 const siteOverride = "The function could not be made to return"
 
+// sitePoke is a write to the guest's memory, with the reason as its warning.
+const sitePoke = "poke"
+
 // checkAllowed rejects a call that changes the guest, unless the script may do that.
 func (c callChecker) checkAllowed(sp Span, name string) error {
 	if c.unsafe {
@@ -100,7 +103,7 @@ func (c callChecker) poke(e *expr) error {
 	if t.Kind != None && !t.isInt() && !t.is(String, Buffer, Array, Struct) {
 		return c.errorAt(v.Span, "poke() takes a number, a string, a buffer, an array or a structure (%s provided)", t)
 	}
-	e.site = c.addSite(e.Span, "")
+	e.site = c.addSite(e.Span, sitePoke)
 	return nil
 }
 
