@@ -25,7 +25,11 @@ func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern s
 				continue
 			}
 			for _, x := range p.Prototype.Params {
-				fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(x.Type+" "+x.Name))
+				typ := x.Type
+				if strings.HasPrefix(p.Probe, "uprobe:/") {
+					typ = fileTypeText(typ)
+				}
+				fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(typ+" "+x.Name))
 			}
 			if strings.Contains(p.Probe, "retprobe:") {
 				fmt.Fprintf(&b, "    %s retval\n", p.Prototype.Returns)
@@ -39,6 +43,14 @@ func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern s
 		return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no place matches %q", pattern)}
 	}
 	return nil
+}
+
+// fileTypeText returns a type of a file in bpftrace's form, which differs from the form for the kernel's types: int* and char* const.
+func fileTypeText(typ string) string {
+	if strings.ContainsAny(typ, "([") {
+		return typ
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(typ, " *", "*"), "*const", "* const")
 }
 
 // completePlaces completes the pattern with names of functions. Shells start a new

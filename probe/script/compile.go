@@ -41,6 +41,7 @@ type Script struct {
 	c         *checker
 	epoch     int64 // Options.Epoch
 	programs  map[string]*generator
+	count     int // see CountProbes
 }
 
 // Interval is a program that runs periodically.
@@ -56,7 +57,7 @@ type Exit struct {
 }
 
 // CountProbes returns the number of probes of the script, as bpftrace counts them.
-func (s *Script) CountProbes() int { return len(s.programs) }
+func (s *Script) CountProbes() int { return s.count }
 
 // Strict reports whether the script requests to fail if anything was missed or lost.
 func (s *Script) Strict() bool { return s.c.config.strict }
@@ -108,6 +109,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	var hosts []bpf.ObjectProgram
 	all := 0
 	for i, d := range tree.probes {
+		s.count += countProbes(c.places[i])
 		for _, p := range c.places[i] {
 			if len(s.programs) >= maxPrograms {
 				return nil, tree.errorAt(d.Span, "more than %d probes", maxPrograms)

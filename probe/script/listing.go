@@ -17,9 +17,11 @@ type Listed struct {
 	Places   []string // all matches, in the notation after the provider
 }
 
-// listed are the providers whose places can be listed, in that order. A pattern
-// without a provider lists kprobes: probes at returns have the same functions.
+// listed are the providers whose places can be listed, in that order.
 var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "rawtracepoint", "watchpoint", "interval", "profile", "software", "vm"}
+
+// ofKernel are the providers of a pattern without one, as in bpftrace: probes at returns have the same functions as kprobes.
+var ofKernel = []string{"kprobe", "tracepoint", "rawtracepoint", "software"}
 
 // ofFiles are the providers whose places may be in a file of the guest.
 var ofFiles = []string{"uprobe", "uretprobe", "usdt"}
@@ -34,8 +36,9 @@ func List(pattern string, t Target) (out []Listed, err error) {
 	at := Span{From: 0, To: len(pattern)}
 	pattern = strings.ReplaceAll(pattern, `"`, "")
 	word, rest, ok := strings.Cut(pattern, ":")
+	from := listed
 	if !ok {
-		word, rest = "kprobe", pattern
+		word, rest, from = "*", pattern, ofKernel
 	}
 	if rest == "" {
 		rest = "*"
@@ -53,7 +56,7 @@ func List(pattern string, t Target) (out []Listed, err error) {
 			rest = at + ":" + fn
 		}
 	}
-	for _, p := range listed {
+	for _, p := range from {
 		if ok, err := path.Match(word, p); err != nil || !ok {
 			continue
 		}
@@ -80,8 +83,9 @@ func List(pattern string, t Target) (out []Listed, err error) {
 			}
 		}
 		for _, place := range all {
-			// hz:99 matches hz: too.
-			if ok, _ := path.Match(rest, place); ok || strings.HasSuffix(place, ":") && strings.HasPrefix(rest, place) {
+			// hz:99 matches hz: too. A pattern without a category is one for names in any, too.
+			named, _ := path.Match("*:"+rest, place)
+			if ok, _ := path.Match(rest, place); ok || named && p == "tracepoint" && !strings.Contains(rest, ":") || strings.HasSuffix(place, ":") && strings.HasPrefix(rest, place) {
 				l.Places = append(l.Places, place)
 			}
 		}

@@ -122,7 +122,7 @@ func (c *checker) checkStaticArg(e *expr) error {
 		if a := p.static.Args[n]; a.Why != "" {
 			return c.errorAt(e.Span, "%s of %s cannot be read at %s: %s (%s)", e.name, p.probe, p.place, a.Why, a.Text)
 		}
-		e.site = c.addSite(e.Span, "")
+		e.site = c.readSite(e)
 	}
 	return nil
 }
@@ -180,4 +180,21 @@ func listStatic(pattern string, t Target) ([]string, error) {
 		}
 	}
 	return slices.Compact(out), nil
+}
+
+// countProbes returns the number of probes at some places, as bpftrace counts them: all places of a statically defined probe that an attach
+// point means are one.
+func countProbes(ps []*point) (n int) {
+	type static struct {
+		at    Span
+		probe string
+	}
+	seen := map[static]bool{}
+	for _, p := range ps {
+		if at := (static{p.Span, p.probe}); p.static == nil || !seen[at] {
+			seen[at] = true
+			n++
+		}
+	}
+	return n
 }

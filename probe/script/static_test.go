@@ -51,11 +51,17 @@ func TestStaticProbes(t *testing.T) {
 	}
 
 	s, err := Compile(`usdt:/bin/app:*:re* { @[probe] = count(); } usdt:/bin/app:* /pid == 7/ { @n = count(); }`, target, Options{CPUs: 1})
-	if err != nil || s.Probes != 8 || len(s.Notes) != 0 && !strings.Contains(strings.Join(s.Notes, ""), "lost") {
+	if err != nil || s.Probes != 8 || s.CountProbes() != 6 || len(s.Notes) != 0 && !strings.Contains(strings.Join(s.Notes, ""), "lost") {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if s != nil && !strings.Contains(strings.Join(append(s.Notes, s.Warnings...), "\n"), "where the file has no code (1)") {
 		t.Errorf("notes %q, warnings %q", s.Notes, s.Warnings)
+	}
+
+	// All places of one probe are counted once by an attach point.
+	s, err = Compile(`usdt:/bin/app:request, usdt:/bin/app:app:request, kprobe:vfs_read, kprobe:vfs_read { }`, target, Options{CPUs: 1})
+	if err != nil || s.Probes != 6 || s.CountProbes() != 4 {
+		t.Errorf("%+v, %v", s, err)
 	}
 
 	for text, want := range map[string]string{
