@@ -266,3 +266,40 @@ func TestScriptLog(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestKeptScriptFailures: with JSON, failures at run time are in the output of a script, also of one without a client.
+func TestKeptScriptFailures(t *testing.T) {
+	const text = `kprobe:vfs_read { @ = *(uint8 *)1; }`
+	const line = `{"type": "helper_error", "msg": "Bad address", "helper": "probe_read_kernel", "retcode": -14, "filename": "stdin", "line": 1, "col": 23}` + "\n"
+	h := serveFake(t, nil)
+	if _, err := h.c.DetachScript(h.ctx, api.RunScript{Script: text, Detach: "json", Format: api.ScriptJSON}); err != nil {
+		t.Fatal(err)
+	}
+	follower, err := h.c.FollowScript(h.ctx, "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer follower.Close()
+	h.read(0, 7)
+	h.stopScript("json")
+	if out, warnings, _ := h.readRest(follower); strings.Count(out, line) != 1 || len(warnings) > 0 {
+		t.Errorf("without a client %q, warnings %q", out, warnings)
+	}
+	s, start := h.script(api.RunScript{Script: text, Format: api.ScriptJSON})
+	h.read(0, 7)
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	out, warnings, _ := h.readRest(s)
+	if want := `{"type": "attached_probes", "count": 1, "data": {"probes": 1}}` + "\n"; !strings.HasPrefix(out, want) || strings.Count(out, line) != 1 || len(warnings) > 0 {
+		t.Errorf("%q, warnings %q", out, warnings)
+	}
+	s, start = h.script(api.RunScript{Script: text})
+	h.read(0, 7)
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	if out, warnings, _ := h.readRest(s); strings.Contains(out, "helper_error") || len(warnings) != 1 || !strings.HasPrefix(warnings[0], "stdin:1:23-34: WARNING: Bad address\n") {
+		t.Errorf("as text %q, warnings %q", out, warnings)
+	}
+}
