@@ -44,3 +44,14 @@ func TestFailuresInJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestReadsUser: pointers in the records of system calls are the caller's; a removed probe has no user code.
+func TestReadsUser(t *testing.T) {
+	field := &expr{kind: exField, inRecord: true, args: []*expr{{kind: exBuiltin, name: "args"}}}
+	text := &expr{kind: exCall, name: "str", args: []*expr{field}}
+	open := &checker{points: []*point{{fn: "syscalls:sys_enter_openat"}}}
+	both := &checker{points: append(open.points, &point{fn: "sched:sched_process_exec"})}
+	if !open.readsUser(text) || open.readsUser(field) || both.readsUser(text) || (&checker{}).readsUser(text) || (&checker{}).readsUser(&expr{}) {
+		t.Error("the wrong space of addresses")
+	}
+}

@@ -64,6 +64,10 @@ func TestStaticProbes(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 
+	if s, err := Compile(`kprobe:fs/read_write.c:450 { }`, target, Options{CPUs: 1}); err != nil || s.CountProbes() != 2 {
+		t.Errorf("two places of a line: %+v, %v", s, err)
+	}
+
 	for text, want := range map[string]string{
 		`usdt:/bin/app:reply { }`:                           "there are probes reply of app and of other",
 		`usdt:/bin/app:app:reply { print(arg0); }`:          "arg0 of usdt:/bin/app:app:reply cannot be read at /usr/bin/app:0x1200: it is a floating-point number (8f@%xmm0)",
