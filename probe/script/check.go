@@ -445,7 +445,7 @@ func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 		m.value, c.changed = u, true
 	}
 	e.typ = u
-	e.site = c.addSite(e.Span, siteFull)
+	e.site = c.addSite(failureAt(e.Span, siteFull))
 	return nil
 }
 

@@ -106,7 +106,7 @@ func (c *checker) argument(e *expr) (t Type, err error) {
 		}
 		t, e.c = pt, param
 	}
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	return t, nil
 }
 
@@ -145,7 +145,7 @@ func (e *expr) checkEventField(c *checker, p *point, first bool, before Type) (t
 	}
 	p.fields[e.name] = f.Offset
 	e.inRecord, e.located, e.c = true, f.Located, f.Type
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	return t, nil
 }
 

@@ -315,10 +315,10 @@ func (c callChecker) call(e *expr) (Type, error) {
 	}
 	switch e.name {
 	case "str":
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 		return c.typeOfRead(e, String)
 	case "buf":
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 		return c.typeOfRead(e, Buffer)
 	case "strerror":
 		return Type{Kind: Errno, Size: 8}, nil

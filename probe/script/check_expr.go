@@ -279,7 +279,7 @@ func (c *checker) division(e *expr) error {
 	if _, both := c.constant(e.args[0]); known && both || e.args[0].isTruth() && e.args[1].isTruth() && e.args[1].args[0].num == 0 {
 		return c.errorAt(e.Span, "Divide or modulo by 0").hint("the compiler calculates the result of constants, and a division by 0 has no result")
 	}
-	c.divideSite(e)
+	divideSite(c, e)
 	return nil
 }
 
@@ -370,7 +370,7 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		if e.num, ok, _ = c.target.Lookup("jiffies_64"); !ok {
 			return t, c.errorAt(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")
 		}
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 	case "probe", "func", "probetype":
 		for _, p := range c.points {
 			t.Size = max(t.Size, len(constantText(e.name, p))+1)
@@ -380,7 +380,7 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		if e.name == "arg5" && !slices.ContainsFunc(c.points, func(p *point) bool { return p.atTracepoint() }) {
 			break
 		}
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 	}
 	return t, nil
 }

@@ -90,7 +90,7 @@ func (c *checker) field(e *expr) (Type, error) {
 		return t, err
 	}
 	e.c, e.bit, e.width = f.Type, f.Offset, f.Width
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	if e.width > 0 && e.bit%8+e.width > 64 {
 		return t, c.errorAt(e.Span, "the bit field '%s' is in more than 8 bytes", e.name)
 	}
@@ -162,9 +162,9 @@ func (c *checker) index(e *expr) (Type, error) {
 		e.num = 0
 	}
 	if e.num > 0 {
-		e.args[1].site = c.addSite(e.Span, siteBounds)
+		e.args[1].site = c.addSite(failureAt(e.Span, siteBounds))
 	}
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	return elem, nil
 }
 
@@ -179,14 +179,14 @@ func (c *checker) dereference(e *expr) (Type, error) {
 	case t.Kind == Struct:
 		return t, c.errorAt(e.Span, "Can not dereference struct/union of type '%s'. It is not a pointer.", t)
 	case t.Kind == Int: // as in bpftrace, an address of such a number
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 		return typeUint, nil
 	case t.Kind != Pointer:
 		return t, c.errorAt(e.Span, "Can not dereference type '%s'. It is not a pointer.", t)
 	case t.Elems[0].Kind == Void:
 		return t, c.errorAt(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
 	}
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	return t.Elems[0], nil
 }
 

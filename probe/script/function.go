@@ -52,7 +52,7 @@ func (c callChecker) function(e *expr) (t Type, done bool, err error) {
 			n = maxConcat
 		}
 		if n == maxConcat {
-			c.addSite(e.Span, siteCut)
+			c.addSite(failureAt(e.Span, siteCut))
 		}
 		if n > maxConcat {
 			return t, true, c.errorAt(e.Span, "a string of %d bytes: at most %d", n, maxConcat)
@@ -129,7 +129,7 @@ func (c callChecker) ntop(e *expr) (t Type, done bool, err error) {
 	default:
 		return t, true, c.errorAt(addr.Span, "ntop() expects a number or an array of 4 or 16 bytes (%s provided)", of)
 	}
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	if len(e.args) == 2 {
 		n, known := headers[e.args[0].name]
 		if v, ok := c.constant(e.args[0]); ok {
@@ -164,7 +164,7 @@ func (c callChecker) macaddr(e *expr) (t Type, done bool, err error) {
 	if err == nil && !of.isInt() && of.Kind != None && a.octets() != 6 {
 		err = c.errorAt(a.Span, "macaddr() expects an array of 6 bytes, or where they are (%s provided)", of)
 	}
-	e.site = c.readSite(e)
+	e.site = c.addSite(readAt(c.points, e))
 	return Type{Kind: MAC, Size: 8}, true, err
 }
 

@@ -293,7 +293,7 @@ func (g *generator) binary(e *expr) {
 	some, done := g.NewLabel(), g.NewLabel()
 	g.If(asm.JNE, asm.R1, 0, some)
 	g.Emit(asm.Mov.Imm(asm.R0, 0))
-	g.countFailure(g.c.divideSite(e))
+	g.countFailure(divideSite(g.c, e))
 	g.Emit(asm.Mov.Imm(asm.R0, 1))
 	g.GoTo(done)
 	g.Place(some)

@@ -176,7 +176,7 @@ func (g *generator) putConcat(e *expr, t Type, to mem) {
 		g.If(asm.JLT, asm.R3, uint64(t.Size-1), room)
 		if e.typ.Size == maxConcat {
 			g.Emit(asm.Mov.Imm(asm.R0, 0))
-			g.countFailure(g.c.addSite(e.Span, siteCut))
+			g.countFailure(g.c.addSite(failureAt(e.Span, siteCut)))
 		}
 		g.GoTo(done)
 		g.Place(room)

@@ -17,26 +17,22 @@ type site struct {
 // helpers are the kernel's helpers that fail, apart from reads, by the kind of the place.
 var helpers = map[string]string{siteFull: "map_update_elem", siteStack: "get_stackid", siteOverride: "override_return"}
 
-// addSite adds a place that can fail.
-func (c *checker) addSite(sp Span, what string) int {
-	return c.numberSite(site{sp, what, helpers[what], sp.From})
-}
+// failureAt returns the site of a failure that is not a read.
+func failureAt(sp Span, what string) site { return site{sp, what, helpers[what], sp.From} }
+
+// readAt returns the site where an expression of a probe at some points is read from the guest's memory.
+func readAt(points []*point, e *expr) site { return site{e.Span, "", readHelper(points, e), e.start()} }
 
 // divideSite returns the number of the site of a division by 0, which it adds if it is new.
-func (c *checker) divideSite(e *expr) int {
+func divideSite(c *checker, e *expr) int {
 	if i := slices.IndexFunc(c.sites, func(s site) bool { return s.Span == e.Span && s.what == siteDivide }); i >= 0 {
 		return i
 	}
-	return c.numberSite(site{e.Span, siteDivide, "", e.start()})
+	return c.addSite(site{e.Span, siteDivide, "", e.start()})
 }
 
-// readSite adds a place where an expression is read from the guest's memory.
-func (c *checker) readSite(e *expr) int {
-	return c.numberSite(site{e.Span, "", c.readHelper(e), e.start()})
-}
-
-// numberSite returns the number of a site, which it adds if it is new.
-func (c *checker) numberSite(s site) int {
+// addSite returns the number of a site, which it adds if it is new.
+func (c *checker) addSite(s site) int {
 	i, ok := c.siteOf[s]
 	if !ok {
 		i = len(c.sites)
@@ -57,9 +53,9 @@ func (e *expr) start() int {
 }
 
 // readHelper returns the helper with which bpftrace makes a read: by the space of the address, which uptr, kptr or the probe says.
-func (c *checker) readHelper(e *expr) string {
+func readHelper(points []*point, e *expr) string {
 	helper := "probe_read_kernel"
-	if c.readsUser(e) {
+	if readsUser(points, e) {
 		helper = "probe_read_user"
 	}
 	if e.kind == exCall && e.name == "str" {
@@ -69,29 +65,29 @@ func (c *checker) readHelper(e *expr) string {
 }
 
 // readsUser reports whether an expression is read from an address of user code.
-func (c *checker) readsUser(e *expr) bool {
+func readsUser(points []*point, e *expr) bool {
 	for at := e; ; at = at.args[0] {
 		switch {
 		case at.kind == exCall && (at.name == "uptr" || at.name == "kptr"):
 			return at.name == "uptr"
 		case at.inRecord: // the record itself is the kernel's
-			return at != e && c.everyPoint(func(p *point) bool { return strings.HasPrefix(p.fn, "syscalls:sys_enter_") })
+			return at != e && everyPoint(points, func(p *point) bool { return strings.HasPrefix(p.fn, "syscalls:sys_enter_") })
 		case at.kind == exBuiltin && (at.name == "curtask" || at.name == "jiffies"):
 			return false
 		case len(at.args) == 0:
-			return c.everyPoint(func(p *point) bool { return p.inUser() })
+			return everyPoint(points, func(p *point) bool { return p.inUser() })
 		}
 	}
 }
 
-// everyPoint reports whether the probe has places, and f is true of all.
-func (c *checker) everyPoint(f func(p *point) bool) bool {
-	for _, p := range c.points {
+// everyPoint reports whether there are points, and f is true of all.
+func everyPoint(points []*point, f func(p *point) bool) bool {
+	for _, p := range points {
 		if !f(p) {
 			return false
 		}
 	}
-	return len(c.points) > 0
+	return len(points) > 0
 }
 
 // json returns the line about n failures at a site, as bpftrace prints it. count is only there if there are several.

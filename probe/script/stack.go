@@ -68,7 +68,7 @@ func (c callChecker) stack(e *expr) (Type, error) {
 		c.warnOnce(e.Span, "'build_id' stack mode can only be used for ustack. Falling back to 'raw' mode.")
 		t.Format = "raw"
 	}
-	e.site = c.addSite(e.Span, siteStack)
+	e.site = c.addSite(failureAt(e.Span, siteStack))
 	return t, nil
 }
 

@@ -122,7 +122,7 @@ func (c *checker) checkStaticArg(e *expr) error {
 		if a := p.static.Args[n]; a.Why != "" {
 			return c.errorAt(e.Span, "%s of %s cannot be read at %s: %s (%s)", e.name, p.probe, p.place, a.Why, a.Text)
 		}
-		e.site = c.readSite(e)
+		e.site = c.addSite(readAt(c.points, e))
 	}
 	return nil
 }

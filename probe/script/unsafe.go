@@ -35,7 +35,7 @@ func (c callChecker) override(sp Span, name string, e *expr) error {
 			return c.errorAt(sp, "%s() can not be used with '%s' probes", name, p.probe).hint("a function returns early at its entry: kprobe:FUNCTION")
 		}
 	}
-	c.addSite(sp, siteOverride)
+	c.addSite(failureAt(sp, siteOverride))
 	_, err := c.number(&expr{name: name}, e)
 	return err
 }
@@ -45,7 +45,7 @@ func (g *generator) override(sp Span, e *expr) {
 	g.runInScope(func() {
 		g.number64(e)
 		g.Emit(asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R1, rCtx), bpfgen.Call(bpf.HelperOverrideReturn))
-		g.countFailureIfNegative(g.c.addSite(sp, siteOverride))
+		g.countFailureIfNegative(g.c.addSite(failureAt(sp, siteOverride)))
 	})
 }
 
@@ -103,7 +103,7 @@ func (c callChecker) poke(e *expr) error {
 	if t.Kind != None && !t.isInt() && !t.is(String, Buffer, Array, Struct) {
 		return c.errorAt(v.Span, "poke() takes a number, a string, a buffer, an array or a structure (%s provided)", t)
 	}
-	e.site = c.addSite(e.Span, sitePoke)
+	e.site = c.addSite(failureAt(e.Span, sitePoke))
 	return nil
 }
 
