@@ -84,11 +84,12 @@ guest_files() {
 	local to=$1 file
 	rm -rf "$to"
 	mkdir -p "$to"/{bin,lib,lib64,testlibs,tmp}
-	cp -r "$programs" "$to/testprogs"
-	rm -f "$to"/testprogs/external_debug/*-stripped.debug
+	cp -r "$programs" "$to/_testprogs" # scripts name them by this path, as long as ./testprogs
+	ln -s _testprogs "$to/testprogs"
+	rm -f "$to"/_testprogs/external_debug/*-stripped.debug
 	gcc -w -g -O0 -shared -fPIC -o "$to/testlibs/libsimple.so" "$checkout/tests/testlibs/simple.c"
 	chmod -x "$to/testlibs/libsimple.so"
-	if gcc -w -c -o "$work/false.o" "$checkout/tests/testprogs/false.c"; then objcopy -S --only-section=.text -O binary "$work/false.o" "$to/testprogs/false.bin"; fi
+	if gcc -w -c -o "$work/false.o" "$checkout/tests/testprogs/false.c"; then objcopy -S --only-section=.text -O binary "$work/false.o" "$to/_testprogs/false.bin"; fi
 	cp "$(command -v bash)" "$to/bin/bash"
 	cp -L /lib64/ld-linux-x86-64.so.2 "$to/lib64/"
 	for file in $(ldd /bin/bash "$programs/syscall" | sed -n 's/.* => \([^ ]*\) .*/\1/p' | sort -u); do cp -L "$file" "$to/lib/"; done

@@ -150,7 +150,7 @@ func withSettings(text, env string) string {
 }
 
 // upstreamFiles replaces paths in a guest with those that upstream's tests have.
-var upstreamFiles = strings.NewReplacer("/testprogs/", "./testprogs/", "/testlibs/", "./testlibs/")
+var upstreamFiles = strings.NewReplacer(inGuest, "./testprogs/", "/testlibs/", "./testlibs/")
 
 // ran is what a test's script did in the guest.
 type ran struct {
@@ -306,7 +306,7 @@ func (c runtimeCase) inGuest(t *target, l commandLine, read func(string) string)
 		missing = c.missing(upstreamFiles.Replace(out), read)
 	}
 	if missing != "" {
-		missing = c.missing(strings.ReplaceAll(out, ":/testprogs/", ":testprogs/"), read)
+		missing = c.missing(strings.ReplaceAll(out, ":"+inGuest, ":testprogs/"), read)
 	}
 	switch {
 	case err != nil:

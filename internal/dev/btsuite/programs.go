@@ -14,8 +14,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
-// inGuest is the folder of upstream's test programs in the guest.
-const inGuest = "/testprogs/"
+// inGuest is the folder of upstream's test programs in the guest: as long as ./testprogs/, so that columns in messages are the same.
+const inGuest = "/_testprogs/"
 
 // programs are upstream's test programs as files of the guest.
 type programs struct {

@@ -185,10 +185,10 @@ func shellWords(s string) (words []string, ok bool) {
 }
 
 // guestFiles replaces paths of upstream's test programs with their paths in a guest.
-var guestFiles = strings.NewReplacer(":./testprogs/", ":/testprogs/", `:"./testprogs/`, `:"/testprogs/`, ":testprogs/", ":/testprogs/", ":./testlibs/", ":/testlibs/")
+var guestFiles = strings.NewReplacer(":./testprogs/", ":"+inGuest, `:"./testprogs/`, `:"`+inGuest, ":testprogs/", ":"+inGuest, ":./testlibs/", ":/testlibs/")
 
 // ownFiles also replaces names of libc, which are not known without a guest.
-var ownFiles = strings.NewReplacer("./testprogs/", "/testprogs/", "uprobe:libc:", "uprobe:/lib/libc.so.6:", "uprobe:libc.so.6:", "uprobe:/lib/libc.so.6:")
+var ownFiles = strings.NewReplacer("./testprogs/", inGuest, "uprobe:libc:", "uprobe:/lib/libc.so.6:", "uprobe:libc.so.6:", "uprobe:/lib/libc.so.6:")
 
 // run runs a test: in the interpreter if it needs only the host, otherwise it
 // only compiles the programs.
