@@ -67,6 +67,16 @@ func (v *VM) loop(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
+// roomForKey returns room for a key that the current frame may use.
+func roomForKey(v *VM, m *Map) []byte {
+	n := int(m.spec.KeySize)
+	if n > v.keyRoom { // only in a VM that was made for one program
+		v.keyRoom = n
+		v.keys = make([]byte, MaxFrames*n)
+	}
+	return v.keys[v.depth*v.keyRoom:][:n:n]
+}
+
 // forEachElem is for_each_map_elem (map, function, its context, flags).
 func (v *VM) forEachElem(r *[16]uint64) FaultCode {
 	m, number := v.mapArg(r[R1], elemMaps)
@@ -80,7 +90,7 @@ func (v *VM) forEachElem(r *[16]uint64) FaultCode {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
-	key := v.keys[v.depth][:m.spec.KeySize]
+	key := roomForKey(v, m)
 	at := len(v.segs)
 	v.segs = append(v.segs, segment{bytes: key, count: 1, limit: uint64(len(key)), readOnly: true})
 	defer func() { v.segs = v.segs[:at] }()

@@ -100,18 +100,23 @@ func (s *MapSpec) RecordType(n int) *Type {
 
 // Limits of a map.
 const (
-	MaxKeySize   = 512
+	MaxKeySize   = 1<<14 + maxGuestKey
 	MaxValueSize = 1 << 20
 	MaxEntries   = 1 << 20
 	MaxMapSize   = 512 << 20 // bytes of memory that one map, and all of one object, may take
 	MinRingSize  = 4096
 	MaxRingSize  = 64 << 20
 
+	maxGuestKey  = 512     // the longest keys that compiled programs handle
 	perfRingSize = 1 << 20 // of a map declared as PerfEvents
 )
 
 // ErrMapLimit is the cause if a map is rejected for its size.
 var ErrMapLimit = errors.New("over the limit")
+
+// Memory returns the bytes of memory that the map takes, for a machine of cpus vCPUs.
+// For a size over a limit the error wraps ErrMapLimit.
+func (s MapSpec) Memory(cpus int) (int, error) { return (&Map{spec: s, cpus: cpus}).plan() }
 
 // Map is a map in memory that programs on the host and in the guest share. The places
 // of its parts are decided when it is made and kept here, out of the guest's reach:

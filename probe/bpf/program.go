@@ -267,6 +267,9 @@ func (p *Program) hostOnly() string {
 		if !m.spec.Kind.InGuest() {
 			return fmt.Sprintf("map %q is a %v, which only the host has", m.spec.Name, m.spec.Kind)
 		}
+		if m.hashed() && m.spec.KeySize > maxGuestKey {
+			return fmt.Sprintf("map %q has keys of %d bytes, which only the host handles: at most %d in the guest", m.spec.Name, m.spec.KeySize, maxGuestKey)
+		}
 		if m.spec.LockAt != 0 {
 			return fmt.Sprintf("map %q has a lock in its values, which only the host takes", m.spec.Name)
 		}

@@ -23,11 +23,12 @@ type VM struct {
 	lock     []byte // that the run holds, nil: none
 	lockAddr uint64
 
-	depth   int                         // frames in use but one, while a helper runs
-	tails   int                         // tail calls of the run
-	keys    [MaxFrames][MaxKeySize]byte // of for_each_map_elem
-	left    int64                       // of the budget, while a helper runs
-	badPage uint64                      // page of guest memory that could not be read in this run
+	depth   int    // frames in use but one, while a helper runs
+	tails   int    // tail calls of the run
+	keys    []byte // of for_each_map_elem: keyRoom bytes for each frame
+	keyRoom int
+	left    int64  // of the budget, while a helper runs
+	badPage uint64 // page of guest memory that could not be read in this run
 
 	fault Fault
 	stats RunStats
@@ -55,6 +56,10 @@ type record struct {
 func NewVM(p *Program, cpu int) *VM {
 	v := &VM{cpu: cpu, stack: alignedBytes(StackSize), segs: make([]segment, segMaps, maxSegs)}
 	v.segs[segContext].count = 1
+	if v.keyRoom = maxGuestKey; p == nil { // programs on the hit path, whose runs allocate nothing
+		v.keyRoom = MaxKeySize
+	}
+	v.keys = make([]byte, MaxFrames*v.keyRoom)
 	v.segs[segStack] = segment{bytes: v.stack, count: 1, limit: StackSize}
 	if p != nil {
 		v.Use(p)
