@@ -166,6 +166,7 @@ type mapDef struct {
 type config struct {
 	maxKeys   uint64
 	maxString int
+	trailer   string // printed after a string that was truncated
 	printMaps bool
 	stackMode string // how stacks are printed
 	missing   string // the handling of probes at missing functions

@@ -319,8 +319,8 @@ func (c *checker) widen(sp Span, e *expr, v *variable, t Type) error {
 // current number.
 func (c *checker) value(e *expr) (Type, error) {
 	t, err := c.part(e)
-	if n := t.bytes(); err == nil && t.is(Struct, Array) && n > maxTuple {
-		return t, c.errorAt(e.Span, "a value of type '%s' has %d bytes: at most %d", t, n, maxTuple).hint("name a member of it")
+	if n := t.bytes(); err == nil && t.is(Struct, Array) && n > maxWhole {
+		return t, c.errorAt(e.Span, "a value of type '%s' has %d bytes: at most %d", t, n, maxWhole).hint("name a member of it")
 	}
 	return t, err
 }

@@ -176,7 +176,7 @@ func (c callChecker) action(e *expr) error {
 }
 
 // maxRecord bounds the output of one printf, in bytes.
-const maxRecord = 16 << 10
+const maxRecord = maxStrlen + 8<<10
 
 // addOutput numbers an output statement.
 func (c callChecker) addOutput(e *expr, o *output) error {
@@ -336,18 +336,18 @@ func (c callChecker) typeOfRead(e *expr, k Kind) (Type, error) {
 	most := c.config.maxString
 	if len(e.args) == 2 {
 		if n, ok := c.constant(e.args[1]); ok {
-			if n < 1 || n > 1024 {
-				return Type{}, c.errorAt(e.args[1].Span, "%s() length: want 1 to 1024", e.name)
+			if n < 1 || n > maxStrlen {
+				return Type{}, c.errorAt(e.args[1].Span, "%s() length: want 1 to %d", e.name, maxStrlen)
 			}
-			most = int(n)
-			if k == String {
-				most = min(most, c.config.maxString)
+			if most = int(n); k == String && most > c.config.maxString {
+				most = c.config.maxString
+				c.warnOnce(e.args[1].Span, "length param (%d) is too long and will be shortened to %d bytes (see BPFTRACE_MAX_STRLEN)", n, most)
 			}
 		}
 	}
 	if a := e.args[0].typ; a.Kind == Array { // all of it, or less
 		if len(e.args) == 1 {
-			most = 1024
+			most = maxStrlen
 		}
 		most = max(min(most, a.Size), 1)
 	}

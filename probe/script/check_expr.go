@@ -11,8 +11,11 @@ import (
 	"github.com/guestprobe/guestprobe/guest/types"
 )
 
+// maxWhole is the largest structure or array that is a value, in bytes.
+const maxWhole = 4096
+
 // maxTuple is the largest tuple, in bytes.
-const maxTuple = 4096
+const maxTuple = maxStrlen + maxWhole
 
 // expr determines the type of an expression. It returns None if the type is not known yet.
 func (c *checker) expr(e *expr) (Type, error) {

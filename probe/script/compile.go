@@ -156,6 +156,9 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	for _, m := range maps {
 		s.Object.Maps = append(s.Object.Maps, m)
 	}
+	if err := checkMemory(tree, maps, o.CPUs+1); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(s.Object.Maps, func(a, b bpf.MapSpec) int { return strings.Compare(a.Name, b.Name) })
 	return s, nil
 }

@@ -119,7 +119,7 @@ func fromCIn(t btf.Type, left int) Type {
 }
 
 // maxText bounds strings from arrays of characters, in bytes.
-const maxText = 1024
+const maxText = maxStrlen
 
 // isText reports whether an array is of characters: in a guest's types all integers
 // of a byte count, as in bpftrace.

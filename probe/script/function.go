@@ -9,7 +9,7 @@ import (
 // taiOffset is the difference from UTC to TAI, in nanoseconds (since 2017).
 const taiOffset = 37_000_000_000
 
-// maxConcat bounds the result of str_concat.
+// maxConcat bounds the result of str_concat of strings that are made by it.
 const maxConcat = 1024
 
 // function checks calls with arguments that are not simply numbers; done is false for
@@ -48,14 +48,17 @@ func (c callChecker) function(e *expr) (t Type, done bool, err error) {
 			return t, true, err
 		}
 		n := max(e.args[0].typ.Size+e.args[1].typ.Size-1, 1)
+		if n < maxConcat {
+			n++ // the first one may have no final zero, if it was truncated
+		}
 		if n > maxConcat && c.passes > growing { // it is made from itself, and truncated to its size
 			n = maxConcat
 		}
 		if n == maxConcat {
 			c.addSite(failureAt(e.Span, siteCut))
 		}
-		if n > maxConcat {
-			return t, true, c.errorAt(e.Span, "a string of %d bytes: at most %d", n, maxConcat)
+		if n > maxStrlen {
+			return t, true, c.errorAt(e.Span, "a string of %d bytes: at most %d", n, maxStrlen)
 		}
 		return typeString(n), true, nil
 	case "ntop":

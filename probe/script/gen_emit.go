@@ -92,11 +92,51 @@ func (g *emitter) store(m mem, r asm.Register) { g.Emit(bpfgen.Store(8, m.base, 
 func (g *emitter) address(r asm.Register, m mem) { g.Addr(r, m.base, m.off) }
 
 // clear stores zeros.
-func (g *emitter) clear(m mem, n int) { g.Zero(m.base, m.off, n) }
+func (g *emitter) clear(m mem, n int) {
+	first := g.forChunks(n, func() {
+		g.address(asm.R1, m)
+		g.Emit(asm.Add.Reg(asm.R1, asm.R2))
+		g.Zero(asm.R1, 0, chunk)
+	})
+	g.Zero(m.base, m.off+first, n-first)
+}
+
+// Values of more than maxUnrolled bytes are copied, cleared and compared by a loop, a
+// chunk at a time.
+const (
+	maxUnrolled = 1024
+	chunk       = 64
+)
+
+// forChunks emits a loop over all whole chunks of n bytes, if those are many, and
+// returns where they end: f emits the code for the chunk whose offset is in R2; it
+// may change R1, R3 and R4.
+func (g *emitter) forChunks(n int, f func()) (end int) {
+	if n <= maxUnrolled {
+		return 0
+	}
+	end = n / chunk * chunk
+	again := g.NewLabel()
+	g.Emit(asm.Mov.Imm(asm.R2, 0))
+	g.Place(again)
+	f()
+	g.Emit(asm.Add.Imm(asm.R2, chunk))
+	g.If(asm.JLT, asm.R2, uint64(end), again)
+	return end
+}
 
 // copy copies n bytes, a multiple of 8.
 func (g *emitter) copy(to, from mem, n int) {
-	for i := 0; i < n; i += 8 {
+	first := g.forChunks(n, func() {
+		g.address(asm.R1, to)
+		g.address(asm.R3, from)
+		g.Emit(asm.Add.Reg(asm.R1, asm.R2), asm.Add.Reg(asm.R3, asm.R2))
+		for i := 0; i < chunk; i += 8 {
+			g.load(asm.R4, mem{asm.R3, i})
+			g.store(mem{asm.R1, i}, asm.R4)
+		}
+	})
+	for i := first; i < n; i += 8 {
 		g.load(asm.R1, from.offset(i))
 		g.store(to.offset(i), asm.R1)
 	}
@@ -132,7 +172,13 @@ func (g *emitter) textLength(m mem, n int) {
 
 // compareWords continues if n bytes are equal, and otherwise jumps to otherwise.
 func (g *emitter) compareWords(x, y mem, n int, otherwise bpfgen.Label) {
-	for i := 0; i < n; i += 8 {
+	first := g.forChunks(n, func() {
+		g.address(asm.R3, x)
+		g.address(asm.R4, y)
+		g.Emit(asm.Add.Reg(asm.R3, asm.R2), asm.Add.Reg(asm.R4, asm.R2))
+		g.compareWords(mem{asm.R3, 0}, mem{asm.R4, 0}, chunk, otherwise)
+	})
+	for i := first; i < n; i += 8 {
 		on := g.NewLabel()
 		g.load(asm.R0, x.offset(i))
 		g.load(asm.R1, y.offset(i))

@@ -124,13 +124,18 @@ func (g *generator) putString(e *expr, t Type, to mem) {
 		return
 	}
 	g.runInScope(func() {
-		n := e.typ.Size
-		addr := g.alloc(8)
+		n, fills := e.typ.Size, true
+		addr, want := g.alloc(8), mem{}
 		g.number64(e.args[0])
 		g.store(addr, asm.R0)
 		g.clear(to, t.bytes())
 		if len(e.args) == 2 {
-			g.length(e.args[1], n)
+			if length, ok := g.c.constant(e.args[1]); !ok {
+				want = g.alloc(8)
+			} else if length <= int64(n) {
+				fills = false
+			}
+			g.length(e.args[1], n, want)
 		} else {
 			g.Emit(asm.Mov.Imm(asm.R2, int32(n)))
 		}
@@ -138,13 +143,40 @@ func (g *generator) putString(e *expr, t Type, to mem) {
 		g.load(asm.R3, addr)
 		g.Emit(bpfgen.Call(bpf.HelperReadKernelStr))
 		g.countFailureIfNegative(e.site)
+		if fills {
+			g.fillString(n, addr, want, to, e.site)
+		}
 	})
 }
 
-// length leaves a length of at most n bytes in R2.
-func (g *generator) length(e *expr, n int) {
+// fillString stores the byte number n of a string that has at least as many, in place
+// of the final zero, after the other n-1 were read: a string without one was truncated.
+// R0 is the result of that read. With a place of a length it does so only if that is
+// above n.
+func (g *emitter) fillString(n int, addr, length, to mem, site int) {
+	whole := g.NewLabel()
+	g.If(asm.JNE, asm.R0, uint64(n), whole)
+	if length.base != 0 {
+		g.load(asm.R0, length)
+		g.If(asm.JLE, asm.R0, uint64(n), whole)
+	}
+	g.address(asm.R1, to.offset(n-1))
+	g.Emit(asm.Mov.Imm(asm.R2, 1))
+	g.load(asm.R3, addr)
+	g.Add(asm.R3, int64(n-1))
+	g.Emit(bpfgen.Call(bpf.HelperReadKernel))
+	g.countFailureIfNegative(site)
+	g.Place(whole)
+}
+
+// length leaves a length of at most n bytes in R2, and stores the length that is
+// wanted, if there is a place for it.
+func (g *generator) length(e *expr, n int, want mem) {
 	within := g.NewLabel()
 	g.number64(e)
+	if want.base != 0 {
+		g.store(want, asm.R0)
+	}
 	g.Emit(asm.Mov.Reg(asm.R2, asm.R0))
 	g.If(asm.JLE, asm.R2, uint64(n), within)
 	g.Emit(asm.Mov.Imm(asm.R2, int32(n)))
@@ -159,7 +191,7 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 		e.args = append(e.args, &expr{kind: exInt, Span: e.Span, num: uint64(most), typ: typeInt})
 	}
 	if s, ok := g.text(e.args[0]); ok {
-		g.length(e.args[1], most)
+		g.length(e.args[1], most, mem{})
 		g.store(to, asm.R2)
 		g.putText(s[:min(len(s), most)], roundUp8(most), to.offset(8))
 		g.clearRest(e.args[1], most, to)
@@ -168,7 +200,7 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 	g.runInScope(func() {
 		if e.args[0].typ.is(String, Array) {
 			from := g.stableView(e.args[0], e.args[1])
-			g.length(e.args[1], most)
+			g.length(e.args[1], most, mem{})
 			g.store(to, asm.R2)
 			g.copy(to.offset(8), from, min(roundUp8(most), e.args[0].typ.bytes()))
 			g.clearRest(e.args[1], most, to)
@@ -177,7 +209,7 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 		addr := g.alloc(8)
 		g.number64(e.args[0])
 		g.store(addr, asm.R0)
-		g.length(e.args[1], most)
+		g.length(e.args[1], most, mem{})
 		g.store(to, asm.R2)
 		g.address(asm.R1, to.offset(8))
 		g.load(asm.R3, addr)
@@ -250,17 +282,14 @@ func (g *generator) compareValues(a, b *expr, otherwise bpfgen.Label) {
 			return
 		}
 		y := g.view(b)
-		for i := 0; i < max(a.typ.bytes(), b.typ.bytes()); i += 8 {
-			switch {
-			case i >= a.typ.bytes():
-				g.load(asm.R0, y.offset(i))
-				g.Require(asm.JEq, asm.R0, 0, otherwise)
-			case i >= b.typ.bytes():
-				g.load(asm.R0, x.offset(i))
-				g.Require(asm.JEq, asm.R0, 0, otherwise)
-			default:
-				g.compareWords(x.offset(i), y.offset(i), 8, otherwise)
+		n, m := a.typ.bytes(), b.typ.bytes()
+		g.compareWords(x, y, min(n, m), otherwise)
+		if n != m { // the longer one has its final zero next
+			if n < m {
+				x = y
 			}
+			g.load(asm.R0, x.offset(min(n, m)))
+			g.Require(asm.JEq, asm.R0, 0, otherwise)
 		}
 	})
 }

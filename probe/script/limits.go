@@ -1,8 +1,11 @@
 package script
 
 import (
+	"errors"
 	"slices"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
 // limits rejects values that maps cannot hold.
@@ -35,6 +38,27 @@ func (c *checker) limits() error {
 	return nil
 }
 
+// checkMemory rejects maps that take more memory than an object may have.
+func checkMemory(s *script, specs map[string]bpf.MapSpec, cpus int) error {
+	var largest *mapDef
+	most, total := 0, 0
+	for _, m := range s.maps {
+		n, err := specs[m.name].Memory(cpus)
+		if errors.Is(err, bpf.ErrMapLimit) {
+			n = bpf.MaxMapSize
+		}
+		if total += n; n > most {
+			largest, most = m, n
+		}
+	}
+	if total < bpf.MaxMapSize {
+		return nil
+	}
+	is := specs[largest.name]
+	return s.errorAt(largest.Span, "the maps take more than %d MiB, most of it %s: %d elements, with keys of %d bytes and values of %d", bpf.MaxMapSize>>20, largest.name, is.MaxEntries, is.KeySize, is.ValueSize).
+		hint("use a smaller max_map_keys, let %s = hash(ENTRIES), or shorter strings (max_strlen)", largest.name)
+}
+
 // mapKinds are the kinds of maps that a script can declare. Each vCPU has its own values exactly if the map aggregates.
 var mapKinds = []string{"hash", "lruhash", "percpuhash", "percpulruhash"}
 
@@ -51,8 +75,15 @@ func (c *checker) checkMapKind(m *mapDef) error {
 	return nil
 }
 
+// maxStrlen is the largest max_strlen: a program has room for one such string, as a
+// key, with other values beside it.
+const maxStrlen = 1 << 14
+
+// maxTrailer bounds str_trunc_trailer.
+const maxTrailer = 64
+
 // maxKey is the largest key of a map in bytes (bpf.MaxKeySize).
-const maxKey = 512
+const maxKey = bpf.MaxKeySize
 
 // keyBytes is the size of a map's key, without a bucket.
 func (m *mapDef) keyBytes() int { return Type{Kind: Tuple, Elems: m.key}.bytes() }

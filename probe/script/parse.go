@@ -45,7 +45,7 @@ func parse(name, text string, files []File, params []string, types Types, ofFile
 	all := newSource(name, text, files)
 	named, params := takeNamed(all.text, params)
 	s := &script{source: all.sourceOf(0), params: params, named: named, byName: map[string]*mapDef{}, types: types, guest: types, filesTypes: ofFile, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
-	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
+	s.config = config{maxKeys: 4096, maxString: 64, trailer: "..", printMaps: true, missing: "error", stackMode: stackModes[0]}
 	im, err := newImporter(all, text, files)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "max_
 var licenses = []string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}
 
 // settings are the valid settings of config blocks.
-var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict", "show_debug_info"}
+var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict", "show_debug_info", "str_trunc_trailer"}
 
 // applySetting applies one setting.
 func (p *parser) applySetting(name, value token) error {
@@ -257,7 +257,16 @@ func (p *parser) applySetting(name, value token) error {
 		return number(1, 1<<19)
 	case "max_strlen":
 		p.config.maxString = int(value.num)
-		return number(8, 448)
+		return number(1, maxStrlen)
+	case "str_trunc_trailer":
+		p.config.trailer = value.text
+		switch {
+		case value.kind != tokString && value.kind != tokIdent:
+			return p.errorAt(value.Span, "Invalid type for %s. Type: int. Expected Type: string", name.text)
+		case len(value.text) > maxTrailer:
+			return p.errorAt(value.Span, "%s: a text of %d bytes: at most %d", key, len(value.text), maxTrailer)
+		}
+		return nil
 	case "print_maps_on_exit":
 		return truth(&p.config.printMaps)
 	case "strict":

@@ -29,6 +29,16 @@ func stringOf(data []byte) string {
 	return string(data)
 }
 
+// stringText is a string with the trailer of the settings if it was truncated: then it
+// fills its type, without a final zero.
+func (p *Printer) stringText(t Type, data []byte) string {
+	s := stringOf(data[:min(t.Size, len(data))])
+	if len(s) == t.Size && t.Size > 0 && p.s != nil {
+		s += p.s.c.config.trailer
+	}
+	return s
+}
+
 // text prints a value as bpftrace does.
 func (p *Printer) text(t Type, data []byte) string {
 	switch t.Kind {
@@ -45,7 +55,7 @@ func (p *Printer) text(t Type, data []byte) string {
 	case Pointer:
 		return fmt.Sprintf("%#x", word(data))
 	case String:
-		return stringOf(data)
+		return p.stringText(t, data)
 	case Buffer:
 		return bufferText("r", bufferOf(data))
 	case KSym:
