@@ -125,7 +125,7 @@ type FaultProfile struct {
 // ErrSymbolNotFound; if it is invalid, the error is an *ImageError or an
 // *AmbiguousSymbolError.
 func (img *Image) Profile() (Profile, error) {
-	s, err := img.Lookup(SymProfile)
+	s, err := img.lookupExact(SymProfile)
 	if err != nil {
 		return Profile{}, err
 	}
@@ -152,7 +152,7 @@ func (img *Image) FlagsAt() (GVA, error) {
 	if err == nil || !errors.Is(err, ErrSymbolNotFound) {
 		return p.FlagsAt, err
 	}
-	s, err := img.Lookup(SymFlags)
+	s, err := img.lookupExact(SymFlags)
 	if err != nil {
 		return 0, err
 	}

@@ -180,6 +180,15 @@ func (h *rankHeap) Pop() any {
 // changed.
 func (t *SymbolTable) Symbols() []Symbol { return t.all }
 
+// lookupExact is Lookup without advice and without names as a source has them, which
+// need a search of all symbols.
+func (t *SymbolTable) lookupExact(name string) (Symbol, error) {
+	if len(t.byName[name]) == 0 {
+		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)
+	}
+	return t.Lookup(name)
+}
+
 // Lookup returns the symbol of that name. If several have it, functions take
 // precedence over data, and all must be at one address; otherwise the error is an
 // *AmbiguousSymbolError. If no symbol has the name, it may be a name in C++ or Rust

@@ -165,6 +165,7 @@ type mapDef struct {
 // config is the settings of config blocks.
 type config struct {
 	maxKeys   uint64
+	maxProbes int // places that a probe may have
 	maxString int
 	trailer   string // printed after a string that was truncated
 	printMaps bool

@@ -134,7 +134,7 @@ func (c callChecker) configRecord(e *expr) (Type, error) {
 	s := c.config
 	*e = expr{
 		kind: exTuple, Span: e.Span, names: slices.Concat(settings, fixedSettings),
-		args: []*expr{number(s.maxKeys), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict), truthAt(e.Span, !s.noDebugInfo), text(s.trailer), truthAt(e.Span, !s.mangled)},
+		args: []*expr{number(s.maxKeys), number(uint64(s.maxProbes)), number(uint64(s.maxString)), truthAt(e.Span, s.printMaps), text(s.missing), text(s.stackMode), truthAt(e.Span, s.strict), truthAt(e.Span, !s.noDebugInfo), text(s.trailer), truthAt(e.Span, !s.mangled)},
 	}
 	return c.typeOf(e)
 }

@@ -41,7 +41,8 @@ type Script struct {
 	c         *checker
 	epoch     int64 // Options.Epoch
 	programs  map[string]*generator
-	count     int // see CountProbes
+	count     int            // see CountProbes
+	names     map[string]int // of programs, before the number: how many have the name
 }
 
 // Interval is a program that runs periodically.
@@ -68,7 +69,7 @@ const ringSize = 1 << 20
 // stacks is the number of different stacks that a script can store.
 const stacks = 8192
 
-// maxPrograms bounds the places of a script.
+// maxPrograms bounds the places of a script, if max_probes is not larger.
 const maxPrograms = 4096
 
 // maxHosts bounds the programs that run on the host, one after the other.
@@ -101,20 +102,28 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Script{c: c, epoch: o.Epoch, Notes: tree.notes, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
+	s := &Script{c: c, epoch: o.Epoch, Notes: tree.notes, Object: &bpf.Object{}, programs: map[string]*generator{}, names: map[string]int{}, Events: map[string][]string{}}
 	for _, w := range c.warnings {
 		s.Warnings = append(s.Warnings, w.Error())
 	}
 	maps := map[string]bpf.MapSpec{}
 	var hosts []bpf.ObjectProgram
-	all := 0
+	all, most := 0, max(maxPrograms, tree.config.maxProbes+maxHosts)
 	for i, d := range tree.probes {
 		s.count += countProbes(c.places[i])
+		made := map[attached]*generator{} // programs that are the same at each place
 		for _, p := range c.places[i] {
-			if len(s.programs) >= maxPrograms {
-				return nil, tree.errorAt(d.Span, "more than %d probes", maxPrograms)
+			if len(s.programs) >= most {
+				return nil, tree.errorAt(d.Span, "more than %d probes", most)
 			}
-			g := c.generate(d, p, len(s.programs), &o)
+			like := attached{p.Span, p.provider}
+			g, isNew := made[like].copyFor(len(s.programs)), false
+			if g == nil {
+				g, isNew = c.generate(d, p, len(s.programs), &o), true
+			}
+			if !g.placed {
+				made[like] = g
+			}
 			if g.roomTop > maxRoom {
 				return nil, tree.errorAt(d.Span, "the variables and values of this probe take more than %d bytes", maxRoom).hint("use shorter strings (max_strlen, str(POINTER, LENGTH)) or fewer of them at a time")
 			}
@@ -127,7 +136,10 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 			if len(g.maps) > bpf.MaxMaps {
 				return nil, tree.errorAt(d.Span, "the program of this probe has %d maps, with those that it works with: at most %d", len(g.maps), bpf.MaxMaps)
 			}
-			if all += len(g.Insns); all > maxAll {
+			if isNew || g.hasRoom() { // the others are loaded once
+				all += len(g.Insns)
+			}
+			if all > maxAll {
 				return nil, tree.errorAt(d.Span, "the programs have more than %d instructions in all", maxAll).hint("make patterns narrower")
 			}
 			p.name = s.programName(p)
@@ -195,15 +207,39 @@ func (s *Script) programName(p *point) string {
 			return '_'
 		}, p.place[:min(len(p.place), 40)])
 	}
-	for n := 2; ; n++ {
+	for {
+		s.names[name]++
 		full := name
-		if n > 2 {
-			full = fmt.Sprintf("%s_%d", name, n-1)
+		if n := s.names[name]; n > 1 {
+			full = fmt.Sprintf("%s_%d", name, n)
 		}
 		if s.programs[full] == nil {
 			return full
 		}
 	}
+}
+
+// attached is an attach point of a probe, and a provider that it selects.
+type attached struct {
+	Span
+	provider string
+}
+
+// hasRoom reports whether the program has a map of its own for its values.
+func (g *emitter) hasRoom() bool { return slices.Contains(g.maps, g.roomName()) }
+
+// copyFor returns the program for another place, whose program has this number: only
+// the room for values, if there is one, is not shared.
+func (g *generator) copyFor(number int) *generator {
+	if g == nil || !g.hasRoom() {
+		return g
+	}
+	e := *g.emitter
+	e.number, e.maps = number, slices.Clone(g.maps)
+	e.maps[slices.Index(e.maps, g.roomName())] = e.roomName()
+	n := *g
+	n.emitter = &e
+	return &n
 }
 
 // program is the form that package bpf uses.

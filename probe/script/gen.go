@@ -51,6 +51,7 @@ type generator struct {
 	wantsRoom bool         // there are functions that must find values
 	saved     mem          // place of the saved rCtx, with inRoom
 	end       bpfgen.Label // of the program
+	placed    bool         // it is different at each place
 	steps     int          // statements and expressions generated
 }
 

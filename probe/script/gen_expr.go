@@ -91,6 +91,7 @@ func (g *generator) context(e *expr) (off int, ok bool) {
 	}
 	if number, isArg := argNumber(e.name); isArg {
 		if g.p.static != nil {
+			g.placed = true
 			return staticRegister(&g.p.static.Args[number])
 		}
 		switch n := g.p.argWord(number); {
@@ -364,6 +365,7 @@ func (g *generator) builtin(e *expr) {
 	default: // arguments of statically defined probes, or on the stack above the return address
 		number, _ := argNumber(e.name)
 		if g.p.static != nil {
+			g.placed = true
 			g.staticArg(&g.p.static.Args[number], e.site)
 			return
 		}

@@ -91,6 +91,7 @@ func (g *generator) text(e *expr) (string, bool) {
 	case e.kind == exString:
 		return e.text, true
 	case e.kind == exBuiltin && e.typ.Kind == String && (e.name == "probe" || e.name == "func" || e.name == "probetype"):
+		g.placed = true
 		return constantText(e.name, g.p), true
 	case e.kind == exBuiltin && e.name == "comm" && !g.p.hasGuest():
 		return "guestprobe", true

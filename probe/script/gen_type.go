@@ -14,6 +14,7 @@ func (g *generator) loadAddress(e *expr) {
 	switch {
 	case e.inRecord:
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, recordAt))
+		g.placed = true
 		g.Add(asm.R0, int64(g.p.fields[e.name]))
 	case e.kind == exUnary:
 		g.number64(of)
@@ -145,6 +146,7 @@ func (g *generator) argument(e *expr) {
 		g.readPlace(e)
 		return
 	}
+	g.placed = true
 	f := g.c.prototype(g.p)
 	switch w := f.words[f.param(e.name)]; {
 	case w > registerWords:

@@ -27,7 +27,7 @@ var target = fakeTarget{
 	"main": 0x401000, "jiffies": 0xffffffff82000000, "jiffies_64": 0xffffffff82000000, "nf_nat:nf_nat_setup_info": 0,
 }
 
-func (f fakeTarget) Match(pattern string, user, _ bool) (names []string, _ map[string]int) {
+func (f fakeTarget) Match(pattern string, user, _ bool, most int) (names []string, _ map[string]int) {
 	mod, own, ofModule := strings.Cut(pattern, ":")
 	if kernel, _ := path.Match(mod, "vmlinux"); ofModule && kernel {
 		for n := range f {
@@ -37,7 +37,7 @@ func (f fakeTarget) Match(pattern string, user, _ bool) (names []string, _ map[s
 		}
 	}
 	for n := range f {
-		if ok, _ := path.Match(pattern, n); ok && (!user || f.User(n)) {
+		if ok, _ := path.Match(pattern, n); ok && (!user || f.User(n)) && len(names) < most {
 			names = append(names, n)
 		}
 	}

@@ -64,7 +64,7 @@ func (f fileTarget) Func(name string) (*btf.FuncProto, string) {
 	return f.fakeTarget.Func(name)
 }
 
-func (f fileTarget) Match(pattern string, _, _ bool) ([]string, map[string]int) {
+func (f fileTarget) Match(pattern string, _, _ bool, _ int) ([]string, map[string]int) {
 	if pattern == "/bin/prog:work*" {
 		return []string{"/bin/prog:work", "/bin/prog:worker"}, nil
 	}

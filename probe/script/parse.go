@@ -45,7 +45,7 @@ func parse(name, text string, files []File, params []string, types Types, ofFile
 	all := newSource(name, text, files)
 	named, params := takeNamed(all.text, params)
 	s := &script{source: all.sourceOf(0), params: params, named: named, byName: map[string]*mapDef{}, types: types, guest: types, filesTypes: ofFile, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string][]*macro{}, effort: effort{stop: stop}}
-	s.config = config{maxKeys: 4096, maxString: 64, trailer: "..", printMaps: true, missing: "error", stackMode: stackModes[0]}
+	s.config = config{maxKeys: 4096, maxString: 64, maxProbes: defaultPoints, trailer: "..", printMaps: true, missing: "error", stackMode: stackModes[0]}
 	im, err := newImporter(all, text, files)
 	if err != nil {
 		return nil, err
@@ -221,19 +221,19 @@ func (p *parser) configBlock() error {
 // tuning are the settings of bpftrace's config blocks for its own programs, buffers
 // and symbols: they are accepted, and have no effect.
 var tuning = []string{
-	"cache_user_symbols", "cpp_demangle", "lazy_symbolication", "license", "log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit",
+	"cache_user_symbols", "cpp_demangle", "lazy_symbolication", "license", "log_size", "max_bpf_progs", "max_cat_bytes", "on_stack_limit",
 	"perf_rb_pages", "symbol_source", "use_blazesym", "cat_bytes_max", "no_cpp_demangle",
 	"unstable_import", "unstable_import_statement", "unstable_map_decl", "unstable_addr", "unstable_dw_ustack", "unstable_macro", "unstable_tseries", "unstable_typeinfo",
 }
 
 // tuningNumbers are the settings of tuning whose value is a number.
-var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "max_probes", "on_stack_limit", "perf_rb_pages", "cat_bytes_max"}
+var tuningNumbers = []string{"log_size", "max_bpf_progs", "max_cat_bytes", "on_stack_limit", "perf_rb_pages", "cat_bytes_max"}
 
 // licenses are those with which the kernel lets programs call its helpers (include/linux/license.h). Here they have no effect.
 var licenses = []string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}
 
 // settings are the valid settings of config blocks.
-var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict", "show_debug_info", "str_trunc_trailer"}
+var settings = []string{"max_map_keys", "max_probes", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict", "show_debug_info", "str_trunc_trailer"}
 
 // applySetting applies one setting.
 func (p *parser) applySetting(name, value token) error {
@@ -255,6 +255,12 @@ func (p *parser) applySetting(name, value token) error {
 	case "max_map_keys":
 		p.config.maxKeys = value.num
 		return number(1, 1<<19)
+	case "max_probes":
+		if value.kind != tokInt {
+			return p.errorAt(value.Span, "Invalid type for %s. Type: string. Expected Type: int", name.text)
+		}
+		p.config.maxProbes = int(value.num)
+		return number(1, MaxPoints)
 	case "max_strlen":
 		p.config.maxString = int(value.num)
 		return number(1, maxStrlen)

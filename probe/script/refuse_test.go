@@ -111,6 +111,8 @@ func TestRefused(t *testing.T) {
 		{`let @a = percpulruhash(2); BEGIN { @a[1] = 1; }`, "HINT: write lruhash(2)"},
 		{`let @a = 1(2); BEGIN { }`, "syntax error, unexpected \"1\", expecting a kind of map"},
 		{`macro my() { 1 } BEGIN { print(sizeof(my)); }`, "Cannot resolve unknown type \"my\"\nmacro my() { 1 } BEGIN { print(sizeof(my)); }\n                                      ~~\nHINT: write my() for the value of the macro"},
+		{`config = { max_probes = 50001 } BEGIN { }`, "stdin:1:25-30: ERROR: max_probes: want a number from 1 to 50000"},
+		{`config = { max_probes = 0 } BEGIN { }`, "max_probes: want a number from 1 to 50000"},
 		{`config = { max_probes = "many" } BEGIN { }`, "Invalid type for max_probes. Type: string. Expected Type: int"},
 		{`BEGIN { $a = (1, "hi"); let $x: typeof($a) = (1, "longer"); }`, "trying to assign value of type '(int64,string[7])' when variable already has a type '(int64,string[3])'"},
 		{`BEGIN { $a = "hi"; let $x: typeof($a); $x = str(5); }`, "trying to assign value of type 'string[64]' when variable already has a type 'string[3]'"},

@@ -17,11 +17,11 @@ type Target interface {
 	Names
 
 	// Match returns the functions (with user only functions of user code) that a pattern
-	// with * ? and [] matches, in any order, and at most MaxPoints+1. With returns
-	// they are those whose returns can be probed. left counts those that cannot be
-	// probed, by reason. MODULE in MODULE:PATTERN may be a pattern, too; the kernel itself
-	// is vmlinux.
-	Match(pattern string, user, returns bool) (names []string, left map[string]int)
+	// with * ? and [] matches, in any order, and at most most. With returns they are
+	// those whose returns can be probed. left counts those that cannot be probed, by
+	// reason. MODULE in MODULE:PATTERN may be a pattern, too; the kernel itself is
+	// vmlinux.
+	Match(pattern string, user, returns bool, most int) (names []string, left map[string]int)
 	// Lookup returns the address of a symbol. For MODULE:SYMBOL of a module that is
 	// not loaded, but may be, it returns 0; MODULE is vmlinux for the kernel itself.
 	// If there is no such symbol, why may say what to do about it.
@@ -91,9 +91,12 @@ var ofTask = map[string]TaskPart{
 	"pid": TaskItself, "tid": TaskItself, "comm": TaskItself, "curtask": TaskItself, "uid": TaskUser, "gid": TaskUser, "cgroup": TaskCgroup,
 }
 
-// MaxPoints bounds the functions that the patterns of a probe may match, as in
-// bpftrace.
-const MaxPoints = 1024
+// MaxPoints is the largest max_probes: the number of functions that the patterns of a
+// probe may match.
+const MaxPoints = 50_000
+
+// defaultPoints is max_probes if it is not set, as in bpftrace.
+const defaultPoints = 1024
 
 // point is one place of a probe.
 type point struct {
@@ -167,8 +170,12 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			unmatched = append(unmatched, missing)
 		}
 		ps = append(ps, found...)
-		if len(ps) > MaxPoints {
-			return nil, nil, s.errorAt(a.Span, "%s matches more than %d functions", a.text, MaxPoints).hint("make the pattern narrower")
+		if len(ps) > s.config.maxProbes {
+			err := s.errorAt(a.Span, "%s matches more than %d functions", a.text, s.config.maxProbes)
+			if s.config.maxProbes == MaxPoints {
+				return nil, nil, err.hint("make the pattern narrower")
+			}
+			return nil, nil, err.hint("make the pattern narrower, or raise max_probes: config = { max_probes = %d }", MaxPoints)
 		}
 	}
 	more, err := s.skipMissing(d, ps, unmatched)
@@ -269,7 +276,7 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		if _, err := path.Match(fn, ""); err != nil || hasOffset || !a.atFunction() {
 			return nil, s.errorAt(a.Span, "%s: want a pattern for functions", a.text)
 		}
-		names, left := t.Match(a.inModule(fn), a.inUser(), a.atReturn())
+		names, left := t.Match(a.inModule(fn), a.inUser(), a.atReturn(), s.config.maxProbes+1)
 		for _, m := range names {
 			one(m, m)
 		}
@@ -359,12 +366,12 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 	if _, _, why := t.Lookup(a.inModule(fn)); why != "" {
 		return err.hint("%s", why)
 	}
-	if parts, _ := t.Match(fn+".*", a.inUser(), a.atReturn()); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {
+	if parts, _ := t.Match(fn+".*", a.inUser(), a.atReturn(), defaultPoints); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {
 		slices.Sort(parts)
 		return err.hint("the compiler has made %s of it: write %s:%s", strings.Join(parts[:min(len(parts), 5)], ", "), a.provider, parts[0])
 	}
-	before, _ := t.Match(fn[:2]+"*", a.inUser(), a.atReturn())
-	after, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn())
+	before, _ := t.Match(fn[:2]+"*", a.inUser(), a.atReturn(), defaultPoints)
+	after, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn(), defaultPoints)
 	if m := nearestName(fn, append(before, after...)); m != "" {
 		return err.hint("did you mean %s?", m)
 	}

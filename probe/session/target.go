@@ -24,7 +24,7 @@ func (st *Session) ScriptTarget() script.Target { return scriptTarget{st} }
 type scriptTarget struct{ st *Session }
 
 // Match implements script.Target: it leaves out functions that cannot be probed.
-func (t scriptTarget) Match(pattern string, user, returns bool) (names []string, left map[string]int) {
+func (t scriptTarget) Match(pattern string, user, returns bool, most int) (names []string, left map[string]int) {
 	if guest.CheckGlob(pattern) != nil {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func (t scriptTarget) Match(pattern string, user, returns bool) (names []string,
 		left[err.Error()]++
 	}
 	for _, name := range t.st.Functions(pattern, user, returns, why) {
-		if names = append(names, name); len(names) > script.MaxPoints {
+		if names = append(names, name); len(names) == most {
 			break
 		}
 	}

@@ -36,7 +36,7 @@ type everywhere struct {
 	names []string
 }
 
-func (t everywhere) Match(string, bool, bool) ([]string, map[string]int) { return t.names, nil }
+func (t everywhere) Match(string, bool, bool, int) ([]string, map[string]int) { return t.names, nil }
 
 // attachCost measures the compiling and attaching of a script.
 func (g *benchGuest) attachCost(runs int) (a Attach, err error) {

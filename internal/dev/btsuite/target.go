@@ -115,7 +115,7 @@ func (t *target) withEventsOf(text string) *target {
 // checked.
 func inFile(name string) bool { return strings.HasPrefix(name, "/") }
 
-func (t *target) Match(pattern string, user, _ bool) (names []string, _ map[string]int) {
+func (t *target) Match(pattern string, user, _ bool, most int) (names []string, _ map[string]int) {
 	if inFile(pattern) {
 		return []string{strings.NewReplacer("*", "x", "?", "x").Replace(pattern)}, nil
 	}
@@ -126,7 +126,7 @@ func (t *target) Match(pattern string, user, _ bool) (names []string, _ map[stri
 	}
 	for n := range t.symbols {
 		if ok, _ := path.Match(pattern, n); ok && !user {
-			if names = append(names, n); len(names) > script.MaxPoints {
+			if names = append(names, n); len(names) == most {
 				break
 			}
 		}
