@@ -109,6 +109,29 @@ func TestProgramsOfPlaces(t *testing.T) {
 	}
 }
 
+// TestSharedPrograms says which programs are the same at each place.
+func TestSharedPrograms(t *testing.T) {
+	for script, placed := range map[string]bool{
+		`k:vfs_rea[d] { @ = arg0; }`:           false,
+		`k:vfs_rea[d] { @ = args.count; }`:     true,
+		`k:vfs_rea[d] { @[probe] = 1; }`:       true,
+		`tracepoint:sched:* { @ = 1; }`:        false,
+		`tracepoint:sched:* { @ = args.pid; }`: true,
+		`tracepoint:sched:* { @[probe] = 1; }`: true,
+		`rawtracepoint:sched_* { @ = arg0; }`:  false,
+	} {
+		s, err := Compile(script, target, Options{CPUs: testCPUs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, g := range s.programs {
+			if g.placed != placed {
+				t.Errorf("%s: %s: different at each place: %t, want %t", script, name, g.placed, placed)
+			}
+		}
+	}
+}
+
 // BenchmarkManyProbes compiles and loads scripts for many functions.
 func BenchmarkManyProbes(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 50_000} {
