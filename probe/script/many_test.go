@@ -38,7 +38,7 @@ func TestManyProbes(t *testing.T) {
 	many := newManyTarget(5000)
 	options := Options{CPUs: testCPUs}
 	for _, c := range []struct{ script, want string }{
-		{`k:a_* { @ = count(); }`, "stdin:1:1-6: ERROR: k:a_* matches more than 1024 functions\nk:a_* { @ = count(); }\n~~~~~\nHINT: make the pattern narrower, or raise max_probes: config = { max_probes = 50000 }"},
+		{`k:a_* { @ = count(); }`, "stdin:1:1-6: ERROR: k:a_* matches more than 1024 functions\nk:a_* { @ = count(); }\n~~~~~\nHINT: make the pattern narrower, or raise max_probes: config = { max_probes = 20000 }"},
 		{`config = { max_probes = 4999 } k:a_* { }`, "k:a_* matches more than 4999 functions"},
 		{`config = { max_probes = 5000 } k:a_*, kr:a_* { }`, "kr:a_* matches more than 5000 functions"},
 		{`config = { max_probes = 5000 } k:a_* { } kr:a_* { }`, "more than 5064 probes"},
@@ -48,7 +48,7 @@ func TestManyProbes(t *testing.T) {
 			t.Errorf("%s\nerror %v\nwant %s", c.script, err, c.want)
 		}
 	}
-	s, err := Compile(`config = { max_probes = 50000 } k:a_* { unroll(20) { @a++; @b[1]++; } } BEGIN { print(config.max_probes); }`, many, options)
+	s, err := Compile(`config = { max_probes = 20000 } k:a_* { unroll(20) { @a++; @b[1]++; } } BEGIN { print(config.max_probes); }`, many, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,12 +134,12 @@ func TestSharedPrograms(t *testing.T) {
 
 // BenchmarkManyProbes compiles and loads scripts for many functions.
 func BenchmarkManyProbes(b *testing.B) {
-	for _, n := range []int{1000, 10_000, 50_000} {
+	for _, n := range []int{1000, 10_000, 20_000} {
 		many := newManyTarget(n)
 		b.Run(fmt.Sprintf("places=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				s, err := Compile(`config = { max_probes = 50000 } k:a_* { @[comm] = count(); }`, many, Options{CPUs: testCPUs})
+				s, err := Compile(`config = { max_probes = 20000 } k:a_* { @[comm] = count(); }`, many, Options{CPUs: testCPUs})
 				if err != nil {
 					b.Fatal(err)
 				}

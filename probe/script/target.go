@@ -93,7 +93,7 @@ var ofTask = map[string]TaskPart{
 
 // MaxPoints is the largest max_probes: the number of functions that the patterns of a
 // probe may match.
-const MaxPoints = 50_000
+const MaxPoints = 20_000
 
 // defaultPoints is max_probes if it is not set, as in bpftrace.
 const defaultPoints = 1024
