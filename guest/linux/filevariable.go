@@ -17,7 +17,7 @@ type FileVariable struct {
 }
 
 // Variable finds a variable, or a function, by its name in the table of symbols of the file at path: its own table, or that of the separate
-// debug information that was given. Errors are those of opening the file, and a name that is missing, or has several meanings.
+// debug information that was given. It fails if the file cannot be read, or if the name is missing or has several meanings.
 func (v Programs) Variable(path, name string) (x FileVariable, err error) {
 	f, err := v.open(path)
 	if err != nil {

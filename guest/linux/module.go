@@ -260,3 +260,17 @@ func (m *Modules) readNames(r *moduleReader) ([]elf.Name, error) {
 	}
 	return names, nil
 }
+
+// HasModule reports whether a module of that name is loaded. If it is not, why may say
+// that it cannot be.
+func HasModule(v *View, name string) (loaded bool, why string) {
+	for _, p := range v.now.Load().pieces[1:] {
+		if p.name == name {
+			return true, ""
+		}
+	}
+	if why = v.noModuleReason(name); why == "" && v.running.modules.head == 0 {
+		why = "the modules of this kernel are not known"
+	}
+	return false, why
+}

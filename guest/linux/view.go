@@ -365,20 +365,6 @@ func (v *View) Match(pattern string) (all []guest.Symbol) {
 	return all
 }
 
-// HasModule reports whether a module of that name is loaded. If it is not, why may say
-// that it cannot be.
-func HasModule(v *View, name string) (loaded bool, why string) {
-	for _, p := range v.now.Load().pieces[1:] {
-		if p.name == name {
-			return true, ""
-		}
-	}
-	if why = v.noModuleReason(name); why == "" && v.running.modules.head == 0 {
-		why = "the modules of this kernel are not known"
-	}
-	return false, why
-}
-
 // Module returns the name of the module that contains addr, "" for the kernel itself.
 func (v *View) Module(addr guest.GVA) string {
 	if p := v.now.Load().piece(addr); p != nil {

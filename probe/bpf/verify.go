@@ -265,10 +265,14 @@ func (a *verifier) block(pc int) {
 
 // exit is the end of a function.
 func (a *verifier) exit(pc int, st *state) {
-	if len(st.open) > 0 {
-		a.warnTo(&a.unended, pc, "the record that instruction %d reserves may not have been submitted or discarded", st.open[0]-1)
-	}
 	fn := a.p.fns.indexOf(pc)
+	for _, id := range st.open {
+		// A caller may still end its own records.
+		if reserve := int(id) - 1; fn == 0 || a.p.fns.indexOf(reserve) == fn {
+			a.warnTo(&a.unended, pc, "the record that instruction %d reserves may not have been submitted or discarded", reserve)
+			break
+		}
+	}
 	if fn != 0 && st.regs[R0].kind == inFrame {
 		a.warn(pc, "the function returns an address in its own stack frame, which ends here")
 	}

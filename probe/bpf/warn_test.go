@@ -98,6 +98,8 @@ func TestWarnings(t *testing.T) {
 		{"half of what was spilled", "ldxdw r2, [r1+0]\nand r2, 15\nstxdw [r10-8], r2\nldxw r3, [r10-8]\njgt r3, 15, dead\nldxw r3, [r10-4]\njne r3, 0, dead\nldxb r3, [r10-8]\njgt r3, 15, dead\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},
 		{"more than was spilled", "stw [r10-8], 7\nstw [r10-4], 1\nldxdw r3, [r10-8]\nlddw r2, 0x100000007\njne r3, r2, dead\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},
 		{"spilled twice", "ldxdw r2, [r1+0]\nand r2, 15\nstxdw [r10-8], r2\nldxdw r4, [r1+8]\nstxw [r10-4], r4\nldxw r3, [r10-8]\njgt r3, 15, live\nmov r0, 0\nexit\nlive:\nmov r0, r9\nexit", []string{"9 r9 is read and may not have been written"}},
+		{"a function while the caller has a record", "ldmap r1, 2\nmov r2, 8\nmov r3, 0\ncall 131\njeq r0, 0, out\nmov r6, r0\ncall local f\nmov r1, r6\nmov r2, 0\ncall 132\nout:\nmov r0, 0\nexit\nf:\nmov r0, 1\nexit", nil},
+		{"a function that keeps a record", "call local f\nmov r0, 0\nexit\nf:\nldmap r1, 2\nmov r2, 8\nmov r3, 0\ncall 131\nmov r0, 0\nexit", []string{"9 the record that instruction 7 reserves may not have been submitted or discarded"}},
 		{"record that stays", "ldmap r1, 2\nmov r2, 8\nmov r3, 0\ncall 131\nmov r0, 0\nexit", []string{"6 the record that instruction 4 reserves may not have been submitted or discarded"}},
 	} {
 		var maps []*Map

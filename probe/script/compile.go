@@ -117,7 +117,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 				return nil, tree.errorAt(d.Span, "more than %d probes", most)
 			}
 			like := attached{p.Span, p.provider}
-			g, isNew := made[like].copyFor(len(s.programs)), false
+			g, isNew := copyGenerator(made[like], len(s.programs)), false
 			if g == nil {
 				g, isNew = c.generate(d, p, len(s.programs), &o), true
 			}
@@ -228,9 +228,9 @@ type attached struct {
 // hasRoom reports whether the program has a map of its own for its values.
 func (g *emitter) hasRoom() bool { return slices.Contains(g.maps, g.roomName()) }
 
-// copyFor returns the program for another place, whose program has this number: only
+// copyGenerator returns the program for another place, whose program has this number: only
 // the room for values, if there is one, is not shared.
-func (g *generator) copyFor(number int) *generator {
+func copyGenerator(g *generator, number int) *generator {
 	if g == nil || !g.hasRoom() {
 		return g
 	}

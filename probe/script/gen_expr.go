@@ -420,7 +420,7 @@ func (g *generator) call(e *expr) {
 	switch e.name {
 	case "sizeof", "offsetof", "kaddr", "uaddr":
 		if e.inFile {
-			g.fileVariable(e)
+			g.fileVariable(e.num)
 			return
 		}
 		g.Emit(bpfgen.Const(asm.R0, e.num))

@@ -188,14 +188,15 @@ func (c callChecker) fileVariable(e, name *expr) (t Type, done bool, err error) 
 	return pointerTo(typeUint), true, nil
 }
 
-// fileVariable leaves in R0 the address of a variable of a file in the current process: its code is there, moved like the variable.
-func (g *generator) fileVariable(e *expr) {
+// fileVariable leaves in R0 the address of a variable of a file in the current process: its code is there, moved like the variable. See
+// Target.FileVariable.
+func (g *emitter) fileVariable(move uint64) {
 	g.runInScope(func() {
 		at := g.alloc(8)
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.PtIP))
 		g.store(at, asm.R0)
 		g.Emit(asm.Mov.Reg(asm.R1, asm.R0), bpfgen.Call(bpf.HelperFileCode))
 		g.load(asm.R1, at)
-		g.Emit(asm.Sub.Reg(asm.R1, asm.R0), bpfgen.Const(asm.R0, e.num), asm.Add.Reg(asm.R0, asm.R1))
+		g.Emit(asm.Sub.Reg(asm.R1, asm.R0), bpfgen.Const(asm.R0, move), asm.Add.Reg(asm.R0, asm.R1))
 	})
 }
