@@ -10,9 +10,10 @@ import (
 
 // CType returns the type of the field, by its text in the kernel, its size and its
 // sign. If located is true the record has the place of the data in the field (see
-// DataLoc), and the type is a pointer to the data. Pointers to structures have the
-// types that structs returns for their tags; nil means that no types are known.
-func (f *EventField) CType(structs func(tag string) btf.Type) (t btf.Type, located bool) {
+// DataLoc), and the type is a pointer to the data. Enumerations, and structures that
+// pointers point to, have the types that find returns for their tag (enum, struct) and
+// name; nil means that no types are known.
+func (f *EventField) CType(find func(tag, name string) btf.Type) (t btf.Type, located bool) {
 	if elem, ok := f.DataLoc(); ok {
 		size := numberSize(elem)
 		return &btf.Pointer{Target: numberOf(elem, size, elem == "char" || strings.HasPrefix(strings.TrimPrefix(elem, "__"), "s"))}, true
@@ -26,7 +27,12 @@ func (f *EventField) CType(structs func(tag string) btf.Type) (t btf.Type, locat
 		return arrayOf(numberOf("unsigned char", 1, false), f.Size), false
 	}
 	if to, ok := strings.CutSuffix(text, "*"); ok && f.Size == 8 {
-		return &btf.Pointer{Target: pointee(to, structs, 0)}, false
+		return &btf.Pointer{Target: pointee(to, find, 0)}, false
+	}
+	if name, ok := strings.CutPrefix(text, "enum "); ok && find != nil {
+		if e, _ := find("enum", name).(*btf.Enum); e != nil && uint64(e.Size) == f.Size {
+			return e, false
+		}
 	}
 	switch f.Size {
 	case 1, 2, 4, 8:
@@ -39,15 +45,15 @@ func (f *EventField) CType(structs func(tag string) btf.Type) (t btf.Type, locat
 const maxPointers = 8
 
 // pointee returns the type that a pointer has before its last "*": void if it is not known.
-func pointee(text string, structs func(tag string) btf.Type, depth int) btf.Type {
+func pointee(text string, find func(tag, name string) btf.Type, depth int) btf.Type {
 	words := strings.FieldsFunc(strings.ReplaceAll(text, "*", " * "), func(r rune) bool { return r == ' ' })
 	words = slices.DeleteFunc(words, func(w string) bool { return slices.Contains(qualifiers, w) })
 	if n := len(words); n > 0 && words[n-1] == "*" && depth < maxPointers {
-		return &btf.Pointer{Target: pointee(strings.Join(words[:n-1], " "), structs, depth+1)}
+		return &btf.Pointer{Target: pointee(strings.Join(words[:n-1], " "), find, depth+1)}
 	}
 	text = strings.Join(words, " ")
-	if tag, ok := strings.CutPrefix(text, "struct "); ok && structs != nil {
-		if t := structs(tag); t != nil {
+	if name, ok := strings.CutPrefix(text, "struct "); ok && find != nil {
+		if t := find("struct", name); t != nil {
 			return t
 		}
 	}

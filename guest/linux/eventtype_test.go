@@ -10,9 +10,12 @@ import (
 // TestEventPointers: pointers in records have the types that their texts say, and void for what is not known.
 func TestEventPointers(t *testing.T) {
 	file := &btf.Struct{Name: "file", Size: 8}
-	structs := func(tag string) btf.Type {
-		if tag == "file" {
+	find := func(tag, name string) btf.Type {
+		switch tag + " " + name {
+		case "struct file":
 			return file
+		case "enum reason":
+			return &btf.Enum{Name: "reason", Size: 4}
 		}
 		return nil
 	}
@@ -49,9 +52,33 @@ func TestEventPointers(t *testing.T) {
 		"char *********** *":                "void*********", // at most 9
 	} {
 		f := EventField{Name: "x", Type: text, Size: 8}
-		got, located := f.CType(structs)
+		got, located := f.CType(find)
 		if s := show(got); s != want || located {
 			t.Errorf("%q: %s (located %v), want %s", text, s, located, want)
+		}
+	}
+}
+
+// TestEventEnums: a field of an enumeration that is known has its type, if the size is the same.
+func TestEventEnums(t *testing.T) {
+	find := func(tag, name string) btf.Type {
+		if tag == "enum" && name == "reason" {
+			return &btf.Enum{Name: "reason", Size: 4}
+		}
+		return nil
+	}
+	for _, tt := range []struct {
+		text string
+		size uint64
+		enum bool
+	}{{"enum reason", 4, true}, {"const enum reason", 4, true}, {"enum reason", 8, false}, {"enum other", 4, false}} {
+		f := EventField{Name: "x", Type: tt.text, Size: tt.size}
+		got, _ := f.CType(find)
+		if _, ok := got.(*btf.Enum); ok != tt.enum {
+			t.Errorf("%s of %d bytes: %T", tt.text, tt.size, got)
+		}
+		if got, _ := f.CType(nil); got.(*btf.Int).Size != uint32(tt.size) {
+			t.Errorf("%s without types: %v", tt.text, got)
 		}
 	}
 }

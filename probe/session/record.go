@@ -217,14 +217,14 @@ func (rs *recorders) fields(name string) (out []script.EventField, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var structs func(tag string) types.Type
-	if known := rs.st.types(); known != nil {
-		structs = known.Struct
+	var find func(tag, name string) types.Type
+	if known, ok := rs.st.types().(script.Types); ok {
+		find = func(tag, name string) types.Type { return known.TypeByName(types.Tag(tag), name) }
 	}
 	for i := range e.Fields {
 		f := &e.Fields[i]
 		x := script.EventField{Name: f.Name, Offset: f.Offset}
-		x.Type, x.Located = f.CType(structs)
+		x.Type, x.Located = f.CType(find)
 		out = append(out, x)
 	}
 	return out, nil

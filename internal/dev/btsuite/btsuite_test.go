@@ -278,3 +278,13 @@ func TestNoGuestRules(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeats: a character that is repeated more than 1000 times is counted exactly.
+func TestRepeats(t *testing.T) {
+	c := runtimeCase{expects: []expect{{"regex", `^/X{5555}$`}}}
+	for n, want := range map[int]bool{5554: false, 5555: true, 5556: false} {
+		if m := c.missing("/"+strings.Repeat("X", n), nil); (m == "") != want {
+			t.Errorf("%d: missing %q", n, m)
+		}
+	}
+}
