@@ -13,9 +13,16 @@ import (
 // listPlaces prints the places for a script's probes that match a pattern, as bpftrace -l
 // does. With types it also prints the functions' parameters.
 func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern string, types bool) error {
-	ps, err := c.Places(ctx, pattern, types)
-	if err != nil {
-		return err
+	ps, missing := []api.Place{}, []string{}
+	for _, part := range splitPlaces(pattern) {
+		found, err := c.Places(ctx, part, types)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			missing = append(missing, part)
+		}
+		ps = append(ps, found...)
 	}
 	if err := r.Show(api.PlaceList{Places: ps}, func() error {
 		var b strings.Builder
@@ -39,10 +46,33 @@ func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern s
 	}); err != nil {
 		return err
 	}
+	for _, part := range missing {
+		if len(ps) > 0 {
+			r.Note("guestprobe: no place matches %q", part)
+		}
+	}
 	if len(ps) == 0 {
 		return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no place matches %q", pattern)}
 	}
 	return nil
+}
+
+// splitPlaces splits a list of patterns at its commas, except those in quotes and brackets.
+func splitPlaces(list string) (parts []string) {
+	var quoted, inside bool
+	from := 0
+	for i, c := range list {
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case c == '[' || c == ']':
+			inside = c == '['
+		case c == ',' && !quoted && !inside:
+			parts = append(parts, strings.TrimSpace(list[from:i]))
+			from = i + 1
+		}
+	}
+	return append(parts, strings.TrimSpace(list[from:]))
 }
 
 // fileTypeText returns a type of a file in bpftrace's form, which differs from the form for the kernel's types: int* and char* const.
