@@ -317,3 +317,33 @@ func TestReturnStageFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestReadAsKernel: at user code the kernel's memory is read by the page tables that the kernel was booted with, not by those of
+// the process.
+func TestReadAsKernel(t *testing.T) {
+	s := &stacks{Fake: userFake(t), words: map[guest.GPA]map[guest.GVA]uint64{0: {userStacks: 7}, 0x1000: {userStacks: 8}}}
+	e, err := probe.New(s, probe.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	k := &probe.Kprobe{Symbol: "frame", Pre: func(c *probe.Context) int {
+		seen++
+		var b [8]byte
+		if err := c.ReadAsKernel(userStacks, b[:]); err != nil || b[0] != 7 {
+			t.Errorf("the kernel's: %v, %v", b, err)
+		}
+		if err := c.ReadAsGuest(userStacks, b[:]); err != nil || b[0] != 8 {
+			t.Errorf("the user's: %v, %v", b, err)
+		}
+		return 0
+	}}
+	if err := e.Register(k); err != nil {
+		t.Fatal(err)
+	}
+	regs := probe.Regs{RIP: uint64(k.Addr), RSP: uint64(userStacks) + 0x800}
+	e.Hit(0, probe.State{Regs: &regs, Root: 0x1000, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint})
+	if seen != 1 {
+		t.Errorf("%d hits", seen)
+	}
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -72,7 +73,11 @@ func splitPlaces(list string) (parts []string) {
 			from = i + 1
 		}
 	}
-	return append(parts, strings.TrimSpace(list[from:]))
+	parts = append(parts, strings.TrimSpace(list[from:]))
+	if strings.Trim(list, ", ") != "" { // an empty pattern is one for all places
+		parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+	}
+	return parts
 }
 
 // fileTypeText returns a type of a file in bpftrace's form, which differs from the form for the kernel's types: int* and char* const.

@@ -1,6 +1,9 @@
 package cli
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestFileTypeText: types of files' parameters, as bpftrace prints them.
 func TestFileTypeText(t *testing.T) {
@@ -10,6 +13,17 @@ func TestFileTypeText(t *testing.T) {
 	} {
 		if got := fileTypeText(typ); got != want {
 			t.Errorf("%s: %q, want %q", typ, got, want)
+		}
+	}
+}
+
+// TestSplitPlaces: a list of patterns has commas, except in quotes and brackets.
+func TestSplitPlaces(t *testing.T) {
+	for list, want := range map[string][]string{
+		"": {""}, "a": {"a"}, "a,b , c": {"a", "b", "c"}, `usdt:/bin/x:"p,q",k`: {`usdt:/bin/x:"p,q"`, "k"}, "k[,x]*,y": {"k[,x]*", "y"}, "a,": {"a"}, ",a": {"a"},
+	} {
+		if got := splitPlaces(list); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", list, got, want)
 		}
 	}
 }
