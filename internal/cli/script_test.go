@@ -339,6 +339,8 @@ func cmdSame(ts *testscript.TestScript, neg bool, args []string) {
 // a regular expression:
 //
 //	await trace.out ' a: '
+//
+// It does not wait for what guestprobe will not write any more, because it has failed: a file NAME.err has its error then.
 func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: await file regexp")
@@ -348,8 +350,12 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && re.Match(b) {
+		b, err := os.ReadFile(ts.MkAbs(args[0]))
+		switch {
+		case err == nil && re.Match(b):
 			return
+		case strings.HasSuffix(args[0], ".err") && lastWords.Match(b):
+			ts.Fatalf("%s has no match for %s, but an error:\n%s", args[0], args[1], b)
 		}
 		select {
 		case <-tick.C:
@@ -358,6 +364,9 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 }
+
+// lastWords matches a whole line with which guestprobe ends.
+var lastWords = regexp.MustCompile(`(?m)^guestprobe: .*\n`)
 
 // cmdStranger runs a program as a user that is neither the daemon's nor root,
 // and checks its exit status. Its output is in the files out and err. Only root
