@@ -8,7 +8,8 @@ type access uint8
 const (
 	accessRead access = iota
 	accessWrite
-	accessPoke // write even where the guest itself may not
+	accessPoke  // write even where the guest itself may not
+	accessCheck // whether accessWrite would succeed
 )
 
 // Read fills p with the guest's bytes at va, across pages. On error, which is a
@@ -18,8 +19,9 @@ const (
 func (as AddressSpace) Read(va GVA, p []byte) error { return as.transfer(va, p, accessRead) }
 
 // Write copies p to guest memory at va, across pages, if the tables let the guest
-// write there. It checks every page before it changes the first byte. Errors are
-// *PageFaultError.
+// write there. It checks every page before it changes the first byte, and notes in the
+// tables that the page was written, as the processor does: a kernel may drop
+// a page that it takes for unchanged. Errors are *PageFaultError.
 func (as AddressSpace) Write(va GVA, p []byte) error { return as.write(va, p, accessWrite) }
 
 // Poke is Write without regard to the pages' write permission: for memory of ours
@@ -32,8 +34,12 @@ func (as AddressSpace) Poke(va GVA, p []byte) error { return as.write(va, p, acc
 // (SDM Vol. 3, 6.5, "faults").
 func (as AddressSpace) write(va GVA, p []byte, a access) error {
 	if uint64(len(p)) > page4K-uint64(va)&(page4K-1) {
+		check := a
+		if a == accessWrite {
+			check = accessCheck
+		}
 		for done := uint64(0); done < uint64(len(p)); {
-			b, err := as.host(va+GVA(done), uint64(len(p))-done, a)
+			b, err := as.host(va+GVA(done), uint64(len(p))-done, check)
 			if err != nil {
 				return err
 			}
@@ -69,12 +75,21 @@ func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 			return b, nil
 		}
 	}
-	m, level, reason := as.walk(regions, va, nil)
+	var m Mapping
+	var level int
+	var reason FaultReason
+	switch a {
+	case accessWrite:
+		m, level, reason = as.walkToWrite(regions, va)
+	case accessCheck:
+		if m, level, reason = as.walk(regions, va, nil); reason == 0 && !m.Writable {
+			reason = FaultNotWritable
+		}
+	default:
+		m, level, reason = as.walk(regions, va, nil)
+	}
 	if reason != 0 {
 		return nil, &PageFaultError{VA: va, Level: level, Reason: reason}
-	}
-	if a == accessWrite && !m.Writable {
-		return nil, &PageFaultError{VA: va, Level: level, Reason: FaultNotWritable}
 	}
 	// In steps of 4 KiB even in a large page: a region may end inside one.
 	n = min(n, page4K-uint64(va)&(page4K-1))
@@ -83,6 +98,30 @@ func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 		return nil, &PageFaultError{VA: va, Reason: FaultNoMemory}
 	}
 	return b, nil
+}
+
+// walkToWrite is walk for a write by the guest's rights: it sets the accessed and the dirty bit of the entry that maps
+// the page (SDM Vol. 3, 4.8). The guest may change the entry before that; the next round sees the new one. For an entry that
+// never stays the same the reason is FaultNotPresent.
+func (as AddressSpace) walkToWrite(regions []Region, va GVA) (m Mapping, level int, reason FaultReason) {
+	for range 1000 {
+		var t trail
+		if m, level, reason = as.walk(regions, va, &t); reason != 0 {
+			return m, level, reason
+		}
+		if !m.Writable {
+			return m, level, FaultNotWritable
+		}
+		if t.n == 0 {
+			return m, level, 0 // a fixed address
+		}
+		const set = pteAccessed | pteDirty
+		leaf := t.steps[t.n-1]
+		if leaf.Entry&set == set || swapWord(regions, leaf.At, leaf.Entry, leaf.Entry|set) {
+			return m, level, 0
+		}
+	}
+	return Mapping{}, level, FaultNotPresent
 }
 
 // Uint64 reads the little-endian value at va. If va is a multiple of 8 it is a value
@@ -114,11 +153,9 @@ func (as AddressSpace) setUint64(va GVA, v uint64) error {
 		return as.Write(va, b[:])
 	}
 	regions := as.mem.Regions()
-	m, level, reason := as.walk(regions, va, nil)
+	m, level, reason := as.walkToWrite(regions, va)
 	switch {
 	case reason != 0:
-	case !m.Writable:
-		reason = FaultNotWritable
 	case !storeWord(regions, m.PA, v):
 		level, reason = 0, FaultNoMemory
 	default:

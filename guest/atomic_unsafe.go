@@ -66,3 +66,9 @@ func storeWord(regions []Region, pa GPA, v uint64) bool {
 	atomic.StoreUint64(p, v)
 	return true
 }
+
+// swapWord replaces the word at pa by v if it is old, and reports whether it did.
+func swapWord(regions []Region, pa GPA, old, v uint64) bool {
+	p := word(regions, pa)
+	return p != nil && atomic.CompareAndSwapUint64(p, old, v)
+}

@@ -290,10 +290,16 @@ func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 		return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrProbed)
 	}
 	as := l.m.space(root)
+	pinned := false
 	for at, end := addr&^(guest.PageSize-1), addr+guest.GVA(len(p)); at < end; at += guest.PageSize {
 		if m, err := as.Translate(at); err == nil && l.m.mem.kindOf(m.PA) != guest.RangeRAM {
 			return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrEngine)
 		}
+		_, pin := as.TextAt(at)
+		pinned = pinned || pin
+	}
+	if !pinned && as.Write(addr, p) == nil {
+		return nil // and the guest's kernel knows that its page has changed
 	}
 	return as.Poke(addr, p)
 }
