@@ -13,6 +13,7 @@ const (
 	ptePS       = 1 << 7 // the entry maps a page: 1 GiB at level 3, 2 MiB at level 2
 	pteGlobal   = 1 << 8
 	pteNX       = 1 << 63
+	pteKeyShift = 59 // of the 4 bits of the protection key
 
 	// pteAddr are the bits that hold a physical address (51:12).
 	pteAddr = 0x000f_ffff_ffff_f000

@@ -33,6 +33,16 @@ func (as AddressSpace) Walk(va GVA) ([]Step, Mapping, error) {
 	return t.steps[:t.n], m, nil
 }
 
+// Key returns the protection key of the page at va (SDM Vol. 3, 4.6.2), which counts if the guest uses
+// them; 0 for an address that is not mapped. It allocates nothing.
+func (as AddressSpace) Key(va GVA) uint8 {
+	var t trail
+	if _, _, reason := as.walk(as.mem.Regions(), va, &t); reason != 0 || t.n == 0 {
+		return 0
+	}
+	return uint8(t.steps[t.n-1].Entry >> pteKeyShift & 15)
+}
+
 // Levels returns the number of levels of tables: 4 or 5.
 func (as AddressSpace) Levels() int {
 	if as.deep {

@@ -48,3 +48,18 @@ func TestWalk(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestKey: the protection key is that of the entry that maps the page, of any size.
+func TestKey(t *testing.T) {
+	p := sampleTables(t)
+	p.set(4, 7, 8<<12|tabPWU|5<<pteKeyShift)
+	p.set(3, 7, tabPWU|ptePS|1<<pteKeyShift|pteNX)
+	p.set(4, 8, 15<<pteKeyShift)
+	as := NewAddressSpace(p.mem, 1<<12)
+	for va, want := range map[GVA]uint8{0x7008: 5, 0x4000: 0, 7<<21 | 0x1234: 1, 0x8000: 0, 1 << 47: 0} {
+		var got uint8
+		if n := testing.AllocsPerRun(10, func() { got = as.Key(va) }); got != want || n != 0 {
+			t.Errorf("%v: key %d, %v allocations; want key %d", va, got, n, want)
+		}
+	}
+}

@@ -17,11 +17,13 @@ import (
 type core struct {
 	target   Target
 	pages    PageTables
-	oneSpace bool   // the target has no PageTables of its own
-	files    Files  // nil: none
-	spaces   Spaces // nil: each address space has one top-level table
-	runner   Runner // nil: handlers cannot call the guest, and only Stop can identify the caller
-	perCPU   PerCPU // nil: the target cannot tell
+	oneSpace bool    // the target has no PageTables of its own
+	files    Files   // nil: none
+	keys     Keys    // nil: no page has a protection key
+	watcher  Watcher // nil: nothing can be watched
+	spaces   Spaces  // nil: each address space has one top-level table
+	runner   Runner  // nil: handlers cannot call the guest, and only Stop can identify the caller
+	perCPU   PerCPU  // nil: the target cannot tell
 	log      *slog.Logger
 	can      [2]Capabilities // by CPL&1
 

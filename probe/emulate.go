@@ -13,6 +13,7 @@ import (
 type operand struct {
 	target Target
 	user   PageTables
+	keys   Keys // nil: no page has a protection key
 	root   guest.GPA
 	cpl    uint8
 	byte   [1]byte // scratch, so that reading a byte allocates nothing
@@ -25,9 +26,12 @@ type operand struct {
 // Read implements x86.Memory.
 func (m *operand) Read(addr uint64, p []byte) error {
 	var err error
-	if m.cpl == 0 {
+	switch {
+	case m.cpl == 0:
 		err = m.target.ReadMemory(m.root, guest.GVA(addr), p)
-	} else {
+	case m.keyed(addr, len(p)):
+		err = errKeyed
+	default:
 		err = m.user.ReadUser(m.root, guest.GVA(addr), p)
 	}
 	m.err, m.addr, m.write = err, addr, false
@@ -37,22 +41,57 @@ func (m *operand) Read(addr uint64, p []byte) error {
 // Write implements x86.Memory.
 func (m *operand) Write(addr uint64, p []byte) error {
 	var err error
-	if m.cpl == 0 {
+	switch {
+	case m.cpl == 0:
 		err = m.target.WriteMemory(m.root, guest.GVA(addr), p)
-	} else {
+	case m.keyed(addr, len(p)):
+		err = errKeyed
+	default:
 		err = m.user.WriteUser(m.root, guest.GVA(addr), p)
 	}
 	m.err, m.addr, m.write = err, addr, true
 	return err
 }
 
+// errKeyed makes the engine run a user instruction natively if its operand has a protection key.
+var errKeyed = errors.New("the page has a protection key")
+
+// keyed reports whether one of n bytes at addr is in a page with a protection key.
+func (m *operand) keyed(addr uint64, n int) bool {
+	if m.keys == nil {
+		return false
+	}
+	last := addr + uint64(n) - 1
+	return m.keys.Keyed(m.root, guest.GVA(addr)) ||
+		(addr^last)&^(guest.PageSize-1) != 0 && m.keys.Keyed(m.root, guest.GVA(last))
+}
+
 // emulate computes the effect of st's instruction at RIP, and ends the hit. It
 // returns false, with nothing changed, if the instruction must be run natively
 // instead.
 func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, bool) {
+	return emulateBy(c, (*x86.Inst).Emulate, s, st, chain, missed)
+}
+
+// emulateData is emulate for an instruction of user code that loads or stores data, in place of a step for which
+// the whole guest would have to stop.
+func emulateData(c *cpu, s State, st *site, chain chain, missed bool) (Verdict, bool) {
+	p := st.plan()
+	if s.CPL != 3 || p.Data == x86.NoData || dataTraps(c, p.Data == x86.StoresData) {
+		return Verdict{}, false
+	}
+	// The base register decides whether an address that is not canonical is #SS or #GP.
+	if at, _ := p.Inst.Addr(s.Regs.RIP, s.Regs); !guest.GVA(at+x86.MaxData-1).Canonical() || !guest.GVA(at).Canonical() {
+		return Verdict{}, false
+	}
+	return emulateBy(c, (*x86.Inst).EmulateData, s, st, chain, missed)
+}
+
+// emulateBy is emulate by one of the methods of the instruction.
+func emulateBy(c *cpu, by func(*x86.Inst, uint64, *Regs, x86.Memory) error, s State, st *site, chain chain, missed bool) (Verdict, bool) {
 	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
 	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
-	if err := st.plan().Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem); err != nil {
+	if err := by(&st.plan().Inst, s.Regs.RIP, s.Regs, &c.mem); err != nil {
 		t, ok := c.mem.exception(sp)
 		if !ok {
 			return Verdict{}, false
@@ -63,6 +102,25 @@ func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, boo
 	v := c.runPostHandlers(s, st, chain, missed, c.seq, flags)
 	v.Shadow = st.plan().Shadow && flags&x86.FlagIF == 0 && s.Regs.RFLAGS&x86.FlagIF != 0
 	return v, true
+}
+
+// dataTraps reports whether loads of data, or stores, may be watched, by a watch or by the guest's own debug registers: they do not trap if they
+// are emulated.
+func dataTraps(c *cpu, store bool) bool {
+	table := c.watched.Load()
+	for _, wp := range table.dr {
+		if wp != nil && (wp.watch.Access&AccessRead != 0 || store && wp.watch.Access&AccessWrite != 0) {
+			return true
+		}
+	}
+	if len(table.pages) != 0 {
+		return true
+	}
+	if c.watcher == nil {
+		return false
+	}
+	debugs, err := c.watcher.GuestDebugs(c.id)
+	return err != nil || debugs
 }
 
 // raise delivers an exception of st's instruction that the engine has found by

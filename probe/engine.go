@@ -60,6 +60,8 @@ func New(t Target, o Options) (*Engine, error) {
 	e.perCPU, _ = t.(PerCPU)
 	e.files, _ = t.(Files)
 	e.spaces, _ = t.(Spaces)
+	e.keys, _ = t.(Keys)
+	e.watcher, _ = t.(Watcher)
 	if e.pages, _ = t.(PageTables); e.pages == nil {
 		e.pages, e.oneSpace = onePageTable{}, true
 	}
@@ -73,7 +75,7 @@ func New(t Target, o Options) (*Engine, error) {
 		c := &e.cpus[i]
 		c.core, c.id = &e.core, i
 		c.ctx = Context{CPU: i, cpu: c}
-		c.mem = operand{target: t, user: e.pages}
+		c.mem = operand{target: t, user: e.pages, keys: e.keys}
 	}
 	e.places = places{core: &e.core, forbidden: map[string]bool{}, scans: o.Scans}
 	for _, name := range o.Blacklist {
@@ -87,7 +89,6 @@ func New(t Target, o Options) (*Engine, error) {
 	e.collector = collector{control: &e.control, places: &e.places, opt: e.opt}
 	e.returns.look = e.collector.runIfDue
 	e.watches = watches{control: &e.control, places: &e.places}
-	e.watches.watcher, _ = t.(Watcher)
 	e.samples = e.newTally("sample")
 	return e, nil
 }

@@ -226,6 +226,9 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 	}
 	sl, b := st.stepped.Load(), st.boosted.Load()
 	if kind != x86.InPlace && (sl == nil && b == nil || c.can[s.CPL&1].InPlace && !c.slotServes(s, st)) {
+		if v, done := emulateData(c, s, st, chain, missed); done {
+			return v
+		}
 		kind = x86.InPlace
 	}
 	if kind == x86.InPlace {

@@ -203,6 +203,14 @@ type PageTables interface {
 	Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool)
 }
 
+// Keys is an optional interface of a Target whose guest may have protection keys on pages of user code
+// (SDM Vol. 3, 4.6.2). The engine does not access such a page in place of user code: the processor knows whether the
+// key's rights allow that.
+type Keys interface {
+	// Keyed reports whether the page at addr has a key other than 0. It takes no lock, and allocates nothing.
+	Keyed(root guest.GPA, addr guest.GVA) bool
+}
+
 // Spaces is an optional interface of a Target whose guest has more than one top-level
 // page table for an address space: with page-table isolation user code uses another
 // one than the kernel.

@@ -12,9 +12,8 @@ import (
 // breakpoint: debug registers and protected pages. It is guarded by Engine.mu.
 type watches struct {
 	*control
-	places  *places
-	watcher Watcher       // nil: nothing can be watched
-	list    []*watchpoint // in the order of registration; written with view held too
+	places *places
+	list   []*watchpoint // in the order of registration; written with view held too
 }
 
 // locate determines the address of wp, and whether it can be watched there.

@@ -90,7 +90,9 @@ type Plan struct {
 	// interrupt may be delivered before one more guest instruction has run
 	// (sti; SDM Vol. 2, STI).
 	Shadow bool
-	Inst   Inst
+	// Data: for Boost, what EmulateData does to run the instruction, if it can.
+	Data Data
+	Inst Inst
 }
 
 // Analyze decides how to run the instruction at the start of b, whose address is
@@ -145,6 +147,8 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 			p.Kind, p.Reason = InPlace, ReasonAddress
 		case i.hypercall():
 			p.Kind, p.Reason = InPlace, ReasonHypercall
+		default:
+			p.Data = i.data()
 		}
 	}
 	return p

@@ -313,7 +313,7 @@ func (i *Inst) Emulate(addr uint64, r *Regs, m Memory) error {
 // they would be allocated at each call.
 var words = sync.Pool{New: func() any { return new([8]byte) }}
 
-// load reads size bytes (2 or 8).
+// load reads size bytes (1, 2, 4 or 8).
 func load(m Memory, addr uint64, size uint8) (uint64, error) {
 	w := words.Get().(*[8]byte)
 	defer words.Put(w)
@@ -327,7 +327,7 @@ func load(m Memory, addr uint64, size uint8) (uint64, error) {
 	return v, nil
 }
 
-// store writes size bytes (2 or 8).
+// store writes size bytes (1, 2, 4 or 8).
 func store(m Memory, addr uint64, size uint8, v uint64) error {
 	w := words.Get().(*[8]byte)
 	defer words.Put(w)

@@ -1,7 +1,9 @@
 package x86
 
 import (
+	"encoding/hex"
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -245,5 +247,59 @@ func TestEmulateFaults(t *testing.T) {
 	const text = "x86: write 8 bytes at 0xffff888000000ff8: no such word"
 	if err == nil || err.Error() != text {
 		t.Errorf("got %q, want %q", err, text)
+	}
+}
+
+// TestEmulateData: which instructions only load or store, and what happens if the processor would not do that.
+func TestEmulateData(t *testing.T) {
+	const hole, wide = 1 << 47, 1 << 56
+	for _, tt := range []struct {
+		name, code string
+		regs       Regs
+		mem        words64
+		want       error
+	}{
+		{"mov", "488b07", Regs{RDI: 16}, words64{16: 5}, nil},
+		{"no memory", "488b07", Regs{RDI: 16}, words64{}, errNoWord},
+		{"at an address of 5 levels", "488b07", Regs{RDI: hole}, words64{hole: 5}, nil},
+		{"at a bad address", "488b07", Regs{RDI: wide}, words64{wide: 5}, ErrCannotEmulate},
+		{"half at a bad address", "488b07", Regs{RDI: wide - 4}, words64{wide - 4: 5}, ErrCannotEmulate},
+		{"not aligned, with AC", "488b07", Regs{RDI: 17, RFLAGS: FlagAC}, words64{17: 5}, ErrCannotEmulate},
+		{"not aligned", "488b07", Regs{RDI: 17}, words64{17: 5}, nil},
+		{"cmovne that does not move, no memory", "480f4507", Regs{RDI: 16, RFLAGS: FlagZF}, words64{}, errNoWord},
+		{"a segment", "64488b07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"a short address", "67488b07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"registers", "488bc7", Regs{}, nil, ErrCannotEmulate},
+		{"a store", "488907", Regs{RAX: 5, RDI: 16}, words64{16: 1}, nil},
+		{"a store, no memory", "488907", Regs{RDI: 16}, words64{}, errNoWord},
+		{"a store of a number", "48c70705000000", Regs{RAX: 5, RDI: 16}, words64{16: 1}, nil},
+		{"a store at a bad address", "488907", Regs{RDI: wide}, words64{wide: 5}, ErrCannotEmulate},
+		{"add to memory", "480107", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"add a number to memory", "48830701", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"not", "48f717", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"inc", "48ff07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"push", "ff37", Regs{RDI: 16, RSP: 32}, words64{16: 5, 24: 0}, ErrCannotEmulate},
+		{"lock", "f0488b07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"repeated", "f3488b07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"lea", "488d07", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+		{"xchg", "488707", Regs{RDI: 16}, words64{16: 5}, ErrCannotEmulate},
+	} {
+		i := mustDecode(t, tt.code)
+		i.CPL = 3
+		r := tt.regs
+		err := i.EmulateData(at, &r, tt.mem)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+		if err != nil && r != tt.regs {
+			t.Errorf("%s: state %+x, was %+x", tt.name, r, tt.regs)
+		}
+		if err == nil && (r.RAX != 5 || tt.mem[tt.regs.RDI] != 5 || r.RIP != at+uint64(i.Len)) {
+			t.Errorf("%s: state %+x", tt.name, r)
+		}
+		b, _ := hex.DecodeString(tt.code)
+		if p := Analyze(b, at, Options{CPL: 3}); (p.Data != NoData) != (tt.want != ErrCannotEmulate || strings.Contains(tt.name, "ad address") || strings.Contains(tt.name, "with AC")) || p.Data != NoData && p.Kind != Boost {
+			t.Errorf("%s: %+v", tt.name, p)
+		}
 	}
 }

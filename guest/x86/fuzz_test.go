@@ -196,7 +196,11 @@ func FuzzEmulate(f *testing.F) {
 		addr := binary.LittleEndian.Uint64(s[17*8:])
 		m := &fuzzMemory{limit: binary.LittleEndian.Uint64(s[18*8:])}
 		before := r
-		if err := i.Emulate(addr, &r, m); err != nil {
+		emulate := i.Emulate
+		if i.data() != NoData {
+			emulate = i.EmulateData
+		}
+		if err := emulate(addr, &r, m); err != nil {
 			var merr *MemoryError
 			if !errors.Is(err, ErrCannotEmulate) && !errors.As(err, &merr) {
 				t.Fatalf("%x: %v", i.Bytes(), err)
@@ -205,6 +209,9 @@ func FuzzEmulate(f *testing.F) {
 				t.Fatalf("%x: %v, but state %+v, was %+v, wrote %v", i.Bytes(), err, r, before, m.wrote)
 			}
 			return
+		}
+		if m.wrote && i.data() == LoadsData {
+			t.Fatalf("%x: a load has written", i.Bytes())
 		}
 		switch i.Class() {
 		case ClassOther, ClassNop, ClassInterruptFlag:

@@ -79,6 +79,19 @@ func randomState(rnd *rand.Rand, base uint64) Regs {
 // every register, on this CPU and in the emulator, from the same random state,
 // and compares all registers, RFLAGS, RIP and memory.
 func TestNative(t *testing.T) {
+	testNative(t, 2000, (*Inst).Emulate, func(i *Inst) bool {
+		return i.emulation() != emuNone && i.Opcode != 0xfa && i.Opcode != 0xfb // cli and sti fault at CPL 3
+	})
+}
+
+// TestNativeData does the same for EmulateData.
+func TestNativeData(t *testing.T) {
+	testNative(t, 500, (*Inst).EmulateData, func(i *Inst) bool { return i.data() != NoData })
+}
+
+// testNative compares emulate with this CPU for instructions that are emulated.
+func testNative(t *testing.T, forms int, emulate func(*Inst, uint64, *Regs, Memory) error, emulated func(*Inst) bool) {
+	t.Helper()
 	cases := *nativeCases
 	if full() {
 		cases = max(cases, 2_000_000)
@@ -92,8 +105,8 @@ func TestNative(t *testing.T) {
 	for done := 0; done < cases && failed < 20; {
 		code := randomCode(rnd)
 		i, err := Decode(code)
-		if err != nil || i.emulation() == emuNone || i.Opcode == 0xfa || i.Opcode == 0xfb {
-			continue // cli and sti fault at CPL 3
+		if err != nil || !emulated(&i) {
+			continue
 		}
 		code = code[:i.Len]
 		r := randomState(rnd, a.base)
@@ -112,7 +125,7 @@ func TestNative(t *testing.T) {
 		want := n.run(r)
 		got := r
 		got.RIP = 0xdead
-		if err := i.Emulate(n.test, &got, a); err != nil {
+		if err := emulate(&i, n.test, &got, a); err != nil {
 			t.Errorf("% x: from %+v: %v", code, r, err)
 			failed++
 			continue
@@ -132,7 +145,7 @@ func TestNative(t *testing.T) {
 		}
 	}
 	t.Logf("%d forms", len(seen))
-	if cases >= 30_000 && len(seen) < 2000 {
+	if cases >= 30_000 && len(seen) < forms {
 		t.Errorf("only %d forms were run", len(seen))
 	}
 }
@@ -175,6 +188,12 @@ func (n *native) prepare(rnd *rand.Rand, i *Inst, code []byte, r *Regs, a *arena
 	}
 	inside := a.base + 64 + uint64(rnd.IntN(arenaSize-128))
 	switch e := i.emulation(); e {
+	case emuNone: // EmulateData
+		return n.point(i, code, r, inside) || func() bool {
+			at, ok := i.Addr(n.test, r) // by RSP
+			_, err := a.bytesAt(at, 8)
+			return ok && err == nil
+		}()
 	case emuPopf: // leaves TF, NT and AC alone; CPL 3 may not change IF
 		v := rnd.Uint64()&^(FlagTF|FlagNT|FlagAC|FlagRF) | 0xff<<24
 		var p [8]byte

@@ -76,6 +76,9 @@ func (m target) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Write(addr, p)
 }
 
+// Keyed implements probe.Keys, under the rules of ReadMemory.
+func (m target) Keyed(root guest.GPA, addr guest.GVA) bool { return m.space(root).Key(addr) != 0 }
+
 // Translate implements probe.PageTables, under the rules of ReadMemory.
 func (m target) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
 	as := m.space(root)
