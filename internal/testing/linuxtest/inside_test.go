@@ -51,6 +51,7 @@ type attached interface {
 //	read                          answers NAME=COUNT of each, with spaces between
 //	loads                         see serveLoads.run; answers with the names of its cases
 //	open N                        see openMissing; answers with its result
+//	run PATH                      see runProgram; answers with its result
 //	race N                        see serveLoads.race; answers "ok"
 func serveInside() error {
 	var files [2]*os.File
@@ -101,6 +102,11 @@ func serveInside() error {
 			if answer = fmt.Sprint(openMissing(n)); err != nil {
 				answer = "error: " + err.Error()
 			}
+		case len(w) == 2 && w[0] == "run":
+			n, err := runProgram(w[1])
+			if answer = fmt.Sprint(n); err != nil {
+				answer = "error: " + err.Error()
+			}
 		case len(w) == 2 && w[0] == "race":
 			n, err := strconv.Atoi(w[1])
 			if err == nil {
@@ -123,6 +129,7 @@ func serveInside() error {
 //
 //	fentry, fexit, multi, multiret, kretprobe FUNCTION   BPF programs: trampolines, fprobes, perf's kprobes
 //	kprobe FUNCTION OFFSET
+//	uprobe PATH FUNCTION
 //	names, fentrynames FUNCTION                          a kprobe or trampoline that counts by the string that is its second argument
 //	fmodret FUNCTION                                     a trampoline that decides whether the function runs, and lets it
 //	breakpoint ADDRESS                                   perf: debug registers of all CPUs, at an instruction
@@ -231,6 +238,11 @@ func attachBPF(kind string, args []string) (_ attached, err error) {
 		b.link, err = link.KretprobeMulti(b.prog, link.KprobeMultiOptions{Symbols: args[:1]})
 	case kind == "kretprobe":
 		b.link, err = link.Kretprobe(args[0], b.prog, nil)
+	case kind == "uprobe" && len(args) == 2:
+		var file *link.Executable
+		if file, err = link.OpenExecutable(args[0]); err == nil {
+			b.link, err = file.Uprobe(args[1], b.prog, nil)
+		}
 	case kind == "kprobe" && len(args) == 2:
 		var off uint64
 		if off, err = strconv.ParseUint(args[1], 0, 64); err == nil {

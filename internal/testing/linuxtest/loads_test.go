@@ -39,12 +39,15 @@ type loads struct {
 }
 
 // bootLoads boots a guest with a session, in which the program of the test waits.
-func bootLoads(t *testing.T, dir string, vcpus int) *loads {
+func bootLoads(t *testing.T, dir string, vcpus int, more ...func(c *machine.Config)) *loads {
 	t.Helper()
 	var k *linux.Kernel
 	g := boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		k, c.VCPUs, c.Memory = c.Linux.Kernel, vcpus, 512<<20
 		carryInside(t, c)
+		for _, f := range more {
+			f(c)
+		}
 	})
 	l := &loads{tracers{Guest: g}, g.newSession(k)}
 	if err := g.Resume(); err != nil {
