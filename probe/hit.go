@@ -225,10 +225,14 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 		kind = st.plan().Fallback
 	}
 	sl, b := st.stepped.Load(), st.boosted.Load()
-	if kind != x86.InPlace && (sl == nil && b == nil || c.can[s.CPL&1].InPlace && !c.slotServes(s, st)) {
+	switch {
+	case kind == x86.InPlace:
+	case sl == nil && b == nil:
 		if v, done := emulateData(c, s, st, chain, missed); done {
 			return v
 		}
+		kind = x86.InPlace
+	case c.can[s.CPL&1].InPlace && !c.slotServes(s, st):
 		kind = x86.InPlace
 	}
 	if kind == x86.InPlace {
