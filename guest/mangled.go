@@ -3,6 +3,7 @@ package guest
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -73,9 +74,8 @@ func (t *SymbolTable) lookupSource(name string) (found Symbol, ok bool) {
 	}
 	last := plain[strings.LastIndexByte(plain, ':')+1:]
 	last, _, _ = strings.Cut(last, "<")
-	for i := range t.all {
-		s := &t.all[i]
-		if !isMangled(s.Name) || strings.Contains(s.Name, ".") || !strings.Contains(s.Name, last) || ok && s.Addr == found.Addr {
+	for s := range t.mangledSymbols() {
+		if strings.Contains(s.Name, ".") || !strings.Contains(s.Name, last) || ok && s.Addr == found.Addr {
 			continue
 		}
 		if whole := SourceName(s.Name, true); SourceName(s.Name, false) != name && whole != name && strings.TrimSuffix(whole, " const") != name {
@@ -122,6 +122,26 @@ func isMangled(name string) bool {
 	return strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R")
 }
 
+// mangledSymbols yields the symbols with mangled names, ascending by address. They are
+// searched for once: a kernel has 100,000 symbols and no mangled name, and a request
+// may look up thousands of names that no symbol has.
+func (t *SymbolTable) mangledSymbols() iter.Seq[*Symbol] {
+	t.findMangled.Do(func() {
+		for i := range t.all {
+			if isMangled(t.all[i].Name) {
+				t.mangled = append(t.mangled, int32(i))
+			}
+		}
+	})
+	return func(yield func(*Symbol) bool) {
+		for _, i := range t.mangled {
+			if !yield(&t.all[i]) {
+				return
+			}
+		}
+	}
+}
+
 // advice suggests symbols whose name in the source is the name that no symbol has.
 func (t *SymbolTable) advice(name string) string {
 	if len(name) < 2 {
@@ -129,9 +149,9 @@ func (t *SymbolTable) advice(name string) string {
 	}
 	last := name[strings.LastIndexByte(name, ':')+1:]
 	var found []string
-	for i := range t.all {
-		s := t.all[i].Name
-		if !isMangled(s) || !strings.Contains(s, last) {
+	for sym := range t.mangledSymbols() {
+		s := sym.Name
+		if !strings.Contains(s, last) {
 			continue
 		}
 		source := SourceName(s, false)

@@ -38,6 +38,9 @@ func TestLookupOfSource(t *testing.T) {
 			}
 		}
 	}
+	if n := len(table.mangled); n != 10 {
+		t.Errorf("a search for a missing name looks at %d symbols, want the 10 mangled ones", n)
+	}
 	for i := range 3 * maxShown {
 		ShownName(fmt.Sprintf("_Z%df%06di", 7, i))
 	}

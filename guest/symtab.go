@@ -22,6 +22,9 @@ type SymbolTable struct {
 
 	findParts sync.Once
 	parts     map[string][]string // see Parts
+
+	findMangled sync.Once
+	mangled     []int32 // see mangledSymbols
 }
 
 // coverRange says that sym is the symbol for the addresses from start to end, not
