@@ -76,12 +76,13 @@ func Boundary(f *flow.Func, sym guest.Symbol, addr guest.GVA) *Error {
 	off := int(addr - sym.Addr)
 	where := fmt.Sprintf("%s+%#x", sym.Name, off)
 	begins, other := f.Boundary(off)
-	bad, _, undecodable := f.FirstUndecodable()
-	switch {
-	case !begins && undecodable && off >= bad:
-		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", sym.Name),
-			fmt.Sprintf("no instruction at %s+%#x", sym.Name, bad))
-	case other != nil && other.Reached && other.Off < off:
+	if !begins { // decoding the function in a straight line costs as much as its analysis
+		if bad, _, undecodable := f.FirstUndecodable(); undecodable && off >= bad {
+			return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", sym.Name),
+				fmt.Sprintf("no instruction at %s+%#x", sym.Name, bad))
+		}
+	}
+	if other != nil && other.Reached && other.Off < off {
 		return newError(CodeNotBoundary, where+" is inside an instruction", "")
 	}
 	if what := f.Data(off, 1); what != "" {
