@@ -43,6 +43,14 @@ func (p *places) functions() *Functions {
 	return p.funcs
 }
 
+// forgetKnown frees the results of analyses about single places, after the registration for which they
+// were kept.
+func (p *places) forgetKnown() {
+	if p.funcs != nil {
+		p.funcs.known = nil
+	}
+}
+
 // place is the place for a probe.
 type place struct {
 	addr  guest.GVA
@@ -146,7 +154,7 @@ func (p *places) checkAllowed(at place) *Error {
 	if at.reportedAddr() == at.addr {
 		return nil
 	}
-	if f, _ := p.functions().Analyze(at.sym); f != nil && f.Branched(int(at.addr-at.sym.Addr)) {
+	if p.functions().branched(at.sym, at.addr) {
 		// A hit there need not be a call, and its stack pointer need not be at the
 		// return address.
 		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
@@ -166,11 +174,10 @@ func (p *places) fixedReason(lo, hi guest.GVA) string {
 // prepare makes the site for at: every check of its instruction, and its plan (checks
 // 13 to 18). It changes no text and makes no slot.
 func (p *places) prepare(at place) (*site, *Error) {
-	f, why := p.functions().Analyze(at.sym)
-	if f == nil {
+	switch err, why := p.functions().boundary(at.sym, at.addr); {
+	case why != "":
 		return nil, newError(CodeUndecodable, why, "")
-	}
-	if err := Boundary(f, at.sym, at.addr); err != nil {
+	case err != nil:
 		return nil, err
 	}
 	syms := p.target.Symbols()

@@ -16,6 +16,7 @@ type Functions struct {
 	syms  Symbols
 	index *flow.Index // of all; nil: not built yet
 	funcs map[funcKey]*flow.Func
+	known map[placeKey]known // see boundary
 
 	// For a Kernel: the pieces of code covered, and the analysis of each.
 	pieces []guest.Piece
@@ -27,6 +28,72 @@ type Functions struct {
 type funcKey struct {
 	addr guest.GVA
 	size uint64
+}
+
+// placeKey identifies an address in a function.
+type placeKey struct {
+	funcKey
+	addr guest.GVA
+}
+
+// known is what an analysis has shown about a place.
+type known uint8
+
+const (
+	knownBoundary known = 1 << iota // an instruction begins there
+	knownBranched                   // a branch leads there
+	knownSilent                     // no known branch leads there
+)
+
+// maxKnown bounds the places about which something is known. They take some 30 bytes each, and are
+// forgotten after a registration.
+const maxKnown = 1 << 16
+
+// learn records what an analysis has shown about a place. A request with a pattern checks each
+// place and registers all of them afterwards: by then the analysis of the first function is not
+// cached any more.
+func (fs *Functions) learn(key placeKey, k known) {
+	if fs.known == nil || len(fs.known) >= maxKnown {
+		fs.known = map[placeKey]known{}
+	}
+	fs.known[key] |= k
+}
+
+// boundary is Boundary for an address in the function that sym names, or the reason why that has no
+// analysis.
+func (fs *Functions) boundary(sym guest.Symbol, addr guest.GVA) (err *Error, why string) {
+	fs.refresh()
+	key := placeKey{funcKey{sym.Addr, sym.Size}, addr}
+	if fs.known[key]&knownBoundary != 0 {
+		return nil, ""
+	}
+	f, why := fs.Analyze(sym)
+	if f == nil {
+		return nil, why
+	}
+	if err = Boundary(f, sym, addr); err == nil {
+		fs.learn(key, knownBoundary)
+	}
+	return err, ""
+}
+
+// branched reports whether a known branch leads to an address in the function that sym names.
+func (fs *Functions) branched(sym guest.Symbol, addr guest.GVA) bool {
+	fs.refresh()
+	key := placeKey{funcKey{sym.Addr, sym.Size}, addr}
+	if k := fs.known[key] & (knownBranched | knownSilent); k != 0 {
+		return k == knownBranched
+	}
+	f, _ := fs.Analyze(sym)
+	if f == nil {
+		return false
+	}
+	if f.Branched(int(addr - sym.Addr)) {
+		fs.learn(key, knownBranched)
+		return true
+	}
+	fs.learn(key, knownSilent)
+	return false
 }
 
 // NewFunctions returns the functions of an image. It analyzes code on first use.
@@ -183,7 +250,7 @@ func (fs *Functions) refresh() {
 	if len(now) == len(fs.pieces) && (len(now) == 0 || &now[0] == &fs.pieces[0]) {
 		return
 	}
-	fs.pieces, fs.index = now, nil
+	fs.pieces, fs.index, fs.known = now, nil, nil
 	clear(fs.funcs)
 }
 

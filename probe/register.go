@@ -76,6 +76,7 @@ func (e *Engine) Register(ps ...Probe) error {
 		return newError(CodeEmptyBatch, "no probe to register", "")
 	}
 	b := newBatch(len(ps))
+	defer e.places.forgetKnown()
 	err := e.admitAll(b, ps)
 	if b.short || errors.Is(err, code.ErrNoMemory) {
 		// There may be memory that no context can be in any more. The parts of the
