@@ -56,21 +56,24 @@ func (ph *probeHost) createProbes(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	if err := ph.state.Keep(); err != nil {
-		_, gone := ph.probes.DetachIf(func(p *session.Probe) bool { return slices.Contains(a.Probes, p) })
+		ours := setOf(a.Probes)
+		_, gone := ph.probes.DetachIf(func(p *session.Probe) bool { return ours[p] })
 		return errors.Join(err, gone)
 	}
+	list, peer := wireAttached(&a), requestPeer(r)
+	// Each probe is described once, for the log and for the answer. All are logged, even if the
+	// client is gone.
 	ps := func(yield func(api.Probe) bool) {
+		there := true
 		for part := range slices.Chunk(a.Probes, atOnce) {
 			for _, i := range ph.probes.Describe(part) {
-				if !yield(wireProbe(&i)) {
-					return
-				}
+				p := wireProbe(&i)
+				ph.logAttached(slices.Values([]api.Probe{p}), "uid", peer.UID, "pid", peer.PID)
+				there = there && yield(p)
 			}
 		}
+		ph.logDetached(list.Detached)
 	}
-	list := wireAttached(&a)
-	ph.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	ph.logDetached(list.Detached)
 	writeProbes(w, http.StatusCreated, ps, list)
 	giveBack(len(a.Probes))
 	return nil
