@@ -37,8 +37,8 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 	if len(rec) < recordHeader {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
-	if markMoment(le.Uint32(rec[RecordMark:])) == AtPost && f.post != nil {
-		f = f.post
+	if markMoment(le.Uint32(rec[RecordMark:])) == AtPost && f.Moment != AtPost {
+		f = f.Post()
 	}
 	if len(rec) < f.Dynamic || markMoment(le.Uint32(rec[RecordMark:])) != f.Moment {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)

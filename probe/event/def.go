@@ -135,6 +135,14 @@ func (d *Def) line() *line {
 	return &line{command: d.String(), tokens: d.tokens()}
 }
 
+// ForgetLine frees the line that d was parsed from. Later errors show d as a listing does. It must not
+// be called while another goroutine uses d.
+func (d *Def) ForgetLine() {
+	if len(d.Args) == 0 { // a listing of arguments may be longer than the line
+		d.src = nil
+	}
+}
+
 // autoName makes a name for an event without one. The kernel replaces only ". : *";
 // this also replaces every other character that a listing could not be parsed with,
 // so that symbols such as foo$bar have a name.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -61,7 +62,7 @@ type Layout struct {
 	def   *Def
 	addr  guest.GVA
 	names Names
-	post  *Layout
+	post  atomic.Pointer[Layout] // see Post
 }
 
 // Field is one value of a record.
@@ -112,10 +113,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 		}
 		f.Fields = append(f.Fields, Field{Arg: a, Size: size})
 	}
-	f.post = &Layout{Moment: AtPost, def: d, addr: addr, names: scope.names()}
 	f.place(opt)
-	opt.Stack = false
-	f.post.place(opt)
 	return f, nil
 }
 
@@ -234,7 +232,15 @@ func (f *Layout) Addr() guest.GVA { return f.addr }
 
 // Post returns the format of the records made after the probed instruction: only the
 // task and the registers.
-func (f *Layout) Post() *Layout { return f.post }
+func (f *Layout) Post() *Layout {
+	if p := f.post.Load(); p != nil {
+		return p
+	}
+	p := &Layout{Moment: AtPost, def: f.def, addr: f.addr, names: f.names}
+	p.place(Options{Tasks: f.Comm != 0, Regs: f.Regs != 0, Moves: f.Place != 0})
+	f.post.Store(p)
+	return p
+}
 
 // StackArgs returns the numbers of the arguments that a return needs from the stack
 // of its function's entry, ascending: those that are not in registers.

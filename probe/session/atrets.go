@@ -48,7 +48,7 @@ func (c *change) makeAtRets(i int, spec Spec, def *event.Def, check bool) error 
 	for _, x := range exits {
 		d := *def
 		d.Kind, d.Place = event.KindProbe, source.CodePlace(img, x.Addr)
-		if err := c.add(i, &Probe{spec: spec}, &d, check); err != nil {
+		if err := c.add(i, &Probe{spec: &spec}, &d, check); err != nil {
 			// A pattern leaves the function out, with all its exits.
 			for _, a := range c.come[before:] {
 				delete(c.command, a)

@@ -29,6 +29,8 @@ type change struct {
 	named map[string][]*Probe
 	known int // number of probes in come that are in named
 
+	spec *Spec // of the latest of come: see shareSpec
+
 	leave   []*Probe // probes to remove
 	leaving map[*Probe]bool
 
@@ -126,6 +128,9 @@ func (st *Session) apply(orders []order, own *Owner, obj *Object) (list Attached
 			own.only[a] = true
 		}
 	}
+	for _, a := range c.come {
+		a.def.ForgetLine()
+	}
 	st.index.add(c.come)
 	list.Probes, list.Skipped = c.come, c.skipped
 	if len(c.leave) > 0 {
@@ -149,7 +154,7 @@ func (c *change) carryOut(i int, o order) error {
 	if at, ok := cmd.SourcePlace(); ok && c.obj == nil {
 		return c.makeInSource(i, spec, cmd, at)
 	}
-	return c.define(i, spec, expansion{cmd: cmd}, false)
+	return c.define(i, &spec, expansion{cmd: cmd}, false)
 }
 
 // glob makes probes of the functions that match a command's pattern, except functions
@@ -184,11 +189,10 @@ type expansion struct {
 // that cannot be attached; none says that this was all of them.
 func (c *change) makeEach(i int, spec Spec, cmd *event.Command, defs []expansion, none string) error {
 	var first error
-	before := len(c.come)
+	before, of := len(c.come), spec
 	for _, x := range defs {
-		of := spec
 		of.Def = x.cmd.String()
-		err := c.define(i, of, x, true)
+		err := c.define(i, &of, x, true)
 		if c.st.closed.Load() {
 			return ErrClosed
 		}
@@ -220,13 +224,13 @@ func (c *change) makeEach(i int, spec Spec, cmd *event.Command, defs []expansion
 
 // define makes the probe of a definition, or its probes. If check is set, definitions
 // that registration would reject are rejected at once.
-func (c *change) define(i int, spec Spec, x expansion, check bool) error {
+func (c *change) define(i int, spec *Spec, x expansion, check bool) error {
 	def, err := x.cmd.Define(c.st.scope(x.in))
 	switch {
 	case err != nil:
 		return err
 	case spec.AtRets:
-		return c.makeAtRets(i, spec, def, check)
+		return c.makeAtRets(i, *spec, def, check)
 	}
 	return c.add(i, &Probe{spec: spec, in: x.in}, def, check)
 }
@@ -255,9 +259,21 @@ func (c *change) add(i int, a *Probe, def *event.Def, check bool) error {
 		c.st.discard(a)
 		return err
 	}
+	a.spec = c.shareSpec(a.spec)
 	c.come = append(c.come, a)
 	c.command[a] = i
 	return nil
+}
+
+// shareSpec returns s without Def, which only errors of the request need: the same Spec for all
+// probes of a request that differ in nothing else.
+func (c *change) shareSpec(s *Spec) *Spec {
+	plain := *s
+	plain.Def = ""
+	if c.spec == nil || *c.spec != plain {
+		c.spec = &plain
+	}
+	return c.spec
 }
 
 // probesByName returns the probes of a name, existing and new ones.

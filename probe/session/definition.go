@@ -14,7 +14,7 @@ import (
 // of the image; then come our own options, then the rules of its event, then
 // everything else about the image. Callers hold changes.
 func (at *attacher) compile(a *Probe, def *event.Def) error {
-	if err := specFits(def, a.spec); err != nil {
+	if err := specFits(def, *a.spec); err != nil {
 		return err
 	}
 	def, err := def.WithParameters(a.spec.Args, at.scope(a.in))

@@ -241,13 +241,17 @@ func (at *attacher) settleReturns(a *Probe) {
 // or changes.
 func (at *attacher) stats(a *Probe) Stats {
 	total, cpus := a.on.counts(at.engine)
-	total.Add(a.past.total)
-	for i := range a.past.cpus {
-		cpus[i].Add(a.past.cpus[i])
+	past := a.past
+	if past == nil {
+		past = &former{}
+	}
+	total.Add(past.total)
+	for i := range past.cpus {
+		cpus[i].Add(past.cpus[i])
 	}
 	s := a.sums(total)
 	if a.def.Kind == event.KindReturn || a.def.Kind == event.KindWatch {
-		s.Rejected = a.past.rejected + a.runs.countRejected()
+		s.Rejected = past.rejected + a.runs.countRejected()
 	}
 	s.CPUs = cpus
 	return s
@@ -262,7 +266,10 @@ func (a *Probe) sums(total probe.Stats) Stats {
 // counts are the events of a. Callers hold its mu, or changes.
 func (a *Probe) counts() event.Counts {
 	c := a.source.Counts()
-	return event.Counts{Stored: c.Stored + a.past.events.Stored, Lost: c.Lost + a.past.events.Lost}
+	if a.past != nil {
+		c.Stored, c.Lost = c.Stored+a.past.events.Stored, c.Lost+a.past.events.Lost
+	}
+	return c
 }
 
 // SpecOf returns a Spec that attaches a probe of a definition in its current state:
@@ -270,7 +277,7 @@ func (a *Probe) counts() event.Counts {
 func (st *Session) SpecOf(a *Probe) Spec {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	spec := a.spec
+	spec := *a.spec
 	spec.Def, spec.Disabled, spec.Stay = a.def.String(), a.on.disabled(st.engine), true
 	return spec
 }

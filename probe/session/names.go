@@ -21,6 +21,12 @@ func (a *Probe) names() [3]string {
 	return [3]string{a.def.Name(), a.def.Event, a.def.Group + "/"}
 }
 
+// hasName reports whether one of a's names is name.
+func (a *Probe) hasName(name string) bool {
+	rest, ok := strings.CutPrefix(name, a.def.Group)
+	return name == a.def.Event || ok && (rest == "/" || strings.HasPrefix(rest, "/") && rest[1:] == a.def.Event)
+}
+
 // events are the probes of each event, for the rules about them. Session.changes
 // guards them.
 type events map[eventKey]*event.Probes

@@ -49,7 +49,7 @@ func (at *attacher) override(a *Probe, k *probe.Kprobe) error {
 	if _, _, entry, err := at.engine.Resolve(k); err == nil && !entry {
 		return &Error{
 			Code: CodeUnavailable, Errno: syscall.EOPNOTSUPP, Text: "a function can return early only at its entry",
-			Detail: "probe the function itself: p FUNCTION", Column: new(int), Command: defText(a.spec),
+			Detail: "probe the function itself: p FUNCTION", Column: new(int), Command: defText(*a.spec),
 		}
 	}
 	if a.injector == nil {

@@ -52,7 +52,7 @@ func (at *attacher) place(a *Probe) {
 		r := &probe.Kretprobe{Kprobe: *k, MaxActive: a.def.MaxActive}
 		a.on = &placedReturn{placedKprobe{r, &r.Kprobe}, r}
 	case a.spec.isJprobe():
-		j := newJprobe(*k, a.spec)
+		j := newJprobe(*k, *a.spec)
 		a.on = &placedJprobe{placedKprobe{j, &j.Kprobe}, j}
 	default:
 		a.on = &placedKprobe{k, k}
@@ -154,7 +154,7 @@ func (p *placedKprobe) run(at *attacher, a *Probe, prog *program.Program) error 
 func (p *placedKprobe) describe(at *attacher, a *Probe) Info {
 	info, _ := at.engine.Info(p.kprobe)
 	i := at.outlineWith(a, info, at.stats(a))
-	i.Spec, i.Stay, i.Label = a.spec, a.stay, a.Label()
+	i.Spec, i.Stay, i.Label = *a.spec, a.stay, a.Label()
 	i.Spec.Def = a.def.String()
 	i.Program, i.OnHost = a.runs.describe(), a.hostReason(info)
 	i.Override, i.Injected = a.injector.state()
@@ -170,7 +170,9 @@ func (p *placedKprobe) describe(at *attacher, a *Probe) Info {
 func (p *placedKprobe) outline(at *attacher, a *Probe) Info {
 	info, _ := at.engine.Info(p.kprobe)
 	total := info.Stats
-	total.Add(a.past.total)
+	if a.past != nil {
+		total.Add(a.past.total)
+	}
 	return at.outlineWith(a, info, a.sums(total))
 }
 
@@ -286,7 +288,7 @@ func (p *placedWatch) run(_ *attacher, _ *Probe, prog *program.Program) error {
 func (p *placedWatch) describe(at *attacher, a *Probe) Info {
 	info, _ := at.engine.WatchInfo(p.watch)
 	i := Info{
-		Probe: a, ID: a.id, Name: a.def.Name(), Kind: 'w', Spec: a.spec, Label: a.Label(), Stay: a.stay,
+		Probe: a, ID: a.id, Name: a.def.Name(), Kind: 'w', Spec: *a.spec, Label: a.Label(), Stay: a.stay,
 		Symbol: info.Symbol, Offset: info.Offset, Addr: info.Addr, Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone, Plan: info.By,
 		Watch: info, Stats: at.stats(a),
 	}

@@ -14,7 +14,7 @@ import (
 // Probe is a probe of a Session.
 type Probe struct {
 	id     uint64
-	spec   Spec
+	spec   *Spec  // without Def; shared with other probes, never changed
 	in     string // the function that it is about, if several are inlined at one place; "": the function that the code is in
 	def    *event.Def
 	source *event.Source
@@ -27,7 +27,7 @@ type Probe struct {
 	mu   sync.Mutex // held while the probe is described
 	gone bool       // it was removed: the other fields are being released
 	last *Info      // its final state; nil before it was removed
-	past former     // counts before its filter was changed; guarded like the probe on the guest, by mu or changes
+	past *former    // counts before its filter was changed, or nil; guarded like the probe on the guest, by mu or changes
 
 	injector *injector // makes its function return; nil: no override
 

@@ -87,8 +87,9 @@ func (st *Session) refilter(as []*Probe, filter string) (err error) {
 // remake makes the probe on the guest for a again, with this filter and not
 // registered yet. Its events are events of a.
 func (st *Session) remake(a *Probe, filter string) (*Probe, error) {
-	b := &Probe{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a), runs: &definitionProgram{}}
-	b.spec.Filter, b.spec.Disabled = filter, a.on.disabled(st.engine)
+	spec := *a.spec
+	spec.Def, spec.Filter, spec.Disabled = a.def.String(), filter, a.on.disabled(st.engine)
+	b := &Probe{id: a.id, spec: &spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a), runs: &definitionProgram{}}
 	st.place(b)
 	if err := b.runs.attach(&st.attacher, b); err != nil {
 		st.abandon([]*Probe{b})
@@ -120,6 +121,9 @@ func (st *Session) replace(as, fresh []*Probe) {
 		st.settleReturns(o)
 		total, cpus := o.on.counts(st.engine)
 		events := o.source.Counts()
+		if a.past == nil {
+			a.past = &former{}
+		}
 		a.past.total.Add(total)
 		if a.past.cpus == nil {
 			a.past.cpus = make([]probe.Stats, len(cpus))

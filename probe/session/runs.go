@@ -42,7 +42,7 @@ func (r *definitionProgram) attach(at *attacher, a *Probe) error {
 	}
 	d, err := at.programs.Define(a.source.Layout, filter, a.source)
 	if err != nil {
-		return &Error{Code: CodeUnavailable, Errno: syscall.E2BIG, Text: "the definition and its filter are too long: " + err.Error(), Column: new(int), Command: defText(a.spec)}
+		return &Error{Code: CodeUnavailable, Errno: syscall.E2BIG, Text: "the definition and its filter are too long: " + err.Error(), Column: new(int), Command: defText(*a.spec)}
 	}
 	r.d = d
 	return a.on.handle(at, a, d)
