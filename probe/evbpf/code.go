@@ -85,15 +85,20 @@ func (c *Code) Program(m Maps, like *bpf.Program) (*bpf.Program, error) {
 	if c.state > 0 {
 		maps = append(maps, m.State)
 	}
-	insns := c.insns
-	c.insns = nil // the program has them
+	insns, name := c.insns, c.name
+	c.insns, c.name = nil, "" // the program has them
 	switch {
 	case like == nil:
-		return bpf.New(bpf.Spec{Name: c.name, Kind: c.kind, Insns: insns, Maps: maps, Budget: c.budget})
+		return bpf.New(bpf.Spec{Name: name, Kind: c.kind, Insns: insns, Maps: maps, Budget: c.budget})
 	case slices.Equal(maps, like.Maps()):
 		return like, nil
 	}
 	return like.WithMaps(maps...)
+}
+
+// Equal reports whether c and o, whose programs were made, can replace each other.
+func (c *Code) Equal(o *Code) bool {
+	return c.kind == o.kind && c.budget == o.budget && c.state == o.state && c.max == o.max
 }
 
 // Key returns a key that is equal for code that differs only in its name. Call it

@@ -32,11 +32,11 @@ type Definition struct {
 	post     *runner // of Post; nil until requested
 	layout   *event.Layout
 	maps     []*bpf.Map // of the host only
-	keys     []string   // of Runtime.alike
+	alike    [2]*alike  // the programs of main and post, or nil
 
 	guest *guestForm // nil: it runs only on the host
 
-	last [4]uint64 // answers, after Drop
+	last *[4]uint64 // answers, after Drop
 }
 
 // Define makes the program of a layout and a filter, which may be nil. Its records go
@@ -44,11 +44,13 @@ type Definition struct {
 func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*Definition, error) {
 	d := &Definition{rt: rt, to: to, layout: l, filtered: filter != nil}
 	var err error
-	if d.code, d.main, err = d.host(l, filter); err != nil {
+	if d.code, d.main, d.alike[0], err = d.host(l, filter); err != nil {
 		d.drop()
 		return nil, err
 	}
-	d.main.stack = l.StackArgs()
+	if args := l.StackArgs(); len(args) > 0 {
+		d.main.stack = &args
+	}
 	return d, nil
 }
 
@@ -59,8 +61,8 @@ func (d *Definition) Recompile(l *event.Layout, filter *event.Filter) error {
 	if d.guest != nil {
 		return nil
 	}
-	maps, keys := d.maps, d.keys
-	code, main, err := d.host(l, filter)
+	maps := d.maps
+	code, main, like, err := d.host(l, filter)
 	if err != nil {
 		return err
 	}
@@ -69,33 +71,34 @@ func (d *Definition) Recompile(l *event.Layout, filter *event.Filter) error {
 		maps[0].Close()
 		d.maps = d.maps[1:]
 	}
-	d.rt.unshare(keys[0])
-	d.keys = d.keys[1:]
+	d.rt.unshare(d.alike[0])
 	main.cells, main.stack = d.main.cells, d.main.stack
-	d.code, d.main = code, main
+	d.code, d.main, d.alike[0] = code, main, like
 	return nil
 }
 
-// host compiles a layout, and makes the program for the host.
-func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *runner, error) {
-	code := evbpf.Compile(l, filter)
+// host compiles a layout, and makes the program for the host; like is what it shares.
+func (d *Definition) host(l *event.Layout, filter *event.Filter) (code *evbpf.Code, r *runner, like *alike, err error) {
+	code = evbpf.Compile(l, filter)
 	maps := evbpf.Maps{Ring: d.rt.records, Gate: d.rt.gate}
-	var err error
 	if spec, ok := code.State(); ok {
 		if maps.State, err = bpf.NewMap(spec, d.rt.cfg.CPUs, &d.rt.heap); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		d.maps = append(d.maps, maps.State)
 	}
 	key := code.Key()
 	p, err := code.Program(maps, d.rt.findByKey(key))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	d.keys = append(d.keys, d.rt.share(key, p))
-	r := d.rt.newRunner(p)
+	like = d.rt.share(key, p, code)
+	if code.Equal(like.code) {
+		code = like.code
+	}
+	r = d.rt.newRunner(p)
 	r.to, r.cookie, r.gate = d.to, uint64(d.to.Mark(l.Moment)), evbpf.GateOf(l)
-	return code, r, nil
+	return code, r, like, nil
 }
 
 // records is the ring that all definitions on the host write to. It passes records to
@@ -112,6 +115,7 @@ func (w records) Submit(cpu int, keep bool) { w.lanes[cpu].env.r.to.Submit(cpu, 
 type alike struct {
 	key   string
 	prog  *bpf.Program // of one of them; its maps may be closed
+	code  *evbpf.Code  // likewise
 	users int
 }
 
@@ -125,27 +129,25 @@ func (rt *Runtime) findByKey(key string) *bpf.Program {
 	return nil
 }
 
-// share records that a definition uses the program with that key, and returns the
-// shared copy of the key.
-func (rt *Runtime) share(key string, p *bpf.Program) string {
+// share records that a definition uses the program with that key.
+func (rt *Runtime) share(key string, p *bpf.Program, code *evbpf.Code) *alike {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	a := rt.alike[key]
 	if a == nil {
-		a = &alike{key: key, prog: p}
+		a = &alike{key: key, prog: p, code: code}
 		rt.alike[key] = a
 	}
 	a.users++
-	return a.key
+	return a
 }
 
-func (rt *Runtime) unshare(key string) {
+// unshare reverts share.
+func (rt *Runtime) unshare(a *alike) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if a := rt.alike[key]; a.users > 1 {
-		a.users--
-	} else {
-		delete(rt.alike, key)
+	if a.users--; a.users == 0 {
+		delete(rt.alike, a.key)
 	}
 }
 
@@ -163,7 +165,7 @@ func (d *Definition) Return(c *probe.Context) { d.run(d.main, c) }
 // probe.Kprobe.Post.
 func (d *Definition) Post() (func(*probe.Context), error) {
 	var err error
-	_, d.post, err = d.host(d.layout.Post(), nil)
+	_, d.post, d.alike[1], err = d.host(d.layout.Post(), nil)
 	return func(c *probe.Context) { d.run(d.post, c) }, err
 }
 
@@ -184,12 +186,12 @@ const keptArg = 8 + 1
 
 // EntrySize is probe.Kretprobe.DataSize for a definition of returns: the data of
 // bpf.PutEntry, followed by the arguments from the stack.
-func (d *Definition) EntrySize() int { return bpf.EntrySize + keptArg*len(d.main.stack) }
+func (d *Definition) EntrySize() int { return bpf.EntrySize + keptArg*len(d.main.stackArgs()) }
 
 // Entry is for probe.Kretprobe.Entry.
 func (d *Definition) Entry(c *probe.Context) int {
 	bpf.PutEntry(c.Data, uint64(d.rt.cfg.Now()), c.Regs)
-	for i, n := range d.main.stack {
+	for i, n := range d.main.stackArgs() {
 		kept := c.Data[bpf.EntrySize+keptArg*i:][:keptArg]
 		at := c.Regs.RSP + uint64(8*(n-len(event.ArgRegs)))
 		kept[8] = 0
@@ -210,6 +212,9 @@ func (d *Definition) CountUnwanted() uint64 { return d.countAnswers(evbpf.Unwant
 
 func (d *Definition) countAnswers(answer int) uint64 {
 	if d.main == nil {
+		if d.last == nil {
+			return 0
+		}
 		return d.last[answer]
 	}
 	n := d.main.countAnswers(answer)
@@ -229,10 +234,12 @@ func (d *Definition) drop() {
 	for _, m := range d.maps {
 		m.Close()
 	}
-	for _, key := range d.keys {
-		d.rt.unshare(key)
+	for _, a := range d.alike {
+		if a != nil {
+			d.rt.unshare(a)
+		}
 	}
-	*d = Definition{last: last}
+	*d = Definition{last: &last}
 }
 
 // setGate writes a gate.

@@ -235,7 +235,7 @@ var errNotKept = errors.New("the argument was not kept, or could not be read")
 
 // EntryArg implements bpf.Env: see Definition.Entry.
 func (e *env) EntryArg(n uint64, p []byte) error {
-	i := slices.Index(e.r.stack, int(n))
+	i := slices.Index(e.r.stackArgs(), int(n))
 	if i < 0 {
 		return errNotKept
 	}

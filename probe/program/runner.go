@@ -30,7 +30,7 @@ type runner struct {
 	rt    *Runtime
 	prog  *bpf.Program
 	of    *Program // nil: it belongs to a definition
-	stack []int    // of a definition of returns: arguments that were kept from the entry's stack
+	stack *[]int   // see stackArgs
 	cells []cell
 
 	to     bpf.RingWriter // of a definition: receives its records
@@ -38,16 +38,24 @@ type runner struct {
 	gate   evbpf.Gate     // the gate of the records
 }
 
-// cell has the counts of one program on one vCPU, written only by that vCPU's thread.
+// cell has the counts of one program on one vCPU, written only by that vCPU's thread. It fills a cache
+// line.
 type cell struct {
-	runs, faults          atomic.Uint64
-	answers               [4]atomic.Uint64 // runs without a fault, by the low bits of their results
-	code, slot, faultAddr atomic.Uint64    // of the latest fault
-	_                     [56]byte
+	runs, faults     atomic.Uint64
+	answers          [4]atomic.Uint64 // runs without a fault, by the low bits of their results
+	fault, faultAddr atomic.Uint64    // the latest fault: its code and, shifted by 8, its slot; its address
 }
 
 func (rt *Runtime) newRunner(p *bpf.Program) *runner {
 	return &runner{rt: rt, prog: p, cells: make([]cell, rt.cfg.CPUs)}
+}
+
+// stackArgs returns, for a definition of returns, the arguments that were kept from the entry's stack.
+func (r *runner) stackArgs() []int {
+	if r.stack == nil {
+		return nil
+	}
+	return *r.stack
 }
 
 // run runs the program on a hit, on the vCPU's thread. It returns the program's
@@ -75,8 +83,7 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	l.vm.Leave()
 	if err != nil {
 		if f, ok := err.(*bpf.Fault); ok {
-			k.code.Store(uint64(f.Code))
-			k.slot.Store(uint64(f.PC))
+			k.fault.Store(uint64(f.PC)<<8 | uint64(f.Code))
 			k.faultAddr.Store(f.Addr)
 		}
 		add(&k.faults, 1)
@@ -103,7 +110,8 @@ func (r *runner) stats() (s Stats) {
 		s.Runs += k.runs.Load()
 		if n := k.faults.Load(); n > 0 {
 			s.Faults += n
-			s.Last = &bpf.Fault{Code: bpf.FaultCode(k.code.Load()), PC: int(k.slot.Load()), Addr: k.faultAddr.Load()}
+			at := k.fault.Load()
+			s.Last = &bpf.Fault{Code: bpf.FaultCode(at & 0xff), PC: int(at >> 8), Addr: k.faultAddr.Load()}
 		}
 	}
 	return s
