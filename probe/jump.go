@@ -87,10 +87,28 @@ var goneJump = &optimization{state: jumpBlocked, why: Unoptimized{Reason: notDis
 // detour returns the target of the site's jump, or nil without a jump.
 func (s *site) detour() *detour { return s.jump.Load().detour }
 
+// common returns an equal state that other sites may have, or to itself: tens of thousands of sites
+// wait, or have no jump for one reason.
+func (o *optimizer) common(to *optimization) *optimization {
+	if to.detour != nil {
+		return to
+	}
+	if x := o.states[*to]; x != nil {
+		return x
+	}
+	if len(o.states) < maxStates {
+		o.states[*to] = to
+	}
+	return to
+}
+
+// maxStates bounds the states that sites share. Details of reasons may name places.
+const maxStates = 64
+
 // set is the only transition from one state of st to another. The world is stopped if
 // a detour is added or removed; view is held.
 func (o *optimizer) set(st *site, to *optimization) {
-	was := st.jump.Swap(to)
+	was := st.jump.Swap(o.common(to))
 	delete(o.waiting, st)
 	delete(o.later, st)
 	switch to.state {

@@ -33,10 +33,11 @@ type optimizer struct {
 	slow    bool        // timer is for later only
 	passing bool        // a pass is under way
 	detours map[detourKey]*detour
-	pinned  []*detour      // changed text of the guest may lead there
-	waiting map[*site]bool // the sites in that state; for listings
-	later   map[*site]bool // likewise
-	stats   OptimizerStats // for listings
+	states  map[optimization]*optimization // see common
+	pinned  []*detour                      // changed text of the guest may lead there
+	waiting map[*site]bool                 // the sites in that state; for listings
+	later   map[*site]bool                 // likewise
+	stats   OptimizerStats                 // for listings
 }
 
 func newOptimizer(k *control, p *places, delay time.Duration) *optimizer {
@@ -52,6 +53,7 @@ func newOptimizer(k *control, p *places, delay time.Duration) *optimizer {
 // forget drops everything that depends on the guest's memory.
 func (o *optimizer) forget() {
 	o.detours, o.pinned = map[detourKey]*detour{}, nil
+	o.states = map[optimization]*optimization{}
 	o.waiting, o.later = map[*site]bool{}, map[*site]bool{}
 	o.stats.Unoptimized += uint64(o.stats.Now)
 	o.stats.Now = 0

@@ -16,6 +16,14 @@ type shown struct {
 	jumps [][x86.JmpLen]byte // the newest first; empty for an int3
 }
 
+// int3sShown has what an int3 displaced, by that byte: nothing else is known of most probes.
+var int3sShown = func() (all [256]*shown) {
+	for i := range all {
+		all[i] = &shown{orig: []byte{byte(i)}}
+	}
+	return all
+}()
+
 // Bounds of that record. If a guest holds a jump of a probe for longer than that many
 // later changes there, or holds jumps of more places, its write is taken literally.
 const (
@@ -34,9 +42,9 @@ func (k *core) show(st *site, jump *detour) {
 	if was == nil && k.shown.Len() >= maxShown || was != nil && jump == nil && (first == x86.Int3 || first == x86.JmpOp) {
 		return // an int3 of the guest's debugger is not an instruction to restore
 	}
-	now := &shown{orig: bytes.Clone(st.bytes()[:1])}
+	now := int3sShown[first]
 	if jump != nil {
-		now.orig = bytes.Clone(jump.orig[:])
+		now = &shown{orig: bytes.Clone(jump.orig[:])}
 	}
 	if was != nil && bytes.HasPrefix(was.orig, now.orig) {
 		if jump == nil {

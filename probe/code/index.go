@@ -136,7 +136,7 @@ func (x *Index[V]) Range(lo, hi guest.GVA) iter.Seq2[guest.GVA, *V] {
 
 // grow rebuilds the table, with room for twice the number of values.
 func (x *Index[V]) grow() {
-	log := uint(bits.Len(uint(4*x.n) | 7))
+	log := uint(bits.Len(uint(max(4*x.n, 8) - 1)))
 	t := &indexTable[V]{entries: make([]indexEntry[V], 1<<log), shift: 64 - log}
 	for addr, v := range x.All() {
 		e := t.find(addr)

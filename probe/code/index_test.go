@@ -134,3 +134,15 @@ func TestIndexWithin(t *testing.T) {
 		}
 	}
 }
+
+// TestIndexSize: a table is at most half full, and has at most four entries for each value that was only added.
+func TestIndexSize(t *testing.T) {
+	var x Index[int]
+	v := 0
+	for n := 1; n <= 1<<16; n++ {
+		x.Set(guest.GVA(16*n), &v)
+		if size := len(x.table.Load().entries); size < 2*n || size > max(8, 4*n) {
+			t.Fatalf("%d values have %d entries", n, size)
+		}
+	}
+}
