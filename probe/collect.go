@@ -82,10 +82,18 @@ func (e *Engine) NotifyUnused(f func(), stages ...*Stage) error {
 		return err
 	}
 	defer e.mu.Unlock()
-	g := &e.collector
-	g.unused = append(g.unused, unused{stages, f})
-	g.flush()
+	// Others that wait are looked at after a collection: very many may wait.
+	if u := (unused{stages, f}); u.inUse() {
+		e.collector.unused = append(e.collector.unused, u)
+	} else {
+		f()
+	}
 	return nil
+}
+
+// inUse reports whether code in the guest has some of the stages.
+func (u *unused) inUse() bool {
+	return slices.ContainsFunc(u.stages, func(x *Stage) bool { return x.uses != 0 })
 }
 
 // Collect frees all memory that can be freed now. The engine collects on its own as
@@ -124,11 +132,7 @@ func (g *collector) runIfDue() error {
 func (g *collector) flush() {
 	left := g.unused[:0]
 	for _, u := range g.unused {
-		used := false
-		for _, x := range u.stages {
-			used = used || x.uses != 0
-		}
-		if used {
+		if u.inUse() {
 			left = append(left, u)
 		} else {
 			u.f()
