@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -358,9 +359,7 @@ func (c *change) register() error {
 
 // undo reverts the commands so far.
 func (c *change) undo() {
-	for a := range c.command {
-		c.st.discard(a)
-	}
+	c.st.discard(slices.Collect(maps.Keys(c.command))...)
 	for _, a := range c.leave {
 		// They were compatible before.
 		if err := c.st.events.join(a); err != nil {
@@ -369,11 +368,15 @@ func (c *change) undo() {
 	}
 }
 
-// discard drops a probe that is not registered.
-func (at *attacher) discard(a *Probe) {
-	at.events.part(a)
-	at.dropPrograms([]*Probe{a})
-	if a.source != nil {
-		a.source.Close()
+// discard drops probes that are not registered. It stops the guest if one of them has a program in it.
+func (at *attacher) discard(as ...*Probe) {
+	for _, a := range as {
+		at.events.part(a)
+	}
+	at.dropPrograms(as)
+	for _, a := range as {
+		if a.source != nil {
+			a.source.Close()
+		}
 	}
 }

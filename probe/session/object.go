@@ -146,23 +146,29 @@ func (o *objects) leave(as []*Probe) {
 func (o *objects) dropProbes(as []*Probe) (objs []*Object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	going, of := make(map[*Probe]bool, len(as)), map[*Object]bool{}
 	for _, a := range as {
+		going[a] = true
 		obj := a.object
-		if obj == nil || !slices.Contains(obj.probes, a) {
+		if obj == nil || of[obj] {
 			continue
 		}
-		if len(obj.probes) > 1 {
-			obj.probes = slices.DeleteFunc(obj.probes, func(b *Probe) bool { return a == b })
-			obj.assignRings()
-			continue
-		}
-		obj.probes = nil
-		if obj.script == nil {
-			o.forget(obj)
-			objs = append(objs, obj)
-		}
+		of[obj] = true
+		objs = append(objs, obj)
 	}
-	return objs
+	return slices.DeleteFunc(objs, func(obj *Object) (stays bool) {
+		before := len(obj.probes)
+		obj.probes = slices.DeleteFunc(obj.probes, func(a *Probe) bool { return going[a] })
+		if len(obj.probes) == before {
+			return true // they are gone already, or were never registered
+		}
+		obj.assignRings()
+		if len(obj.probes) > 0 || obj.script != nil {
+			return true
+		}
+		o.forget(obj)
+		return false
+	})
 }
 
 // forget removes the maps of an object from the list. Callers hold mu.
