@@ -28,31 +28,21 @@ func (g *registry) setDisarmed(disarmed bool) error {
 		sites = append(sites, st)
 	}
 	var lost []error
-	err := g.stop(func(w World) error {
-		was := g.silent
-		g.disarmed, g.silent = disarmed, disarmed && !g.inLoads(w)
-		if _, err := g.text.updateArming(w, sites, &lost); err != nil {
-			g.disarmed, g.silent = !disarmed, was
-			return err
-		}
-		return nil
-	})
+	was := g.silent
+	err := g.updateInStops(sites, &lost, func(w World) { g.disarmed, g.silent = disarmed, disarmed && !g.inLoads(w) })
 	if err != nil {
-		return err
+		undo := g.updateInStops(sites, &lost, func(World) { g.disarmed, g.silent = !disarmed, was })
+		return errors.Join(err, undo)
 	}
 	for began := time.Now(); disarmed && !g.silent && time.Since(began) < silenceTime; {
 		time.Sleep(silenceWait)
 		err := g.stop(func(w World) error {
-			if g.inLoads(w) {
-				return nil
-			}
-			g.silent = true
-			if _, err := g.text.updateArming(w, sites, &lost); err != nil {
-				g.silent = false
-				return err
-			}
+			g.silent = !g.inLoads(w)
 			return nil
 		})
+		if err == nil && g.silent {
+			err = g.updateInStops(sites, &lost, func(World) {})
+		}
 		if err != nil {
 			return err
 		}

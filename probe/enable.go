@@ -51,6 +51,46 @@ func (g *registry) setDisabled(list []*registration, disabled bool) error {
 	if len(regs) == 0 {
 		return nil
 	}
+	var lost []error
+	at := func(bad *site, err *Error) *Error {
+		err.Index = index[bad]
+		return err
+	}
+	if disabled {
+		done := 0
+		err := inStops(regs, func(part []*registration) error {
+			err := g.stop(func(w World) error { return g.switchNow(w, part, true, at, &lost) })
+			if err == nil {
+				done += len(part)
+			}
+			return err
+		})
+		if err != nil && done > 0 {
+			err = errors.Join(err, g.setDisabled(regs[:done], false))
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(lost...)
+	}
+	ahead, bad, err := g.armAhead(sitesOf(regs))
+	if err != nil {
+		var own *Error
+		if errors.As(err, &own) && bad != nil {
+			return at(bad, own)
+		}
+		return err
+	}
+	if err := g.stop(func(w World) error { return g.switchNow(w, regs, false, at, &lost) }); err != nil {
+		g.disarmAhead(ahead)
+		return err
+	}
+	return errors.Join(lost...)
+}
+
+// switchNow disables or enables regs, all or none. The world is stopped. at makes an error about a site
+// one about a probe of the request.
+func (g *registry) switchNow(w World, regs []*registration, disabled bool, at func(*site, *Error) *Error, lost *[]error) error {
 	set := func(disabled bool) {
 		for _, r := range regs {
 			r.disabled = disabled
@@ -60,21 +100,13 @@ func (g *registry) setDisabled(list []*registration, disabled bool) error {
 			r.enabled.Store(!disabled && !r.site.gone)
 		}
 	}
-	var lost []error
-	err := g.stop(func(w World) error {
-		set(disabled)
-		bad, err := g.text.updateArming(w, sitesOf(regs), &lost)
-		if err == nil {
-			return nil
-		}
-		set(!disabled)
-		err.Index = index[bad]
-		return err
-	})
-	if err != nil {
-		return err
+	set(disabled)
+	bad, err := g.text.updateArming(w, sitesOf(regs), lost)
+	if err == nil {
+		return nil
 	}
-	return errors.Join(lost...)
+	set(!disabled)
+	return at(bad, err)
 }
 
 // Armed reports whether probes are armed at all: false after DisarmAll.
@@ -114,15 +146,20 @@ func (e *Engine) SetOptimization(on bool) error {
 		return nil
 	}
 	var lost []error
-	err := e.stop(func(w World) error {
-		e.opt.off = !on
-		for _, st := range e.sites.All() {
-			e.opt.review(w, st, &lost)
+	sites := e.sortedSites()
+	for first := true; first || len(sites) > 0; first = false {
+		part := sites[:min(len(sites), stopSites)]
+		sites = sites[len(part):]
+		err := e.stop(func(w World) error {
+			e.opt.off = !on
+			for _, st := range part {
+				e.opt.review(w, st, &lost)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	return errors.Join(lost...)
 }

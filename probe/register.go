@@ -33,6 +33,7 @@ type batch struct {
 	fresh   map[guest.GVA]*site // sites to add
 	order   []*site             // all sites of the batch, by first use
 	index   map[*site]int       // the first probe of the batch on each
+	live    map[*site]bool      // sites with an enabled probe of the batch
 	short   bool                // memory is exhausted: something could be better
 	newSite bool                // no existing site can be used
 }
@@ -44,6 +45,7 @@ func newBatch(n int) *batch {
 		seen:  make(map[*Kprobe]bool, n),
 		fresh: map[guest.GVA]*site{},
 		index: map[*site]int{},
+		live:  map[*site]bool{},
 	}
 }
 
@@ -61,7 +63,8 @@ func (b *batch) add(r *registration, st *site) {
 
 // Register puts probes of any kinds on the guest, all of them or none. On failure the
 // error is an *Error whose Index identifies the rejected probe, with the reason. It
-// returns when every vCPU sees the probes. Several probes may be at one address; the
+// returns when every vCPU sees the probes, and no handler runs before all are there; the
+// text of more than 1,024 sites changes in several stops. Several probes may be at one address; the
 // newest is called first. A kprobe or kretprobe on MODULE:SYMBOL whose module is not
 // loaded, but may be later (guest.ErrModuleNotFound), is registered too, and waits
 // for it: see Info.Pending.
@@ -256,6 +259,9 @@ func (g *registry) admit(b *batch, r *registration) *Error {
 		b.index[st] = len(b.regs)
 		b.order = append(b.order, st)
 	}
+	if !r.disabled {
+		b.live[st] = true
+	}
 	b.add(r, st)
 	if r.entry != at.entry { // listings may read it
 		r.entry = at.entry
@@ -291,6 +297,28 @@ func (k *core) checkSpace(space guest.GPA) *Error {
 // install makes the batch visible to the vCPUs, in the kernel's order: slots are
 // there already, then the sites, then the int3s. Callers hold mu.
 func (g *registry) install(b *batch) error {
+	var live []*site
+	for _, st := range b.order {
+		if b.live[st] {
+			live = append(live, st)
+		}
+	}
+	ahead, bad, err := g.armAhead(live)
+	if err != nil {
+		var own *Error
+		if errors.As(err, &own) && bad != nil {
+			own.Index = b.index[bad]
+		}
+		return err
+	}
+	if err = g.installNow(b); err != nil {
+		g.disarmAhead(ahead)
+	}
+	return err
+}
+
+// installNow is install for sites that are armed, or few enough for one stop.
+func (g *registry) installNow(b *batch) error {
 	return g.stop(func(w World) error {
 		old := make([]*chain, len(b.order))
 		added := make(map[*site]chain, len(b.order))
@@ -318,7 +346,9 @@ func (g *registry) install(b *batch) error {
 				g.opt.review(w, st, &lost)
 			}
 			for _, st := range b.fresh {
-				g.dropSite(st)
+				if !st.armed.Load() { // else disarmAhead does it
+					g.dropSite(st)
+				}
 			}
 			for _, r := range b.regs {
 				if g.gone[r] {
@@ -396,12 +426,23 @@ func (g *registry) registrationOf(p *Kprobe) *registration {
 	return p.reg
 }
 
-// remove removes regs in one stop: original bytes, then the sites. The stop is also
-// the grace period: no vCPU is in a handler. The error is about text that was lost,
-// with the work done, or an error of the stop, with nothing done. Callers hold mu.
+// remove removes regs, in stops of at most stopSites sites each: original bytes, then
+// the sites. A stop is also the grace period: no vCPU is in a handler. The error is
+// about text that was lost, with the work done, or an error of a stop, which and the later
+// ones then did nothing. Callers hold mu.
 func (g *registry) remove(regs []*registration) error {
 	var lost []error
-	err := g.stop(func(w World) error {
+	err := inStops(regs, func(regs []*registration) error { return g.removeNow(regs, &lost) })
+	g.collector.flush()
+	if err != nil {
+		return err
+	}
+	return errors.Join(lost...)
+}
+
+// removeNow is remove in one stop.
+func (g *registry) removeNow(regs []*registration, lost *[]error) error {
+	return g.stop(func(w World) error {
 		gone := map[*registration]bool{}
 		if g.closing {
 			g.abortMirrors(w)
@@ -416,8 +457,8 @@ func (g *registry) remove(regs []*registration) error {
 			c := st.chain.Load().drop(func(r *registration) bool { return gone[r] })
 			st.chain.Store(&c)
 		}
-		if _, err := g.text.updateArming(w, sites, &lost); err != nil {
-			lost = append(lost, err)
+		if _, err := g.text.updateArming(w, sites, lost); err != nil {
+			*lost = append(*lost, err)
 		}
 		for _, st := range sites {
 			if len(*st.chain.Load()) == 0 && g.sites.Find(st.addr) == st {
@@ -434,11 +475,6 @@ func (g *registry) remove(regs []*registration) error {
 		g.collector.collectIfDue(w)
 		return nil
 	})
-	g.collector.flush()
-	if err != nil {
-		return err
-	}
-	return errors.Join(lost...)
 }
 
 // sitesOf returns the sites of regs, each once.

@@ -37,7 +37,7 @@ var floorsOf = map[string][]floor{
 		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex exits arm board jump jumponly assemble stagecode optimize pass reconcile"},
 		{"kinds", "what returns, jprobes and watches have of their own", "checkreturn jprobe mirror leaves return returns moved recycle instancecode undo frames stack watchset"},
 		{"hits", "what a vCPU does at a trap", "hit detourhit watchhit fault stop"},
-		{"changes", "how probes come and go", "registry register companions watchregister enable pending milestone reload change collect blacklist textread list"},
+		{"changes", "how probes come and go", "registry register instops companions watchregister enable pending milestone reload change collect blacklist textread list"},
 		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts settle disarm withdraw"},
 	},
 	"internal/server/http": {
