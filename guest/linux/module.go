@@ -274,3 +274,12 @@ func HasModule(v *View, name string) (loaded bool, why string) {
 	}
 	return false, why
 }
+
+// ModuleNames returns the names of the modules that are loaded, sorted.
+func ModuleNames(v *View) (names []string) {
+	for _, p := range v.now.Load().pieces[1:] {
+		names = append(names, p.name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

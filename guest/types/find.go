@@ -2,6 +2,7 @@ package types
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf/btf"
@@ -92,4 +93,38 @@ func (i *Info) Names(tag Tag) []string { return slices.Clone(i.loadIndex().tagge
 func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 	e, ok := i.loadIndex().enumerators[name]
 	return e.value, e.of, ok
+}
+
+// TypesNamed returns the structures, unions or enumerations with this tag whose names match, sorted by name: of the program or, if module is
+// not "", those that this module adds.
+func (i *Info) TypesNamed(module string, tag Tag, match func(name string) bool) (all []btf.Type) {
+	if module == "" {
+		for _, name := range i.loadIndex().tagged[tag] {
+			if match(name) {
+				if t := i.TypeByName(tag, name); t != nil {
+					all = append(all, t)
+				}
+			}
+		}
+		return all
+	}
+	if i.module == nil {
+		return nil
+	}
+	spec := i.module(module)
+	if spec == nil {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for t, err := range spec.All() {
+		if err != nil {
+			break // damaged: only the types before it are known
+		}
+		if has, ok := TagOf(t); ok && has == tag && t.TypeName() != "" && match(t.TypeName()) {
+			all = append(all, t)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b btf.Type) int { return strings.Compare(a.TypeName(), b.TypeName()) })
+	return slices.CompactFunc(all, func(a, b btf.Type) bool { return a.TypeName() == b.TypeName() })
 }

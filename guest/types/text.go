@@ -54,8 +54,13 @@ func variadic(p *btf.FuncProto, i int) bool {
 	return i == len(p.Params)-1 && p.Params[i].Name == "" && IsVoid(p.Params[i].Type)
 }
 
-// writer writes types; left is the number of parts it may still write.
-type writer struct{ left int }
+// writer writes types.
+type writer struct {
+	left   int  // the number of parts that it may still write
+	whole  bool // types without a name with their members
+	indent int  // of the line, with whole
+	steps  int  // the number of members that may still be searched, with whole
+}
 
 func (w *writer) params(p *btf.FuncProto, depth int) string {
 	if len(p.Params) == 0 {
@@ -83,6 +88,9 @@ func (w *writer) declare(t btf.Type, inner string, depth int) string {
 			return s
 		}
 		return s + " " + inner
+	}
+	if tag, ok := TagOf(t); w.whole && ok && tag != TagNone && t.TypeName() == "" {
+		return word(w.body(t, depth+1))
 	}
 	switch t := t.(type) {
 	case *btf.Pointer:

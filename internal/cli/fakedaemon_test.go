@@ -119,6 +119,8 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "the kernel's %s of %s\n", name, f.name)
 	case "GET places":
 		answerFake(w, api.PlaceList{Places: []api.Place{{Probe: "kprobe:vfs_read"}}})
+	case "POST check":
+		answerFake(w, api.Checked{Probes: 1, Places: []api.Place{{Probe: "kprobe:vfs_read"}}})
 	case "GET fleet":
 		f.fleet(w, r)
 	case "GET scripts", "DELETE scripts", "POST scripts":

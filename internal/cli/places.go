@@ -12,50 +12,82 @@ import (
 )
 
 // listPlaces prints the places for a script's probes that match a pattern, as bpftrace -l
-// does. With types it also prints the functions' parameters.
+// does, and types of the guest ("struct file"). With types it also prints the functions' parameters, and the types' definitions.
 func listPlaces(ctx context.Context, r *command.Run, c *remote.Client, pattern string, types bool) error {
-	ps, missing := []api.Place{}, []string{}
+	if strings.Contains(pattern, ".") && !strings.ContainsAny(pattern, ":*") {
+		r.Note("WARNING: It appears that '%[1]s' is a filename but the file does not exist. Treating '%[1]s' as a search pattern.", command.Clean(pattern))
+	}
+	all, text, missing := api.PlaceList{Places: []api.Place{}}, "", []string{}
 	for _, part := range splitPlaces(pattern) {
 		found, err := c.Places(ctx, part, types)
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 {
+		if len(found.Places)+len(found.Types) == 0 {
 			missing = append(missing, part)
 		}
-		ps = append(ps, found...)
+		all.Places, all.Types = append(all.Places, found.Places...), append(all.Types, found.Types...)
+		text += placesText(found)
 	}
-	if err := r.Show(api.PlaceList{Places: ps}, func() error {
-		var b strings.Builder
-		for _, p := range ps {
-			b.WriteString(p.Probe + "\n")
-			if p.Prototype == nil {
-				continue
-			}
-			for _, x := range p.Prototype.Params {
-				typ := x.Type
-				if strings.HasPrefix(p.Probe, "uprobe:/") {
-					typ = fileTypeText(typ)
-				}
-				fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(typ+" "+x.Name))
-			}
-			if strings.Contains(p.Probe, "retprobe:") {
-				fmt.Fprintf(&b, "    %s retval\n", p.Prototype.Returns)
-			}
-		}
-		return r.Print("%s", command.Clean(b.String()))
-	}); err != nil {
+	if err := r.Show(all, func() error { return r.Print("%s", command.Clean(text)) }); err != nil {
 		return err
 	}
+	none := len(all.Places)+len(all.Types) == 0
 	for _, part := range missing {
-		if len(ps) > 0 {
+		if !none {
 			r.Note("guestprobe: no place matches %q", part)
 		}
 	}
-	if len(ps) == 0 {
+	if none {
 		return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no place matches %q", pattern)}
 	}
 	return nil
+}
+
+// placesText returns places and types as bpftrace prints them.
+func placesText(l api.PlaceList) string {
+	var b strings.Builder
+	for _, p := range l.Places {
+		b.WriteString(p.Probe + "\n")
+		if p.Prototype == nil {
+			continue
+		}
+		for _, x := range p.Prototype.Params {
+			typ := x.Type
+			if strings.HasPrefix(p.Probe, "uprobe:/") {
+				typ = fileTypeText(typ)
+			}
+			fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(typ+" "+x.Name))
+		}
+		if strings.Contains(p.Probe, "retprobe:") {
+			fmt.Fprintf(&b, "    %s retval\n", p.Prototype.Returns)
+		}
+	}
+	for i, t := range l.Types {
+		switch {
+		case t.Definition != "":
+			fmt.Fprintf(&b, "%s: %s\n", t.Module, t.Definition)
+		case i == 0 || l.Types[i-1].Name != t.Name:
+			b.WriteString(t.Name + "\n")
+		}
+	}
+	return b.String()
+}
+
+// listScript prints the places of a script's probes, as bpftrace -l does with a script.
+func (s *scriptFlags) listScript(ctx context.Context, r *command.Run, c *remote.Client) error {
+	checked, err := c.Check(ctx, api.Check{Script: &s.req, Places: true})
+	if err != nil {
+		return err
+	}
+	for _, w := range checked.Warnings {
+		r.Note("%s", command.Clean(w))
+	}
+	if checked.Places == nil {
+		checked.Places = []api.Place{}
+	}
+	l := api.PlaceList{Places: checked.Places}
+	return r.Show(l, func() error { return r.Print("%s", command.Clean(placesText(l))) })
 }
 
 // splitPlaces splits a list of patterns at its commas, except those in quotes and brackets.
@@ -95,8 +127,8 @@ func (a *app) completePlaces() command.Completion {
 		if !strings.Contains(prefix, ":") {
 			return []string{"kprobe:", "kretprobe:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
 		}
-		ps, _ := c.Places(ctx, prefix+"*", false)
-		for _, p := range ps {
+		found, _ := c.Places(ctx, prefix+"*", false)
+		for _, p := range found.Places {
 			names = append(names, p.Probe)
 		}
 		return names

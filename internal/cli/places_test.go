@@ -3,6 +3,8 @@ package cli
 import (
 	"slices"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
 
 // TestFileTypeText: types of files' parameters, as bpftrace prints them.
@@ -25,5 +27,16 @@ func TestSplitPlaces(t *testing.T) {
 		if got := splitPlaces(list); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", list, got, want)
 		}
+	}
+}
+
+// TestPlacesText: places with their parameters, and types: names once, definitions with their modules and an empty line after each.
+func TestPlacesText(t *testing.T) {
+	l := api.PlaceList{
+		Places: []api.Place{{Probe: "kretprobe:vfs_read", Prototype: &api.Prototype{Params: []api.Parameter{{Name: "fd", Type: "int"}}, Returns: "long int"}}},
+		Types:  []api.TypeInfo{{Name: "struct a", Module: "vmlinux"}, {Name: "struct a", Module: "mod"}, {Name: "struct b", Module: "mod", Definition: "struct b {\n\tint x;\n};\n"}},
+	}
+	if got, want := placesText(l), "kretprobe:vfs_read\n    int fd\n    long int retval\nstruct a\nmod: struct b {\n\tint x;\n};\n\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -68,7 +68,9 @@ is reported with its position, and the exit status is then 2.
 the functions that a pattern such as 'kprobe:vfs_*' matches. -lv adds the types and names of their
 parameters, and the type of the result, if the guest's image has them (BTF, DWARF). The names after
 watchpoint: are variables, after interval: and profile: units of time, and after vm: events,
-and the reasons why vCPUs leave the guest.`,
+and the reasons why vCPUs leave the guest. 'struct NAME', 'union NAME' and 'enum NAME' list types of the
+guest by their names, which may be patterns, and -lv prints their definitions. -l with a script, as FILE or
+after -e, lists the places of its probes, with patterns expanded.`,
 		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
   guestprobe run latency.bt 1
@@ -76,7 +78,8 @@ and the reasons why vCPUs leave the guest.`,
   guestprobe run --interval 1s --duration 3s -e 'kprobe:vfs_* { @[func] = count(); }'
   guestprobe run --heat --interval 200ms --duration 3s -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }'
-  guestprobe run -lv 'kprobe:vfs_*'`,
+  guestprobe run -lv 'kprobe:vfs_*'
+  guestprobe run -lv 'struct task_struct'`,
 		Args:    command.ArgsBetween(0, -1, ""),
 		Cures:   curesOfRun,
 		Formats: []string{formatSVG},
@@ -98,7 +101,8 @@ and the reasons why vCPUs leave the guest.`,
 					return err
 				}
 			}
-			if !list {
+			ofScript := list && (r.Given("execute") || len(r.Args) > 0 && r.Only == nil && isFile(r.Args[0]))
+			if !list || ofScript {
 				if err := sf.read(ctx, r); err != nil {
 					return err
 				}
@@ -116,12 +120,20 @@ and the reasons why vCPUs leave the guest.`,
 				return sf.checkOnly(ctx, r, m.all[0].Client)
 			case !list:
 				return sf.run(ctx, r, m)
-			case r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1:
-				return command.Usagef("-l takes a pattern, and nothing to run")
+			case r.Given("output") || r.Given("detach") || len(r.Args) > 1 && !ofScript:
+				return command.Usagef("-l takes one pattern, or a script, and runs nothing")
+			case ofScript:
+				return sf.listScript(ctx, r, m.all[0].Client)
 			}
 			return listPlaces(ctx, r, m.all[0].Client, strings.Join(r.Args, ""), sf.verbose)
 		})),
 	}
+}
+
+// isFile reports whether there is a file with a name, which is then not a pattern for -l.
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && !info.IsDir()
 }
 
 // checkOnly has the daemon compile the script, and prints its number of probes.

@@ -73,9 +73,9 @@ after --duration, and prints its maps; --interval also prints and clears them wh
 				sf.req.Name = t.Name + ".bt"
 				var failed error
 				sf.req.Script, sf.req.Args, err = t.Script(r.Args[1:], func(pattern string) bool {
-					ps, err := c.Places(ctx, pattern, false)
+					found, err := c.Places(ctx, pattern, false)
 					failed = cmp.Or(failed, err)
-					return len(ps) > 0
+					return len(found.Places) > 0
 				})
 				switch {
 				case failed != nil:

@@ -81,15 +81,14 @@ func (c *Client) StopScript(ctx context.Context, name string) (*Stream, error) {
 func scriptPath(name string) string { return "/v1/scripts/" + url.PathEscape(name) }
 
 // Places lists the possible probes of a script that match a pattern such as
-// kprobe:vfs_*, with the prototypes of functions if types is set.
-func (c *Client) Places(ctx context.Context, match string, types bool) ([]api.Place, error) {
+// kprobe:vfs_*, with the prototypes of functions if types is set; or the guest's types
+// that match one such as "struct task_*", with their definitions if types is set.
+func (c *Client) Places(ctx context.Context, match string, types bool) (l api.PlaceList, err error) {
 	q := url.Values{"match": {match}}
 	if types {
 		q.Set("types", "true")
 	}
-	var l api.PlaceList
-	err := c.call(ctx, http.MethodGet, "/v1/places", q, nil, &l)
-	return l.Places, err
+	return l, c.call(ctx, http.MethodGet, "/v1/places", q, nil, &l)
 }
 
 // Maps lists the maps of the programs that AttachProgram has attached. The maps of scripts

@@ -60,6 +60,20 @@ type Exit struct {
 // CountProbes returns the number of probes of the script, as bpftrace counts them.
 func (s *Script) CountProbes() int { return s.count }
 
+// Places returns the probes of the script, each once, in the order of the script. Patterns are expanded.
+func (s *Script) Places() (names []string) {
+	seen := map[string]bool{}
+	for _, ps := range s.c.places {
+		for _, p := range ps {
+			if !seen[p.probe] {
+				seen[p.probe] = true
+				names = append(names, p.probe)
+			}
+		}
+	}
+	return names
+}
+
 // Strict reports whether the script requests to fail if anything was missed or lost.
 func (s *Script) Strict() bool { return s.c.config.strict }
 

@@ -29,6 +29,11 @@ func (sh *scriptHost) check(w http.ResponseWriter, r *http.Request) error {
 		var sc *script.Script
 		if sc, err = sh.compileScript(r.Context(), req.Script); err == nil {
 			out.Probes, out.Warnings = sc.CountProbes(), sc.Warnings
+			if req.Places {
+				for _, place := range sc.Places() {
+					out.Places = append(out.Places, api.Place{Probe: place})
+				}
+			}
 		}
 	default:
 		return badValue("want one of probe and script")

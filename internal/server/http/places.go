@@ -15,6 +15,14 @@ import (
 // getPlaces lists the places where a script may have probes. A kernel has tens
 // of thousands of functions, so the answer is written as they are found.
 func (in *inspector) getPlaces(w http.ResponseWriter, _ *http.Request, q values) error {
+	if tag, pattern, ok := typePattern(q.text("match")); ok {
+		found, err := in.listTypes(tag, pattern, q.flag("types"))
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, api.PlaceList{Places: []api.Place{}, Types: found})
+		return nil
+	}
 	listed, err := script.List(q.text("match"), in.probes.ScriptTarget())
 	if err != nil {
 		return scriptError(err)

@@ -1,10 +1,18 @@
 package http
 
 import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/testing/kerneltest"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/remote/api"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
@@ -36,5 +44,90 @@ func TestFilePrototype(t *testing.T) {
 	}
 	if p := filePrototype(d, nil, "/bin/app:work"); p != nil {
 		t.Errorf("without types: %+v", p)
+	}
+}
+
+// TestListTypes: struct, union and enum in place of a provider list the guest's types, by names or patterns.
+func TestListTypes(t *testing.T) {
+	spec, err := types.Read(kerneltest.Types(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := serveFake(t, nil)
+	h.g.types = types.New(spec, nil)
+	list := func(query string) (l api.PlaceList) {
+		t.Helper()
+		status, body := h.rawRequest("GET", "/v1/places?match="+query, "")
+		if err := json.Unmarshal([]byte(body), &l); err != nil || status != http.StatusOK || l.Places == nil || len(l.Places) > 0 {
+			t.Fatalf("%s: status %d, %s, %v", query, status, body, err)
+		}
+		return l
+	}
+	if got := list("struct+qs*").Types; len(got) != 1 || got[0] != (api.TypeInfo{Name: "struct qstr", Module: "vmlinux"}) {
+		t.Errorf("names of structures: %+v", got)
+	}
+	if got := list("enum++kind&types=true").Types; len(got) != 1 || got[0].Name != "enum kind" || !strings.HasPrefix(got[0].Definition, "enum kind {\n\t") {
+		t.Errorf("the definition of an enumeration: %+v", got)
+	}
+	if got := list("struct+*&types=true").Types; len(got) < 5 || !slices.IsSortedFunc(got, func(a, b api.TypeInfo) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Errorf("all structures: %+v", got)
+	}
+	if got := list("union+qstr").Types; len(got) > 0 {
+		t.Errorf("a structure as union: %+v", got)
+	}
+	if status, body := h.rawRequest("GET", "/v1/places?match=struct+%5Ba", ""); status != http.StatusBadRequest || !strings.Contains(body, "is not closed") {
+		t.Errorf("a pattern that is none: status %d, %s", status, body)
+	}
+	h.g.types = nil
+	if status, body := h.rawRequest("GET", "/v1/places?match=struct+qstr", ""); status != http.StatusNotImplemented || !strings.Contains(body, "the guest's types are not known") {
+		t.Errorf("without types: status %d, %s", status, body)
+	}
+}
+
+// modularTypes are types of which a module defines one as the kernel, one of the same name otherwise, and one of its own.
+type modularTypes struct{ event.Types }
+
+func (modularTypes) TypesNamed(module string, tag types.Tag, match func(string) bool) (all []types.Type) {
+	for _, s := range map[string][]btf.Struct{"": {{Name: "both"}, {Name: "other", Size: 8}}, "mod": {{Name: "both"}, {Name: "other"}, {Name: "own"}}, "nod": {{Name: "own"}}}[module] {
+		if tag == types.TagStruct && match(s.Name) {
+			all = append(all, &s)
+		}
+	}
+	return all
+}
+
+// TestModuleTypes: a definition that the kernel has, too, is listed once, one of several modules for each; names are listed once.
+func TestModuleTypes(t *testing.T) {
+	for definitions, want := range map[bool]string{false: "struct both of vmlinux; struct other of vmlinux; struct own of mod; ",
+		true: "struct both of vmlinux; struct other of vmlinux; struct other of mod; struct own of mod; struct own of nod; "} {
+		got := ""
+		all, err := moduleTypes(modularTypes{}, []string{"", "mod", "nod"}, types.TagStruct, "*", definitions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range all {
+			got += x.Name + " of " + x.Module + "; "
+		}
+		if got != want {
+			t.Errorf("definitions %t: %s, want %s", definitions, got, want)
+		}
+	}
+}
+
+// TestCheckPlaces: a check answers with the places of a script's probes if these are requested, each once, with patterns expanded.
+func TestCheckPlaces(t *testing.T) {
+	h := serveFake(t, nil)
+	req := api.Check{Script: &api.RunScript{Script: `kprobe:vfs_re*, kprobe:vfs_write { } kprobe:vfs_read { } interval:s:1 { } END { }`}, Places: true}
+	checked, err := h.c.Check(h.ctx, req)
+	got := ""
+	for _, p := range checked.Places {
+		got += p.Probe + " "
+	}
+	if err != nil || got != "kprobe:vfs_read kprobe:vfs_write interval:s:1 END " {
+		t.Errorf("%s, %v", got, err)
+	}
+	req.Places = false
+	if checked, err = h.c.Check(h.ctx, req); err != nil || checked.Places != nil {
+		t.Errorf("without a request for them: %v, %v", checked.Places, err)
 	}
 }

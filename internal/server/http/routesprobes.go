@@ -153,11 +153,11 @@ func probeRoutes() []route {
 				ID: "listPlaces", Method: http.MethodGet, Path: "/v1/places",
 				Summary: "Where a script may have probes",
 				Query: []Parameter{
-					{Name: "match", Default: "*", Description: "as a script names probes, with * ? and [] in the provider and in the rest: kprobe:vfs_*, watchpoint:cpu_*, interval:*, profile:*, vm:exit:*; without a provider it means kprobes", blank: true},
+					{Name: "match", Default: "*", Description: "as a script names probes, with * ? and [] in the provider and in the rest: kprobe:vfs_*, watchpoint:cpu_*, interval:*, profile:*, vm:exit:*; without a provider it means functions, tracepoints and software events. After struct, union or enum it is a pattern for names of the guest's types: struct task_*", blank: true},
 					queryTypes,
 				},
 				Answers:  jsonOf(api.PlaceList{}),
-				Refusals: []int{400, 422, 501},
+				Refusals: []int{400, 422, 429, 501},
 			},
 			serve: (*server).getPlaces,
 		},

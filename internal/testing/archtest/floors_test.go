@@ -43,7 +43,7 @@ var floorsOf = map[string][]floor{
 	"internal/server/http": {
 		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags vmflags"},
 		{"guest", "the guest that is served, and its state", "cache guest image source startcheck inspector frames tasks disas runcontrol state sampler convert"},
-		{"features", "what can be seen and changed of it", "passed backtrace look memory places registers setregs step stops vars knobs text console changed symbols " +
+		{"features", "what can be seen and changed of it", "passed backtrace look memory places typelist registers setregs step stops vars knobs text console changed symbols " +
 			"events eventhost eventlines counts profile durations probehost probes program programmaps"},
 		{"scripts", "scripts that run", "script scriptdata scriptfollow scripthost scriptkeep scriptrun scriptsample charts check fleetpublish"},
 		{"control", "who stops the guest, saves it and resets it", "gdbbreak gdbguest gdbrun restorer snapshot crashsave guestcontrol"},

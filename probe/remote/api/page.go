@@ -10,6 +10,9 @@ type Check struct {
 	Probe  *ProbeSpec `json:"probe,omitempty"`
 	Script *RunScript `json:"script,omitempty"`
 
+	// Places answers with the script's probes as Checked.Places.
+	Places bool `json:"places,omitempty"`
+
 	// InAnswer reports an error in the probe or in the script as Checked.Error, with status 200. Errors of the request
 	// itself and of the daemon still fail the request.
 	InAnswer bool `json:"inAnswer,omitempty"`
@@ -19,5 +22,6 @@ type Check struct {
 type Checked struct {
 	Probes   int      `json:"probes"` // the number of probes that would be attached
 	Warnings []string `json:"warnings,omitempty"`
+	Places   []Place  `json:"places,omitempty"` // of a script, if Check.Places is set: each place once, in the order of the script
 	Error    *Error   `json:"error,omitempty"`
 }

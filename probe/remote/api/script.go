@@ -98,7 +98,15 @@ const (
 
 // PlaceList is the body of the answer to GET /v1/places.
 type PlaceList struct {
-	Places []Place `json:"places"`
+	Places []Place    `json:"places"`
+	Types  []TypeInfo `json:"types,omitempty"` // for a pattern that begins with struct, union or enum
+}
+
+// TypeInfo is a type of the guest.
+type TypeInfo struct {
+	Name       string `json:"name"`                 // struct file
+	Module     string `json:"module"`               // of the kernel that defines it; vmlinux is the kernel itself, or another guest's program
+	Definition string `json:"definition,omitempty"` // in C, if types were asked for
 }
 
 // Place is a place where a script can have a probe.
