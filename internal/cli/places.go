@@ -59,7 +59,7 @@ func placesText(l api.PlaceList) string {
 			}
 			fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(typ+" "+x.Name))
 		}
-		if strings.Contains(p.Probe, "retprobe:") {
+		if provider, _, _ := strings.Cut(p.Probe, ":"); provider == "kretprobe" || provider == "uretprobe" || provider == "fexit" {
 			fmt.Fprintf(&b, "    %s retval\n", p.Prototype.Returns)
 		}
 	}
@@ -125,7 +125,7 @@ func fileTypeText(typ string) string {
 func (a *app) completePlaces() command.Completion {
 	return completeFirst(a.complete(func(ctx context.Context, c *remote.Client, prefix string) (names []string) {
 		if !strings.Contains(prefix, ":") {
-			return []string{"kprobe:", "kretprobe:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
+			return []string{"kprobe:", "kretprobe:", "fentry:", "fexit:", "tracepoint:", "rawtracepoint:", "usdt:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
 		}
 		found, _ := c.Places(ctx, prefix+"*", false)
 		for _, p := range found.Places {

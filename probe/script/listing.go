@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -13,15 +14,20 @@ type Listed struct {
 	Provider string
 	Pattern  string
 	User     bool     // only functions of user code
+	Kernel   bool     // only functions of the kernel and its modules, with names of modules
+	Returns  bool     // only functions whose returns can be probed
 	Data     bool     // variables
 	Places   []string // all matches, in the notation after the provider
 }
 
 // listed are the providers whose places can be listed, in that order.
-var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "rawtracepoint", "watchpoint", "interval", "profile", "software", "vm"}
+var listed = []string{"kprobe", "kretprobe", "fentry", "fexit", "uprobe", "uretprobe", "usdt", "tracepoint", "rawtracepoint", "watchpoint", "interval", "profile", "software", "vm"}
 
 // ofKernel are the providers of a pattern without one, as in bpftrace: probes at returns have the same functions as kprobes.
-var ofKernel = []string{"kprobe", "tracepoint", "rawtracepoint", "software"}
+var ofKernel = []string{"kprobe", "fentry", "tracepoint", "rawtracepoint", "software"}
+
+// tracing are the spellings of kprobe and kretprobe for which names of functions have those of modules before them.
+var tracing = map[string]string{"fentry": "fentry", "kfunc": "fentry", "f": "fentry", "fexit": "fexit", "kretfunc": "fexit", "fr": "fexit"}
 
 // ofFiles are the providers whose places may be in a file of the guest.
 var ofFiles = []string{"uprobe", "uretprobe", "usdt"}
@@ -46,7 +52,7 @@ func List(pattern string, t Target) (out []Listed, err error) {
 	if _, err := path.Match(rest, ""); err != nil {
 		return nil, s.errorAt(at, "%s: want a pattern", pattern)
 	}
-	if full := providers[word]; full != "" {
+	if full := cmp.Or(tracing[word], providers[word]); full != "" {
 		word = full
 	} else if instead, known := elsewhere[word]; known {
 		return nil, s.errorAt(at, "probe type '%s' is not supported", word).hint("%s", instead)
@@ -60,7 +66,8 @@ func List(pattern string, t Target) (out []Listed, err error) {
 		if ok, err := path.Match(word, p); err != nil || !ok {
 			continue
 		}
-		l := Listed{Provider: p, Pattern: rest, User: (&attachPoint{provider: p}).inUser(), Data: p == "watchpoint"}
+		kind := attachPoint{provider: cmp.Or(providers[p], p)}
+		l := Listed{Provider: p, Pattern: rest, User: kind.inUser(), Kernel: tracing[p] != "", Returns: kind.atReturn(), Data: p == "watchpoint"}
 		var all []string
 		switch p {
 		case "interval", "profile":

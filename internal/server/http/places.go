@@ -76,7 +76,12 @@ func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[
 			if l.Data || l.Pattern == "" {
 				continue
 			}
-			for sym, name := range in.probes.Functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
+			for sym, name := range in.probes.Functions(l.Pattern, l.User, l.Returns, nil) {
+				if l.Kernel {
+					if name = moduleName(img, sym, name); name == "" {
+						continue
+					}
+				}
 				p := api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}
 				if strings.HasPrefix(name, "/") {
 					p.Prototype = filePrototype(in.probes.ScriptTarget(), known, name)
@@ -87,6 +92,18 @@ func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[
 			}
 		}
 	}
+}
+
+// moduleName returns MODULE:FUNCTION of a function that a place names, with vmlinux for the kernel itself; "" for user code, and for
+// functions that only their address names.
+func moduleName(img guest.View, sym guest.Symbol, place string) string {
+	if sym.User || place == "" || place[0] == '/' || place[0] >= '0' && place[0] <= '9' {
+		return ""
+	}
+	if event.ModuleOf(img, sym.Addr) == "" {
+		return "vmlinux:" + place
+	}
+	return place
 }
 
 // variablePlaces yields the places of watches on variables, each at the

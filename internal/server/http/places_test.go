@@ -131,3 +131,32 @@ func TestCheckPlaces(t *testing.T) {
 		t.Errorf("without a request for them: %v, %v", checked.Places, err)
 	}
 }
+
+// TestListFentry: fentry and fexit are listed with the module of each function, and without user code; kprobe lists that, too.
+func TestListFentry(t *testing.T) {
+	h := serveFake(t, nil)
+	for pattern, want := range map[string]string{
+		"fentry:vfs_read":          "fentry:vmlinux:vfs_read ",
+		"f:vmlinux:vfs_*":          "fentry:vmlinux:vfs_read fentry:vmlinux:vfs_write ",
+		"fexit:*:vfs_read":         "fexit:vmlinux:vfs_read ",
+		"fentry:other:vfs_*":       "",
+		"fentry:user_hot":          "",
+		"kprobe:user_hot":          "kprobe:user_hot ",
+		"vfs_read":                 "kprobe:vfs_read fentry:vmlinux:vfs_read ",
+		"k*probe:vmlinux:vfs_read": "kprobe:vfs_read kretprobe:vfs_read ",
+	} {
+		l, err := h.c.Places(h.ctx, pattern, false)
+		got := ""
+		for _, p := range l.Places {
+			got += p.Probe + " "
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %s, want %s; %v", pattern, got, want, err)
+		}
+		for _, p := range l.Places {
+			if _, err := h.c.Check(h.ctx, api.Check{Script: &api.RunScript{Script: p.Probe + " { }"}}); err != nil {
+				t.Errorf("a script with %s: %v", p.Probe, err)
+			}
+		}
+	}
+}
