@@ -56,6 +56,7 @@ type place struct {
 	addr  guest.GVA
 	sym   guest.Symbol
 	entry bool      // the function's entry
+	plain bool      // see Functions.IsPlainEntry
 	head  guest.GVA // the address that a hit of the entry is reported at, if this is the place for probes on the entry; else addr
 }
 
@@ -154,7 +155,7 @@ func (p *places) checkAllowed(at place) *Error {
 	if at.reportedAddr() == at.addr {
 		return nil
 	}
-	if p.functions().branched(at.sym, at.addr) {
+	if !at.plain && p.functions().branched(at.sym, at.addr) {
 		// A hit there need not be a call, and its stack pointer need not be at the
 		// return address.
 		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
@@ -174,11 +175,13 @@ func (p *places) fixedReason(lo, hi guest.GVA) string {
 // prepare makes the site for at: every check of its instruction, and its plan (checks
 // 13 to 18). It changes no text and makes no slot.
 func (p *places) prepare(at place) (*site, *Error) {
-	switch err, why := p.functions().boundary(at.sym, at.addr); {
-	case why != "":
-		return nil, newError(CodeUndecodable, why, "")
-	case err != nil:
-		return nil, err
+	if !at.plain {
+		switch err, why := p.functions().boundary(at.sym, at.addr); {
+		case why != "":
+			return nil, newError(CodeUndecodable, why, "")
+		case err != nil:
+			return nil, err
+		}
 	}
 	syms := p.target.Symbols()
 	code, can := syms.Code(at.addr, x86.MaxLen), p.can[guest.Level(at.sym.User)]

@@ -22,6 +22,8 @@ type Functions struct {
 	pieces []guest.Piece
 	looks  map[any]*flow.Index
 	scans  func(guest.ID) *flow.Scans // Options.Scans
+
+	entry straightEntry
 }
 
 // funcKey identifies an analysis: a file's functions may get their names later.

@@ -36,6 +36,7 @@ type batch struct {
 	live    map[*site]bool      // sites with an enabled probe of the batch
 	short   bool                // memory is exhausted: something could be better
 	newSite bool                // no existing site can be used
+	listing bool                // nothing is registered: no slots are made, except where their place matters
 }
 
 func newBatch(n int) *batch {
@@ -187,6 +188,25 @@ func (e *Engine) Check(p Probe) (Info, error) {
 	return e.info(r), nil
 }
 
+// CheckListed returns the rejection of p, as Check does, for listings of many places. It makes no slots, so that it does not report if there
+// is no memory for them.
+func (e *Engine) CheckListed(p Probe) error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	r := p.registration(&e.registry)
+	if r == nil {
+		return newError(CodeBothOrNeither, "no probe", "")
+	}
+	b := newBatch(1)
+	b.listing = true
+	if err := e.admit(b, r); err != nil {
+		return err
+	}
+	return nil
+}
+
 // Resolve determines where p would be registered, and whether that is the entry of
 // its function and code of CPL3. It does not check whether p can be registered: see
 // Check and Register. If the module of p is not loaded the address is 0.
@@ -230,6 +250,7 @@ func (g *registry) admit(b *batch, r *registration) *Error {
 	if err := r.kind.check(r, &g.places, at); err != nil {
 		return err
 	}
+	at.plain = at.entry && g.places.functions().IsPlainEntry(at.sym, at.addr)
 	if err := g.places.checkAllowed(at); err != nil {
 		return err
 	}
@@ -246,8 +267,10 @@ func (g *registry) admit(b *batch, r *registration) *Error {
 	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
 		return newError(CodeGone, "another instruction is there now", "")
 	}
-	if err := g.prepareHit(r, st); err != nil {
-		return err
+	if !b.listing || g.opt.jumpsOnly(st) || st.plan().Inst.RIPRelative() {
+		if err := g.prepareHit(r, st); err != nil {
+			return err
+		}
 	}
 	if g.sites.Find(at.addr) != st {
 		b.fresh[at.addr] = st

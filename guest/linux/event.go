@@ -124,18 +124,38 @@ func (v Tracing) Event(system, name string) (Event, error) {
 	case found.Name == "":
 		return found, ErrNoEvent
 	}
-	switch {
-	case found.Record == 0 && found.IsExit:
-		found.Fields = []EventField{{Name: "__syscall_nr", Type: "int", Offset: 8, Size: 4, Signed: true}, {Name: "ret", Type: "long", Offset: 16, Size: 8, Signed: true}}
-	case found.Record == 0:
-		var meta uint64
-		if meta, err = v.read.value(call, x.data); err == nil {
-			found.Fields, err = v.eventFields(&x, guest.GVA(meta)+guest.GVA(x.enter.Off))
-		}
-	default:
-		found.Fields, err = v.eventFields(&x, class+guest.GVA(x.fields.Off))
-	}
+	found.Fields, err = v.fieldsOf(&x, &found, class, call)
 	return found, err
+}
+
+// EventsWithFields is Events with the fields of each event whose fields can be read, for listings: Event reads the list up to the event.
+func (v Tracing) EventsWithFields() (all []Event, err error) {
+	x, err := v.events()
+	if err != nil {
+		return nil, err
+	}
+	err = v.forEachEvent(&x, func(e Event, class, at guest.GVA) bool {
+		if e.Fields, err = v.fieldsOf(&x, &e, class, at); err == nil {
+			all = append(all, e)
+		}
+		return true
+	})
+	return all, err
+}
+
+// fieldsOf reads the fields of an event, by the addresses of its class and its own.
+func (v Tracing) fieldsOf(x *eventFields, e *Event, class, at guest.GVA) ([]EventField, error) {
+	switch {
+	case e.Record == 0 && e.IsExit:
+		return []EventField{{Name: "__syscall_nr", Type: "int", Offset: 8, Size: 4, Signed: true}, {Name: "ret", Type: "long", Offset: 16, Size: 8, Signed: true}}, nil
+	case e.Record == 0:
+		meta, err := v.read.value(at, x.data)
+		if err != nil {
+			return nil, err
+		}
+		return v.eventFields(x, guest.GVA(meta)+guest.GVA(x.enter.Off))
+	}
+	return v.eventFields(x, class+guest.GVA(x.fields.Off))
 }
 
 // forEachEvent calls f with each event, the address of its class and its own address,

@@ -217,17 +217,37 @@ func (rs *recorders) fields(name string) (out []script.EventField, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return scriptFields(rs.st, e.Fields), nil
+}
+
+// EventFields returns the fields of all events of the guest's kernel, by CATEGORY:NAME, for listings. It has no event whose fields cannot be read.
+func (st *Session) EventFields() (map[string][]script.EventField, error) {
+	img, ok := tracingOf(st.guest)
+	if !ok {
+		return nil, nil
+	}
+	all, err := img.EventsWithFields()
+	out := make(map[string][]script.EventField, len(all))
+	for i := range all {
+		out[all[i].String()] = scriptFields(st, all[i].Fields)
+	}
+	return out, err
+}
+
+// scriptFields returns the fields of an event with their types.
+func scriptFields(st *Session, fields []linux.EventField) (out []script.EventField) {
+	out = []script.EventField{}
 	var find func(tag, name string) types.Type
-	if known, ok := rs.st.types().(script.Types); ok {
+	if known, ok := st.types().(script.Types); ok {
 		find = func(tag, name string) types.Type { return known.TypeByName(types.Tag(tag), name) }
 	}
-	for i := range e.Fields {
-		f := &e.Fields[i]
+	for i := range fields {
+		f := &fields[i]
 		x := script.EventField{Name: f.Name, Offset: f.Offset}
 		x.Type, x.Located = f.CType(find)
 		out = append(out, x)
 	}
-	return out, nil
+	return out
 }
 
 // attach makes a program of an event the handler of a, whose kprobe on the engine is

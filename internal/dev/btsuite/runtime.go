@@ -199,8 +199,8 @@ func (c runtimeCase) run(t *target, read func(name string) string) Result {
 		r.Outcome, r.Said, r.Script = Unread, "a command line of its own: "+c.fields["RUN"], c.fields["RUN"]
 		return r
 	}
-	if l.file != "" && !l.list {
-		if l.text = read(l.file); l.text == "" { // the path is relative to upstream's folder of tests
+	if l.file != "" {
+		if l.text = read(l.file); l.text == "" && !l.list { // the path is relative to upstream's folder of tests
 			r.Outcome, r.Said = Unread, l.file+" is not there"
 			return r
 		}

@@ -51,18 +51,27 @@ func (in *inspector) getPlaces(w http.ResponseWriter, _ *http.Request, q values)
 	return nil
 }
 
+// fewEvents is the number of events up to which the fields of each are searched for.
+const fewEvents = 8
+
 // places returns the places that match patterns.
 func (in *inspector) places(listed []script.Listed, known event.Types) iter.Seq[api.Place] {
 	return func(yield func(api.Place) bool) {
 		img := in.guest.Image()
 		for _, l := range listed {
+			fields := in.probes.ScriptTarget().Event
+			if known != nil && l.Provider == "tracepoint" && len(l.Places) > fewEvents {
+				if all, err := in.probes.EventFields(); err == nil {
+					fields = func(name string) ([]script.EventField, error) { return all[name], nil }
+				}
+			}
 			for _, place := range l.Places {
 				p := api.Place{Probe: l.Provider + ":" + place}
 				switch l.Provider {
 				case "rawtracepoint":
 					p.Prototype = tracepointPrototype(known, place)
 				case "tracepoint":
-					p.Prototype = in.eventPrototype(known, place)
+					p.Prototype = eventPrototype(known, place, fields)
 				case "usdt":
 					p.Prototype = in.staticPrototype(known, place)
 				}

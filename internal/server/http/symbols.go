@@ -110,12 +110,12 @@ func tracepointPrototype(known event.Types, name string) *api.Prototype {
 }
 
 // eventPrototype returns the fields of an event's record, as far as they are known.
-func (in *inspector) eventPrototype(known event.Types, name string) *api.Prototype {
+func eventPrototype(known event.Types, name string, fieldsOf func(name string) ([]script.EventField, error)) *api.Prototype {
 	if known == nil {
 		return nil
 	}
-	fields, err := in.probes.ScriptTarget().Event(name)
-	if err != nil {
+	fields, err := fieldsOf(name)
+	if err != nil || fields == nil {
 		return nil
 	}
 	p := &api.Prototype{Text: name, Params: []api.Parameter{}, Returns: "void"}

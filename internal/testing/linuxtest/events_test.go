@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -143,6 +144,16 @@ func (g *Guest) checkRecordable() {
 	all, err := v.Events()
 	if err != nil {
 		g.t.Fatal(err)
+	}
+	listed, err := v.EventsWithFields()
+	if err != nil || len(listed) != len(all) {
+		g.t.Errorf("%d events with fields of %d, %v", len(listed), len(all), err)
+	}
+	for i := 0; i < len(listed); i += 50 {
+		x := &listed[i]
+		if e, err := v.Event(x.System, x.Name); err != nil || !reflect.DeepEqual(&e, x) {
+			g.t.Errorf("%v: %+v, %v, listed as %+v", x, e, err, x)
+		}
 	}
 	n, refused := 0, []string(nil)
 	for _, e := range all {
