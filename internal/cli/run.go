@@ -48,7 +48,7 @@ With --format json each line is an object as bpftrace -f json prints.
 scripts, 'guestprobe script NAME' shows one and its maps, and 'guestprobe stop NAME' ends it
 and prints its final output. NAME is a letter or _, then letters, digits and _ . -.
 
---duration ends the script after that time. --interval prints all maps and clears them, as print(@m); clear(@m)
+--duration ends the script after that time, which begins when its probes are attached. --interval prints all maps and clears them, as print(@m); clear(@m)
 in an interval probe do, with an empty line after each time.
 
 ` + chartHelp + `

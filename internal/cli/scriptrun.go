@@ -32,7 +32,7 @@ func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.BoolVar(&s.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
 	f.BoolVar(&s.req.Metrics, "metrics", false, "of --detach: its maps are metrics, too; see docs/see.md")
 	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
-	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
+	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time, which begins when its probes are attached")
 	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them at this interval")
 	f.BoolVar(&s.heat, "heat", false, "draw histograms over time, a column for each --interval, which is 1s by default")
 	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")

@@ -88,6 +88,7 @@ func TestCases(t *testing.T) {
 		{name: "for_map_guest", script: `kprobe:vfs_read { @a[arg2]++; } interval:s:1 { $n = 0; for ($kv : @a) { $n += $kv.1; } printf("%d of %d\n", $n, len(@a)); } END { clear(@a); }`, hits: read4(), ticks: 1, want: "4 of 4"},
 		{name: "map_delete", script: `BEGIN { @[1, "x"] = 2; print(has_key(@, (1, "x"))); delete(@, (1, "x")); print(has_key(@, (1, "x"))); }`, want: "true\nfalse"},
 		{name: "map_full", script: `config = { max_map_keys=1 } BEGIN { @[1] = 1; @[2] = 2; }`, want: "@[1]: 1", warning: `WARNING: Map full`},
+		{name: "map_declared_twice", script: `let @a = lruhash(1); let @a = hash(9); BEGIN { @a[1] = 2; @a[2] = 3; }`, want: "@a[2]: 3"},
 		{name: "map_unused", script: `let @a = hash(2); let @b = lruhash(3); BEGIN { @b[1] = 2; }`, want: "@b[1]: 2", warning: `stdin:1:5-7: WARNING: Unused map: @a`},
 		{name: "print_top_div", script: `BEGIN { @["a"] = 10; @["b"] = 20; @["c"] = 30; @["d"] = 40; print(@, 2, 10); clear(@); }`, want: "@[c]: 3\n@[d]: 4"},
 		{name: "aggregates", script: `BEGIN { @c = count(); @c = count(); @s = sum(3); @s = sum(9); @lo = min(4); @lo = min(-2); @hi = max(4); @hi = max(7); @av = avg(1); @av = avg(2); @av = avg(6); }`,

@@ -352,7 +352,9 @@ func (p *parser) letMap() error {
 		return p.errorAt(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
 	}
 	m := p.mapDef(name.text, name.Span)
-	m.limit, m.declared, m.lru = p.tok.num, kind, strings.Contains(kind.text, "lru")
+	if m.limit == 0 { // as in bpftrace the first declaration counts
+		m.limit, m.declared, m.lru = p.tok.num, kind, strings.Contains(kind.text, "lru")
+	}
 	if err := p.advance(); err != nil {
 		return err
 	}

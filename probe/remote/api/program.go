@@ -61,7 +61,7 @@ type MapList struct {
 type MapInfo struct {
 	ID        uint64   `json:"id"` // never used again by this daemon
 	Name      string   `json:"name"`
-	Kind      string   `json:"kind" openapi:"enum=hash|array|percpu_hash|percpu_array|ringbuf"` // hash, array, percpu_hash, percpu_array or ringbuf, as Linux calls it
+	Kind      string   `json:"kind" openapi:"enum=hash|array|prog_array|perf_event_array|percpu_hash|percpu_array|stack_trace|cgroup_array|lru_hash|lru_percpu_hash|lpm_trie|array_of_maps|hash_of_maps|queue|stack|ringbuf|task_storage|bloom_filter"` // as Linux calls it
 	KeySize   int      `json:"keySize"`
 	ValueSize int      `json:"valueSize"`
 	Entries   int      `json:"entries"` // at most; of a ring its bytes
