@@ -31,7 +31,7 @@ func (p *Program) CodeSize() (int, error) {
 	number := &TaskNumber{Follow: []int32{far, 8}, Off: far}
 	code, _, err := Compile(p, Layout{
 		Task:   &TaskProfile{TID: far, TGID: far + 4, Comm: far + 8, Current: far, Owner: &TaskNumber{Follow: []int32{far}, Off: 8, Split: true, High: 12}, Cgroup: number},
-		Fixups: true, Frames: &Frames{},
+		Fixups: true, Frames: &Frames{Trampolines: Trampolines{Magic: 1 << 60, Jump: 10, Size: 16}},
 	})
 	return len(code), err
 }
