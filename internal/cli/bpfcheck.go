@@ -22,6 +22,7 @@ import (
 // kernel.
 func bpfCheck() command.Spec {
 	var kernel, config, section, at, entries string
+	var set []string
 	var strict, skip, unproven bool
 	return command.Spec{
 		Local: true,
@@ -43,6 +44,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			f.StringVar(&config, "config", "", "its configuration, a `FILE`")
 			f.StringVar(&section, "section", "", "only the programs in this `section`, or these: a,b, and patterns")
 			f.StringVar(&at, "at", "", "`place` of the only program, or NAME=PLACE,... for what sections name")
+			f.StringArrayVar(&set, "set", nil, "set a constant (const volatile), as attach does: `NAME=VALUE`; may be repeated")
 			f.StringVar(&entries, "map-entries", "", "sizes of maps, in place of those in the files: `NAME=N`,...; of a ring in bytes")
 			f.BoolVar(&skip, "skip-missing", false, "leave out programs at functions that the kernel does not have")
 			f.BoolVar(&unproven, "unproven", false, "list accesses that are checked when they are made, because the verifier cannot prove them")
@@ -57,7 +59,11 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			if err != nil {
 				return command.Usagef("--map-entries: %v", err)
 			}
-			sel := bpf.Selection{Section: section, At: places, MapEntries: sizes}
+			constants, err := parseConstants(set)
+			if err != nil {
+				return err
+			}
+			sel := bpf.Selection{Section: section, Set: constants, At: places, MapEntries: sizes}
 			if kernel != "" {
 				k, err := readKernel(kernel, config)
 				if err != nil {

@@ -38,6 +38,20 @@ func TestBPFCheck(t *testing.T) {
 	}
 }
 
+// TestBPFCheckConstants decides about programs with the constants that the user has set.
+func TestBPFCheckConstants(t *testing.T) {
+	const file = "../../probe/bpf/testdata/obj/prune.o"
+	check := func(set map[string]string) checkedObject {
+		return checkObject(t.Context(), file, bpf.Selection{Section: "kprobe/vfs_open", Set: set}, bpf.Allowed{Strict: true}, false)
+	}
+	if o := check(nil); o.Error != "" || len(o.Programs) != 1 || o.Programs[0].Runs != api.RunsInGuest {
+		t.Errorf("%+v", o)
+	}
+	if o := check(map[string]string{"wide": "3"}); !strings.Contains(o.Error, "unknown helper send_signal") {
+		t.Errorf("%+v", o)
+	}
+}
+
 // TestUnproven lists the accesses that are checked when they are made, on request.
 func TestUnproven(t *testing.T) {
 	const file = "../../probe/bpf/testdata/obj/unproven.o"

@@ -43,6 +43,19 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	return probes.override.rejectAlone(aboutOverride[1:]...)
 }
 
+// parseConstants reads the values of --set.
+func parseConstants(flags []string) (map[string]string, error) {
+	set := map[string]string{}
+	for _, s := range flags {
+		name, value, ok := strings.Cut(s, "=")
+		if _, twice := set[name]; !ok || name == "" || twice {
+			return nil, command.Usagef("--set %q: want NAME=VALUE, each name once", s)
+		}
+		set[name] = value
+	}
+	return set, nil
+}
+
 // attach reads the object file and attaches its programs.
 func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *probeFlags) (list api.ProbeList, err error) {
 	object, err := readObject(ctx, p.file)
@@ -57,13 +70,9 @@ func (p *programFlags) attach(ctx context.Context, c *remote.Client, probes *pro
 	if err != nil {
 		return list, command.Usagef("--map-entries: %v", err)
 	}
-	set := map[string]string{}
-	for _, s := range p.set {
-		name, value, ok := strings.Cut(s, "=")
-		if _, twice := set[name]; !ok || name == "" || twice {
-			return list, command.Usagef("--set %q: want NAME=VALUE, each name once", s)
-		}
-		set[name] = value
+	set, err := parseConstants(p.set)
+	if err != nil {
+		return list, err
 	}
 	list, err = c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, MapEntries: entries, OnHost: probes.onHost, Strict: probes.strict, Unsafe: probes.override.unsafe, Disabled: probes.disabled, Space: space})
 	if err != nil {

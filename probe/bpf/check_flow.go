@@ -106,19 +106,23 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	case !i.IsBuiltinCall():
 		return fmt.Sprintf("no kind %d of call", uint8(i.Src))
 	}
+	return ""
+}
+
+// unavailable returns why a program of that kind cannot call a helper, "" if it can. The
+// call is rejected where the program may reach it.
+func unavailable(i *asm.Instruction, kind Kind) string {
 	h := helperByID[Helper(i.Constant)]
 	switch {
-	case missingReason(i) != "":
-		return ""
 	case h == nil && refusedHelpers[Helper(i.Constant)] != "":
 		return fmt.Sprintf("unknown helper %v: %s", Helper(i.Constant), refusedHelpers[Helper(i.Constant)])
 	case h == nil:
 		return fmt.Sprintf("unknown helper %v", Helper(i.Constant))
-	case h.needsCtx && !c.kind.hasRegs():
+	case h.needsCtx && !kind.hasRegs():
 		return fmt.Sprintf("helper %s needs the registers of a probe", h.Name)
-	case h.ID == HelperSetReg && c.kind == Watch:
+	case h.ID == HelperSetReg && kind == Watch:
 		return "helper set_reg works at a probed instruction or a return, not after the access of a watch"
-	case h.ID == HelperOverrideReturn && c.kind.AtReturn():
+	case h.ID == HelperOverrideReturn && kind.AtReturn():
 		return "helper override_return works at a function's entry, not at its return"
 	}
 	return ""

@@ -3,6 +3,7 @@ package bpf
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -136,7 +137,11 @@ func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {
 		}
 		spec.Maps = append(spec.Maps, m)
 	}
-	return New(spec)
+	p, err := New(spec)
+	if missing := (*MissingError)(nil); errors.As(err, &missing) {
+		return nil, fmt.Errorf("load object: program %q in section %q, %w", op.Name, op.Section, missing)
+	}
+	return p, err
 }
 
 // Close frees the memory of the maps. No program of the collection may run any more.

@@ -70,7 +70,13 @@ func kernelEnv() *fakeEnv {
 // loadFor loads some programs of a test object for testKernel.
 func loadFor(t testing.TB, name, section string) (*Collection, error) {
 	t.Helper()
-	o, err := LoadObject(readObject(t, name), Selection{Section: section, Kernel: testKernel(t)})
+	return loadIn(t, name, Selection{Section: section, Kernel: testKernel(t)})
+}
+
+// loadIn loads some programs of a test object.
+func loadIn(t testing.TB, name string, sel Selection) (*Collection, error) {
+	t.Helper()
+	o, err := LoadObject(readObject(t, name), sel)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +123,7 @@ func TestKernel(t *testing.T) {
 
 func TestKernelLacks(t *testing.T) {
 	for section, want := range map[string]string{
-		"kprobe/vfs_write":    `program "needs": instruction 1: the types (BTF) of the guest's kernel do not have what it depends on`,
+		"kprobe/vfs_write":    `program "needs" in section "kprobe/vfs_write", instruction 1: the types (BTF) of the guest's kernel do not have what it depends on`,
 		"kretprobe/vfs_write": "it calls kernel_function, a function of the kernel",
 	} {
 		if _, err := loadFor(t, "kernel.o", section); err == nil || !strings.Contains(err.Error(), want) {
@@ -126,13 +132,13 @@ func TestKernelLacks(t *testing.T) {
 	}
 	k := testKernel(t)
 	k.Config = nil
-	_, err := LoadObject(readObject(t, "kernel.o"), Selection{Section: "kprobe/vfs_read", Kernel: k})
+	_, err := loadIn(t, "kernel.o", Selection{Section: "kprobe/vfs_read", Kernel: k})
 	if err == nil || !strings.Contains(err.Error(), `the guest's kernel has no option "CONFIG_`) {
 		t.Error(err)
 	}
 	k = testKernel(t)
 	k.Symbol = nil
-	_, err = LoadObject(readObject(t, "kernel.o"), Selection{Section: "kprobe/vfs_read", Kernel: k})
+	_, err = loadIn(t, "kernel.o", Selection{Section: "kprobe/vfs_read", Kernel: k})
 	if err == nil || !strings.Contains(err.Error(), `the guest's kernel has no symbol "jiffies"`) {
 		t.Error(err)
 	}

@@ -79,6 +79,7 @@ type MapSpec struct {
 	ValueSize  uint32            // 1 to MaxValueSize bytes, 0 for rings
 	MaxEntries uint32            // for rings their size in bytes, a power of two of at least MinRingSize
 	ReadOnly   bool              // programs may not write the values (constants of an object file)
+	Frozen     bool              // nor may anything else: the values are Contents as long as a program uses the map
 	Contents   []byte            // first bytes of an array's first value; of values of a multiple of 8 bytes also of those that follow
 	LockAt     uint32            // 1 + offset of the lock in a value; 0: it has none
 	Extra      uint64            // map_extra: how many hashes a BloomFilter has

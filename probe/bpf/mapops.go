@@ -225,6 +225,9 @@ func (m *Map) Update(key []byte, vals [][]byte, flag uint64) error {
 		}
 		copy(flat[i*m.stride:], v)
 	}
+	if m.spec.Frozen && !bytes.Equal(bytes.TrimRight(flat, "\x00"), bytes.TrimRight(m.spec.Contents, "\x00")) {
+		return m.fail(what, errFrozen)
+	}
 	if err := mapError(m.update(key, flat, flag, -1)); err != nil {
 		return m.fail(what, err)
 	}
@@ -234,8 +237,11 @@ func (m *Map) Update(key []byte, vals [][]byte, flag uint64) error {
 // Restore sets the map's contents to entries: a key and its values each, as Walk
 // yields them of a map of the same kind and size. No program may use the map during
 // the call. It stops at the first entry that does not fit, with an error as of
-// Update.
+// Update. A frozen map keeps its own contents.
 func (m *Map) Restore(entries [][][]byte) error {
+	if m.spec.Frozen {
+		return nil
+	}
 	m.empty()
 	if m.spec.Kind == Stack { // the first value in is the last one out
 		entries = slices.Clone(entries)

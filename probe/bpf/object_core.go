@@ -72,12 +72,7 @@ func (p *ObjectProgram) relocateTypes(in asm.Instructions, k *Kernel) (asm.Instr
 		}
 		switch {
 		case wide && ins.Dst == asm.R10 && ins.Constant == btf.COREBadRelocationSentinel, !wide && ins.IsBuiltinCall():
-			ins.Metadata = in[i].Metadata
-			replaceMissing(&ins, fmt.Sprintf("%s: %v", why, relos[n]))
-			out = append(out, ins)
-			if wide { // as many slots as before: jumps count them
-				out = append(out, asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)})
-			}
+			out = append(out, missingInstead(&in[i], fmt.Sprintf("%s: %v", why, relos[n]))...)
 		default:
 			if prints && (wide || ins.OpCode.Class().IsALU()) {
 				p.addShows(relos[n], uint32(ins.Constant), k)

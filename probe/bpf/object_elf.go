@@ -104,6 +104,10 @@ func isData(name string) bool {
 	return false
 }
 
+// isConstants reports whether a section has the constants of an object. No loader lets
+// anything change them after the programs were loaded.
+func isConstants(name string) bool { return name == ".rodata" || strings.HasPrefix(name, ".rodata.") }
+
 // checkSizes rejects files whose sections are implausibly large: nothing else limits
 // the size that compressed sections unpack to, or that sections without bytes in the
 // file have.
@@ -167,11 +171,7 @@ func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
 			if _, known := refs[sym.Name]; known || sym.Section != elf.SHN_UNDEF || sym.Name == "" {
 				continue
 			}
-			refs[sym.Name] = externRef{
-				weak:  elf.ST_BIND(sym.Info) == elf.STB_WEAK,
-				order: len(refs),
-				where: fmt.Sprintf("section %q, instruction %d", code.Name, at/asm.InstructionSize),
-			}
+			refs[sym.Name] = externRef{weak: elf.ST_BIND(sym.Info) == elf.STB_WEAK}
 		}
 	}
 	return refs, nil

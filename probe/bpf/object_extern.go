@@ -2,10 +2,8 @@ package bpf
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
@@ -28,6 +26,7 @@ const (
 type externs struct {
 	kernel  *Kernel
 	refs    map[string]externRef // references in code
+	absent  map[string]error     // options without a value
 	options *MapSpec             // nil if there are no options
 	offset  map[string]uint32    // in options
 	symbols map[string]btf.Type  // *btf.Var or *btf.Func
@@ -39,23 +38,15 @@ type externs struct {
 
 // externRef is a reference to an extern.
 type externRef struct {
-	weak  bool
-	where string // section and instruction
-	order int    // its position in the file
+	weak bool
 }
 
 // newExterns finds the types of externs, in an object's BTF, and the values of
 // options.
 func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, error) {
-	x := &externs{kernel: k, refs: refs, offset: map[string]uint32{}, symbols: map[string]btf.Type{}}
-	if len(refs) == 0 {
+	x := &externs{kernel: k, refs: refs, absent: map[string]error{}, offset: map[string]uint32{}, symbols: map[string]btf.Type{}}
+	if len(refs) == 0 || len(types) == 0 && k == nil {
 		return x, nil
-	}
-	if k == nil {
-		unknown := slices.DeleteFunc(sortedKeys(refs), func(name string) bool { return kfuncs[name] != nil })
-		if len(unknown) > 0 {
-			return nil, x.undefinedError(slices.MinFunc(unknown, func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
-		}
 	}
 	// Read on its own: the parser of files requires a section for each data section.
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
@@ -92,14 +83,14 @@ func (x *externs) isKfunc(name string) bool {
 
 // readOptions makes the map of options.
 func (x *externs) readOptions(section *btf.Datasec) error {
-	m := MapSpec{Name: kconfigName, Kind: Array, KeySize: 4, MaxEntries: 1, ReadOnly: true}
+	m := MapSpec{Name: kconfigName, Kind: Array, KeySize: 4, MaxEntries: 1, ReadOnly: true, Frozen: true}
 	for _, s := range section.Vars {
 		v, ok := s.Type.(*btf.Var)
 		if !ok {
 			return errors.New("the types of the kernel's options are damaged")
 		}
 		ref, used := x.refs[v.Name]
-		if !used {
+		if !used || x.kernel == nil {
 			continue
 		}
 		size, err := btf.Sizeof(v.Type)
@@ -115,7 +106,7 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 				copy(b, value)
 			}
 		} else if !ref.weak { // a weak one is 0, as in libbpf
-			return fmt.Errorf("%s: the guest's kernel has no option %q, or its configuration is not known", ref.where, v.Name)
+			x.absent[v.Name] = fmt.Errorf("the guest's kernel has no option %q, or its configuration is not known", v.Name)
 		}
 		m.Contents = append(m.Contents, b...)
 	}
@@ -128,18 +119,21 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 // undefinedError rejects an unknown extern.
 func (x *externs) undefinedError(name string) error {
 	if x.kernel == nil {
-		return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used): attach it to a Linux guest, or give bpf check the kernel by --kernel", x.refs[name].where, name)
+		return fmt.Errorf("%q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used): attach it to a Linux guest, or give bpf check the kernel by --kernel", name)
 	}
-	return fmt.Errorf("%s: %q is extern and defined nowhere, and the file has no type of it: declare it __ksym or __kconfig, and compile with -g", x.refs[name].where, name)
+	return fmt.Errorf("%q is extern and defined nowhere, and the file has no type of it: declare it __ksym or __kconfig, and compile with -g", name)
 }
 
 // resolve resolves the extern in an instruction. It reports whether the result is an
 // address of the kernel's.
 func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(string) int) (address bool, err error) {
 	ref := x.refs[name]
+	if err := x.absent[name]; err != nil {
+		return false, err
+	}
 	if off, ok := x.offset[name]; ok {
 		if !ins.OpCode.IsDWordLoad() {
-			return false, fmt.Errorf("%s: %q is an option of the kernel, and no function", ref.where, name)
+			return false, fmt.Errorf("%q is an option of the kernel, and no function", name)
 		}
 		ins.Src = asm.PseudoMapValue
 		ins.Constant = int64(uint64(off)<<32 | uint64(mapNumber(kconfigName)))
@@ -147,7 +141,7 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 		return false, nil
 	}
 	t := x.symbols[name]
-	if t == nil {
+	if t == nil || x.kernel == nil {
 		return false, x.undefinedError(name)
 	}
 	*ins = ins.WithReference("")
@@ -155,12 +149,12 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 	switch {
 	case function && ins.IsFunctionCall():
 		if !ref.weak {
-			return false, fmt.Errorf("%s: it calls %s, a function of the kernel, which cannot be called from outside of it", ref.where, name)
+			return false, fmt.Errorf("it calls %s, a function of the kernel, which cannot be called from outside of it", name)
 		}
 		replaceMissing(ins, fmt.Sprintf("it calls %s, a function of the kernel", name))
 		return false, nil
 	case !ins.OpCode.IsDWordLoad():
-		return false, fmt.Errorf("%s: %q is not used as an address", ref.where, name)
+		return false, fmt.Errorf("%q is not used as an address", name)
 	case function: // checks its existence: for a program it does not exist
 		ins.Src, ins.Constant = 0, 0
 		return false, nil
@@ -171,11 +165,11 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 		addr, ok = x.kernel.Symbol(name)
 	}
 	if !ok && !ref.weak {
-		return false, fmt.Errorf("%s: the guest's kernel has no symbol %q", ref.where, name)
+		return false, fmt.Errorf("the guest's kernel has no symbol %q", name)
 	}
 	if v, isVar := t.(*btf.Var); isVar && ok {
 		if _, untyped := btf.UnderlyingType(v.Type).(*btf.Void); !untyped && x.kernel.perCPU(name, addr) {
-			return false, fmt.Errorf("%s: %q is a variable of the kernel's that each CPU has its own of, which programs cannot reach: for its address, declare it as extern const void %s __ksym", ref.where, name, name)
+			return false, fmt.Errorf("%q is a variable of the kernel's that each CPU has its own of, which programs cannot reach: for its address, declare it as extern const void %s __ksym", name, name)
 		}
 	}
 	ins.Src, ins.Constant = 0, 0
@@ -195,6 +189,19 @@ func replaceMissing(ins *asm.Instruction, why string) {
 	call.Metadata = ins.Metadata
 	call.Metadata.Set(missingKey{}, why)
 	*ins = call.WithReference("")
+}
+
+// missingInstead returns instructions in place of ins, as many slots, that must be
+// unreachable.
+func missingInstead(ins *asm.Instruction, why string) asm.Instructions {
+	ins.Metadata.Set(missingKey{}, why)
+	*ins = ins.WithReference("")
+	body := asm.Instructions{asm.BuiltinFunc(missingCall).Call()}
+	body[0].Metadata = ins.Metadata
+	if ins.OpCode.IsDWordLoad() { // jumps count slots
+		body = append(body, jumpAhead(0))
+	}
+	return body
 }
 
 // missingCall is the helper number in instructions that cannot be executed. No helper

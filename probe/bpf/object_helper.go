@@ -53,7 +53,7 @@ func (p *ObjectProgram) linkHelper(ins *asm.Instruction, k *Kernel) (asm.Instruc
 func (p *Program) warnLinked() (out []Warning) {
 	told := map[string]bool{}
 	for pc, i := range p.slots {
-		if i == nil {
+		if i == nil || p.ops[pc].code == opMissing {
 			continue
 		}
 		if w, _ := i.Metadata.Get(linkedKey{}).(string); w != "" && !told[w] {

@@ -99,17 +99,17 @@ func jumpAhead(over int16) asm.Instruction {
 
 // linkKfunc links a reference of a program to a kfunc. It returns the instructions that
 // take the place of the call, nil if it keeps its one slot.
-func (p *ObjectProgram) linkKfunc(ins *asm.Instruction, name string, x *externs) (asm.Instructions, error) {
-	k, where := kfuncs[name], x.refs[name].where
+func (p *ObjectProgram) linkKfunc(ins *asm.Instruction, name string) (asm.Instructions, error) {
+	k := kfuncs[name]
 	*ins = ins.WithReference("")
 	switch {
 	case ins.OpCode.IsDWordLoad(): // checks its existence
 		ins.Src, ins.Constant = 0, 1
 		return nil, nil
 	case !ins.IsFunctionCall():
-		return nil, fmt.Errorf("%s: %q is not used as a function", where, name)
+		return nil, fmt.Errorf("%q is not used as a function", name)
 	case k.kinds != nil && !slices.Contains(k.kinds, p.Kind):
-		return nil, fmt.Errorf("%s: it calls %s, which is supported in kprobe/ and kretprobe/ only", where, name)
+		return nil, fmt.Errorf("it calls %s, which is supported in kprobe/ and kretprobe/ only", name)
 	}
 	p.follows = p.follows || k.follows
 	if k.helper != 0 {

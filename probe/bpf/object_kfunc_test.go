@@ -106,7 +106,7 @@ func TestKfuncs(t *testing.T) {
 			t.Errorf("%d, %v, want 1", r0, err)
 		}
 	}
-	if _, err := LoadObject(readObject(t, "iters.o"), Selection{Section: "kprobe/exists"}); err == nil || !strings.Contains(err.Error(), `"bpf_nothing_known" is extern and defined nowhere (there is no kernel`) {
+	if _, err := loadIn(t, "iters.o", Selection{Section: "kprobe/exists"}); err == nil || !strings.Contains(err.Error(), `"bpf_nothing_known" is extern and defined nowhere (there is no kernel`) {
 		t.Error(err)
 	}
 	// A cast makes loads read the guest's memory.

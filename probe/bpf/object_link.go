@@ -23,9 +23,9 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 		case at >= MaxSlots:
 			return ErrTooLong
 		case extern && x.isKfunc(name):
-			body, err := p.linkKfunc(ins, name, x)
+			body, err := p.linkKfunc(ins, name)
 			if err != nil {
-				return err
+				body = missingInstead(ins, err.Error())
 			}
 			if body != nil {
 				bodies[it.Index] = body
@@ -33,7 +33,7 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 		case extern && name != "":
 			address, err := x.resolve(ins, name, p.mapNumber)
 			if err != nil {
-				return err
+				bodies[it.Index] = missingInstead(ins, err.Error())
 			}
 			p.follows = p.follows || address
 		case ins.IsKfuncCall():
@@ -45,7 +45,7 @@ func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 		case ins.IsBuiltinCall() && linkedHelpers[Helper(ins.Constant)] != nil:
 			body, err := p.linkHelper(ins, x.kernel)
 			if err != nil {
-				return fmt.Errorf("instruction %d calls %v: %w", at, Helper(ins.Constant), err)
+				body = missingInstead(ins, fmt.Sprintf("it calls %v: %v", Helper(ins.Constant), err))
 			}
 			bodies[it.Index] = body
 		case ins.IsBuiltinCall() && ins.Constant == missingCall && missingReason(ins) == "":

@@ -194,6 +194,7 @@ func (o *Object) objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 		Name: name, Kind: MapKind(s.Type), KeySize: s.KeySize, ValueSize: s.ValueSize,
 		MaxEntries: s.MaxEntries, ReadOnly: s.Flags&flagReadOnlyProg != 0, Extra: s.MapExtra,
 	}
+	m.Frozen = m.ReadOnly && m.Kind == Array && isConstants(name)
 	m.KeyType, m.ValueType = newType(s.Key), newType(s.Value)
 	if valueMaps.has(m.Kind) && s.Value != nil {
 		m.LockAt = lockOf(s.Value)

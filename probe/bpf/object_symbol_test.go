@@ -80,7 +80,7 @@ func TestPerCPUSymbols(t *testing.T) {
 		{"by type", ".data..percpu", 0xffffffff82000000, refusal},
 		{"by address", ".data", 0x1f2c8, refusal},
 	} {
-		_, err := LoadObject(readObject(t, "ksyms.o"), Selection{Section: "kprobe/vfs_read", Kernel: kernel(c.addr, c.section)})
+		_, err := loadIn(t, "ksyms.o", Selection{Section: "kprobe/vfs_read", Kernel: kernel(c.addr, c.section)})
 		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}

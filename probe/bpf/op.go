@@ -112,11 +112,13 @@ var jumpLowered = map[asm.JumpOp]opc{
 }
 
 // lower translates a checked program.
-func lower(prog slots, fns *functions) []op {
+func lower(prog slots, fns *functions, kind Kind) []op {
 	ops := make([]op, len(prog))
 	for pc, i := range prog {
 		if i != nil {
-			ops[pc] = lowerInsn(pc, i, fns)
+			if ops[pc] = lowerInsn(pc, i, fns); i.IsBuiltinCall() && unavailable(i, kind) != "" {
+				ops[pc].code = opMissing
+			}
 		}
 	}
 	return ops
@@ -209,8 +211,9 @@ func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
 		o.cost = int32(fns.size(int(o.off)))
 		return
 	case op == asm.Call:
-		o.code = opCall
-		o.cost = helperByID[Helper(i.Constant)].cost
+		if o.code = opCall; helperByID[Helper(i.Constant)] != nil {
+			o.cost = helperByID[Helper(i.Constant)].cost
+		}
 		return
 	case op == asm.Ja:
 		o.code = opJa

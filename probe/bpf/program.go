@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -122,6 +123,7 @@ type Program struct {
 	helpers []Helper // that it calls, ascending
 	shows   map[uint32]*showPlace
 	cpus    int
+	pruned  []bool // by slot: constants of the object make it unreachable
 }
 
 // New checks a program. Errors are *CheckError, or about its maps. The maps
@@ -152,14 +154,15 @@ func New(s Spec) (*Program, error) {
 		}
 		p.segs = append(p.segs, m.segment())
 	}
-	if err := p.check(s); err != nil {
+	err := p.check(s)
+	if err == nil {
+		p.ops = lower(p.slots, p.fns, p.kind)
+		err = p.prune()
+	}
+	if err != nil {
 		if s.Name != "" {
 			return nil, fmt.Errorf("make program %q: %w", s.Name, err)
 		}
-		return nil, err
-	}
-	p.ops = lower(p.slots, p.fns)
-	if err := p.complete(); err != nil {
 		return nil, err
 	}
 	for _, o := range p.ops {
@@ -169,19 +172,6 @@ func New(s Spec) (*Program, error) {
 	}
 	slices.Sort(p.helpers)
 	return p, nil
-}
-
-// complete rejects a program that may reach an instruction that lacks something.
-func (p *Program) complete() error {
-	if !slices.ContainsFunc(p.ops, func(o op) bool { return o.code == opMissing }) {
-		return nil
-	}
-	for pc, f := range verify(p, false).facts {
-		if p.ops[pc].code == opMissing && f.reached {
-			return fmt.Errorf("make program %q: instruction %d: %s", p.name, pc, missingReason(p.slots[pc]))
-		}
-	}
-	return nil
 }
 
 // check resolves labels and checks the instructions.
@@ -206,7 +196,7 @@ func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
 		if a.Kind == RingBuf && b.Kind == RingBuf {
 			a.MaxEntries, b.MaxEntries = 0, 0
 		}
-		if a.Kind != b.Kind || a.KeySize != b.KeySize || a.ValueSize != b.ValueSize || a.MaxEntries != b.MaxEntries || a.ReadOnly != b.ReadOnly || m.cpus != p.cpus {
+		if a.Kind != b.Kind || a.KeySize != b.KeySize || a.ValueSize != b.ValueSize || a.MaxEntries != b.MaxEntries || a.ReadOnly != b.ReadOnly || a.Frozen != b.Frozen || a.Frozen && !bytes.Equal(a.Contents, b.Contents) || m.cpus != p.cpus {
 			return nil, fmt.Errorf("make program %q: map %q is not like map %q", p.name, a.Name, b.Name)
 		}
 		q.segs = append(q.segs, m.segment())
@@ -280,8 +270,8 @@ func (p *Program) hostOnly() string {
 	case p.kind == Event:
 		return "its context is the record of an event, which the host makes"
 	}
-	for _, i := range p.slots {
-		if i != nil && i.IsLoadOfFunctionPointer() {
+	for pc, i := range p.slots {
+		if p.ops[pc].code == opLoadImm && i.IsLoadOfFunctionPointer() {
 			return "it has functions called by their address, which the host does"
 		}
 	}

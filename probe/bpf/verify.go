@@ -65,6 +65,8 @@ type verifier struct {
 	ends      bool // an unknown record is ended
 	untracked bool // a value was loaded whose store may have been missed
 
+	constants map[int]uint64 // results of loads from frozen maps, by slot; nil: they are not known
+
 	*walker // it follows each path by itself; nil: it joins them
 }
 
@@ -91,18 +93,22 @@ func maxWork(slots int) int { return workFloor + 16*slots }
 // more than maxHeads at a time: then nothing is proven, and there are no warnings.
 func verify(p *Program, tell bool) *verifier {
 	a := newVerifier(p, tell)
+	a.run()
+	return a
+}
+
+func (a *verifier) run() {
 	a.findLoops()
 	a.reach(0, a.firstState())
 	a.follow()
 	if a.gaveUp {
 		a.assumeNothing()
-		return a
+		return
 	}
 	if a.final = true; !a.ends {
 		a.warnings = append(a.warnings, a.unended...)
 	}
 	a.escapes = a.escapes || a.spilled && a.untracked
-	return a
 }
 
 func newVerifier(p *Program, tell bool) *verifier {
@@ -144,7 +150,7 @@ func (a *verifier) findBlocks() {
 	}
 	for pc := range a.p.ops {
 		o := &a.p.ops[pc]
-		if i := a.p.slots[pc]; i != nil && i.IsLoadOfFunctionPointer() {
+		if i := a.p.slots[pc]; o.code == opLoadImm && i.IsLoadOfFunctionPointer() {
 			a.isHead[target(i, pc)] = true
 		}
 		if !o.jumps() && o.code != opCallLocal {

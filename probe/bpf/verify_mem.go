@@ -174,11 +174,25 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 	if v.kind == inFrame || acc.class <= guessed {
 		a.untracked = true
 	}
+	if c, ok := a.constantAt(&v, &acc, o.code >= opLoads8); ok {
+		if a.final {
+			a.constants[pc] = c
+		}
+		return constValue(c)
+	}
 	n := numberOfSize(acc.size)
 	if o.code >= opLoads8 {
 		n = anyNumber.signExtend(acc.size)
 	}
 	return value{num: n, mixed: v.kind == inFrame || v.kind == noBase || a.p.kind == Raw}
+}
+
+// constantAt returns the result of a load from a frozen map, if it is known.
+func (a *verifier) constantAt(v *value, acc *access, signed bool) (uint64, bool) {
+	if a.constants == nil || v.kind != inValue || v.elem != 0 || acc.class != direct || acc.by != byOffset {
+		return 0, false
+	}
+	return constantIn(&a.p.maps[v.m].spec, acc.off, acc.size, signed)
 }
 
 // store is the effect of a store of v.

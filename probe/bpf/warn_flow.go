@@ -13,7 +13,7 @@ func (p *Program) reachableSlots() []bool {
 		for !seen[pc] {
 			seen[pc] = true
 			o := &p.ops[pc]
-			if o.code == opExit {
+			if o.code == opExit || o.code == opMissing && p.pruned != nil { // removed: nothing leads there
 				break
 			}
 			if o.jumps() {
@@ -34,6 +34,9 @@ func (p *Program) reachableSlots() []bool {
 // comparisons.
 func (a *verifier) warnUnreachable() {
 	seen := a.p.reachableSlots()
+	for pc := range a.p.pruned {
+		seen[pc] = seen[pc] || a.p.pruned[pc]
+	}
 	for pc := 0; pc < len(seen); pc++ {
 		if seen[pc] || a.p.slots[pc] == nil {
 			continue
