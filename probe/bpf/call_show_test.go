@@ -233,7 +233,7 @@ func TestShowBounds(t *testing.T) {
 	if err == nil {
 		_, err = o.Load(1, Heap{}, 0)
 	}
-	if err == nil || !strings.Contains(err.Error(), "do not have what it depends on") {
+	if err == nil || !strings.Contains(err.Error(), "have no struct all") {
 		t.Error(err)
 	}
 }

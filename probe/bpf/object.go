@@ -125,6 +125,10 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 		return nil, fmt.Errorf("load object: it is for big-endian machines")
 	}
 	widenEnums(b, spec.Types)
+	x.types = spec.Types
+	if x.own, err = ownTypes(spec, sel.Kernel); err != nil {
+		return nil, fmt.Errorf("load object: %w", err)
+	}
 	o = &Object{without: map[string]bool{}}
 	static := &statics{find: sel.Static}
 	for _, name := range sortedKeys(spec.Programs) {

@@ -29,9 +29,10 @@ var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 })
 
 // relocateTypes applies the relocations that depend on types (CO-RE). Without a
-// kernel the only known type is the context. An instruction whose type lacks the
+// kernel the only known types are the context and the object's own ones. An instruction whose type lacks the
 // field must be unreachable: programs check first whether the field exists.
-func (p *ObjectProgram) relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
+func (p *ObjectProgram) relocateTypes(in asm.Instructions, x *externs) (asm.Instructions, error) {
+	k := x.kernel
 	var relos []*btf.CORERelocation
 	var where []int
 	for i := range in {
@@ -46,14 +47,16 @@ func (p *ObjectProgram) relocateTypes(in asm.Instructions, k *Kernel) (asm.Instr
 	if err != nil {
 		return nil, fmt.Errorf("describe the context: %w", err)
 	}
-	types, why := []*btf.Spec{regs}, "it depends on a kernel type (CO-RE) other than struct pt_regs"
+	types := []*btf.Spec{regs}
 	if k != nil && len(k.Types) > 0 {
-		why = "the types (BTF) of the guest's kernel do not have what it depends on"
 		if _, err := k.Types[0].AnyTypeByName("pt_regs"); err == nil {
 			types = k.Types
 		} else {
 			types = append(slices.Clone(k.Types), types...)
 		}
+	}
+	if x.own != nil {
+		types = append(slices.Clone(types), x.own)
 	}
 	noIDs := func(t btf.Type) (btf.TypeID, error) { return 0, fmt.Errorf("the ID of type %v is not known", t) }
 	fixups, err := btf.CORERelocate(relos, types, binary.LittleEndian, noIDs)
@@ -72,7 +75,7 @@ func (p *ObjectProgram) relocateTypes(in asm.Instructions, k *Kernel) (asm.Instr
 		}
 		switch {
 		case wide && ins.Dst == asm.R10 && ins.Constant == btf.COREBadRelocationSentinel, !wide && ins.IsBuiltinCall():
-			out = append(out, missingInstead(&in[i], fmt.Sprintf("%s: %v", why, relos[n]))...)
+			out = append(out, missingInstead(&in[i], missingType(relos[n], x))...)
 		default:
 			if prints && (wide || ins.OpCode.Class().IsALU()) {
 				p.addShows(relos[n], uint32(ins.Constant), k)

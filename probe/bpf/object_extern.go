@@ -31,6 +31,9 @@ type externs struct {
 	offset  map[string]uint32    // in options
 	symbols map[string]btf.Type  // *btf.Var or *btf.Func
 
+	types *btf.Spec // of the object; nil: not known
+	own   *btf.Spec // those that only the object defines: see ownTypes
+
 	unselected map[string]unselected // maps with programs that are not loaded in their values
 
 	addresses map[string]string // data sections that contain addresses, with the variable

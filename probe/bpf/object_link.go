@@ -11,7 +11,7 @@ import (
 // those to functions are labels.
 func (p *ObjectProgram) link(in asm.Instructions, x *externs) (err error) {
 	in = slices.Clone(in)
-	if in, err = p.relocateTypes(in, x.kernel); err != nil {
+	if in, err = p.relocateTypes(in, x); err != nil {
 		return err
 	}
 	bodies := map[int]asm.Instructions{} // in place of single instructions
