@@ -69,7 +69,9 @@ func inUserCode(section string) bool {
 var sectionAdvice = []struct{ prefixes, advice string }{
 	{"uprobe.multi uretprobe.multi uprobe.session", "use uprobe/ and uretprobe/"},
 	{"fmod_ret fmod_ret.s", "what a program returns means nothing here: use kprobe/ and override_return"},
-	{"kprobe.session", "use kprobe/ and kretprobe/"},
+	{"kprobe.session fsession fsession.s", "use one section for the entry, and one for the return"},
+	{"lsm lsm.s lsm_cgroup xdp xdp.frags tc tcx action classifier netkit socket sk_reuseport sk_lookup sk_skb sk_msg sockops flow_dissector lwt_in lwt_out lwt_xmit lwt_seg6local " +
+		"cgroup cgroup_skb netfilter struct_ops struct_ops.s iter iter.s syscall freplace", "the guest's kernel calls such programs and uses their results, and they would not be in the kernel: leave them out by --section"},
 }
 
 // systemCall is the prefix of the functions of system calls in x86-64 kernels
@@ -90,7 +92,7 @@ func sectionOf(section string) (kind Kind, attachTo string, err error) {
 	if !ok {
 		for _, a := range sectionAdvice {
 			if slices.Contains(strings.Fields(a.prefixes), prefix) {
-				return 0, "", fmt.Errorf("%s/ is %w: %s", prefix, ErrSection, a.advice)
+				return 0, "", fmt.Errorf("%q is %w: %s", section, ErrSection, a.advice)
 			}
 		}
 		return 0, "", fmt.Errorf("%q is %w: only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/, uretprobe/ and usdt/, and tracepoint/, raw_tp/ and tp_btf/ are", section, ErrSection)

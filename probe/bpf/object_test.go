@@ -284,7 +284,7 @@ func TestLoadSection(t *testing.T) {
 		{"kprobe/vfs_read", ""},
 		{"kretprobe/vfs_read", `section "kretprobe/vfs_read", instruction 0: "CONFIG_HZ" is extern`},
 		{"kprobe/do_fork", "unknown helper send_signal (109)"},
-		{"xdp", "only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/"},
+		{"xdp", `"xdp" is not supported: the guest's kernel calls such programs and uses their results`},
 		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
 	} {
 		o, err := LoadObject(mixed, Selection{Section: tt.section})
@@ -379,7 +379,8 @@ func TestObjectRefused(t *testing.T) {
 		{"empty", nil, "it is not an object file"},
 		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "it is not an object file"},
 		{"truncated", good[:len(good)/2], "EOF"},
-		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/, ksyscall/"},
+		{"other section", renamed("kprobe/vfs_read", "custom/vfs_read"), "only kprobe/ and kretprobe/, ksyscall/"},
+		{"section of the network", renamed("kprobe/vfs_read", "socket/vfs_read"), `"socket/vfs_read" is not supported: the guest's kernel calls such programs`},
 		{"huge .bss", hugeBSS(t, readObject(t, "record.o")), "too large"},
 		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
 		{"kernel configuration", readObject(t, "kconfig.o"), `section "kprobe/vfs_read", instruction 1: "CONFIG_HZ" is extern and defined nowhere`},
