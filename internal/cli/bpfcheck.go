@@ -140,6 +140,7 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 	}
 	defer c.Close()
 	out.LeftOut, out.Notes = o.LeftOut, o.Notes
+	out.Notes = append(slices.Clip(out.Notes), missingPlaces(sel.Kernel, c.Programs)...)
 	sizes := map[string]int{}
 	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) {
 		why := p.HostReason()
@@ -169,6 +170,32 @@ func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bp
 		out.Programs = append(out.Programs, x)
 	}
 	return out
+}
+
+// missingPlaces says which programs are at places that the kernel's image does not have. It
+// is no reason to reject them: a module of the guest may have the place.
+func missingPlaces(k *bpf.Kernel, programs []bpf.LoadedProgram) (notes []string) {
+	if k == nil || k.Symbol == nil {
+		return nil
+	}
+	has := func(name string) bool { _, ok := k.Symbol(name); return ok }
+	for i := range programs {
+		p := &programs[i]
+		function, _, _ := strings.Cut(p.AttachTo, "+")
+		event, atEvent := strings.CutPrefix(p.AttachTo, bpf.AtTracepoint)
+		_, name, _ := strings.Cut(event, ":")
+		switch {
+		case p.InUser() || function == "" || strings.HasPrefix(function, "/") || strings.ContainsAny(function, "*?"):
+		case p.Kind() == bpf.Event && !has("event_"+name) && !has("__event_"+name):
+			notes = append(notes, fmt.Sprintf("%s: the kernel has no event %s: attach rejects the program, unless a module of the guest has it", p.Section, event))
+		case p.Kind() == bpf.Event:
+		case atEvent && !has(bpf.TracepointFunction(event)):
+			notes = append(notes, fmt.Sprintf("%s: the kernel has no tracepoint %s: attach rejects the program, unless a module of the guest has it", p.Section, event))
+		case !atEvent && !has(function):
+			notes = append(notes, fmt.Sprintf("%s: the kernel has no function %s: attach rejects the program, unless a module of the guest has it", p.Section, function))
+		}
+	}
+	return notes
 }
 
 // shownWarnings are warnings as JSON has them.

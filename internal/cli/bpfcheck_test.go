@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/remote/api"
 )
@@ -49,6 +51,34 @@ func TestBPFCheckConstants(t *testing.T) {
 	}
 	if o := check(map[string]string{"wide": "3"}); !strings.Contains(o.Error, "unknown helper send_signal") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// TestMissingPlaces notes the places that the kernel does not have.
+func TestMissingPlaces(t *testing.T) {
+	symbols := []string{"vfs_read", "__traceiter_sched_switch", "event_sched_switch", "__event_sched_wakeup"}
+	k := &bpf.Kernel{Symbol: func(name string) (uint64, bool) { return 1, slices.Contains(symbols, name) }}
+	ret := asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+	at := func(kind bpf.Kind, section, place string) bpf.LoadedProgram {
+		p, err := bpf.New(bpf.Spec{Kind: kind, Insns: ret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bpf.LoadedProgram{Program: p, Section: section, AttachTo: place}
+	}
+	programs := []bpf.LoadedProgram{
+		at(bpf.Kprobe, "kprobe/vfs_read", "vfs_read"), at(bpf.Kprobe, "kprobe/vfs_read", "vfs_read+0x4"), at(bpf.Kprobe, "kprobe/gone", "gone+4"),
+		at(bpf.Tracepoint, "tp_btf/sched_switch", "tracepoint:sched_switch"), at(bpf.Tracepoint, "raw_tp/gone", "tracepoint:gone"),
+		at(bpf.Event, "tp/sched/sched_switch", "tracepoint:sched:sched_switch"), at(bpf.Event, "tp/sched/sched_wakeup", "tracepoint:sched:sched_wakeup"),
+		at(bpf.Event, "tp/sched/gone", "tracepoint:sched:gone"), at(bpf.Kprobe, "uprobe/gone", "gone"), at(bpf.Kprobe, "kprobe", ""), at(bpf.Kprobe, "kprobe.multi/g*", "g*"),
+	}
+	const rest = ": attach rejects the program, unless a module of the guest has it"
+	want := []string{"kprobe/gone: the kernel has no function gone" + rest, "raw_tp/gone: the kernel has no tracepoint gone" + rest, "tp/sched/gone: the kernel has no event sched:gone" + rest}
+	if got := missingPlaces(k, programs); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := missingPlaces(nil, programs); got != nil {
+		t.Errorf("without a kernel: %q", got)
 	}
 }
 
