@@ -65,6 +65,9 @@ func (c callChecker) arity(e *expr) (call, error) {
 	f, ok := calls[e.name]
 	switch {
 	case !ok:
+		if e.name == "comm" && len(e.args) == 1 {
+			return f, c.errorAt(e.Span, "comm(PID) is not supported").hint("write comm in a probe with the condition /pid == PID/; 'guestprobe tasks' lists the names of all tasks")
+		}
 		if _, isName := builtins[e.name]; isName {
 			return f, c.errorAt(e.Span, "%s takes no arguments", e.name)
 		}

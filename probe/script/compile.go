@@ -60,12 +60,12 @@ type Exit struct {
 // CountProbes returns the number of probes of the script, as bpftrace counts them.
 func (s *Script) CountProbes() int { return s.count }
 
-// Places returns the probes of the script, each once, in the order of the script. Patterns are expanded.
+// Places returns the probes of the script except BEGIN and END, each once, in the order of the script. Patterns are expanded.
 func (s *Script) Places() (names []string) {
 	seen := map[string]bool{}
 	for _, ps := range s.c.places {
 		for _, p := range ps {
-			if !seen[p.probe] {
+			if !seen[p.probe] && p.provider != "begin" && p.provider != "end" {
 				seen[p.probe] = true
 				names = append(names, p.probe)
 			}

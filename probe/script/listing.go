@@ -26,7 +26,7 @@ var listed = []string{"kprobe", "kretprobe", "fentry", "fexit", "uprobe", "uretp
 // ofKernel are the providers of a pattern without one, as in bpftrace: probes at returns have the same functions as kprobes.
 var ofKernel = []string{"kprobe", "fentry", "tracepoint", "rawtracepoint", "software"}
 
-// tracing are the spellings of kprobe and kretprobe for which names of functions have those of modules before them.
+// tracing are the spellings of kprobe and kretprobe for which a list has MODULE:FUNCTION.
 var tracing = map[string]string{"fentry": "fentry", "kfunc": "fentry", "f": "fentry", "fexit": "fexit", "kretfunc": "fexit", "fr": "fexit"}
 
 // ofFiles are the providers whose places may be in a file of the guest.

@@ -58,6 +58,9 @@ func (s *script) static(a attachPoint, t Target) (ps []*point, err error) {
 		}
 	}
 	all, at, err := t.StaticProbes(file)
+	if err != nil && isPattern(file) {
+		return nil, s.errorAt(a.Span, "%s: patterns for files are not supported", a.text).hint("%s", noFilePatterns)
+	}
 	if err != nil {
 		return nil, s.errorAt(a.Span, "%s: %s", a.text, err).hint("the guest has to have the file in its memory, or a copy of it is given: --file %s=COPY", file)
 	}

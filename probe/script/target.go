@@ -139,6 +139,9 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			ps = append(ps, p)
 			continue
 		}
+		if isPattern(a.file) {
+			return nil, nil, s.errorAt(a.Span, "%s: patterns for files are not supported", a.text).hint("%s", noFilePatterns)
+		}
 		if a.file != "" { // its path is known from here on
 			at := t.FindFile(a.file)
 			if at == "" {
@@ -181,6 +184,9 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 	more, err := s.skipMissing(d, ps, unmatched)
 	return ps, append(warnings, more...), err
 }
+
+// noFilePatterns is the advice for patterns for files.
+const noFilePatterns = "write the path of one file of the guest, or a probe for each, separated by commas"
 
 // isLastOfNone reports whether points[i] is the last one of its pattern for probe types, and none of them has a place.
 func isLastOfNone(points []attachPoint, i int, ps []*point) bool {
@@ -360,6 +366,9 @@ func (s *script) noMatchError(a attachPoint, t Target) *Error {
 		return err
 	}
 	fn, _, _ := cutOffset(a.target)
+	if a.inFile() && isPattern(a.path(t)) {
+		return err.hint("patterns for files are not supported: %s", noFilePatterns)
+	}
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
 	}

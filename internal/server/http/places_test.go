@@ -123,7 +123,7 @@ func TestCheckPlaces(t *testing.T) {
 	for _, p := range checked.Places {
 		got += p.Probe + " "
 	}
-	if err != nil || got != "kprobe:vfs_read kprobe:vfs_write interval:s:1 END " {
+	if err != nil || got != "kprobe:vfs_read kprobe:vfs_write interval:s:1 " {
 		t.Errorf("%s, %v", got, err)
 	}
 	req.Places = false

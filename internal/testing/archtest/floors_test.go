@@ -34,7 +34,7 @@ var floorsOf = map[string][]floor{
 		{"words", "what an engine runs on, and its errors", "doc target reason errno dr"},
 		{"things", "what a probe, a site, a slot, a detour and a followed call are, and the vCPUs that come to them",
 			"stage kind kprobe kretprobe watch handler context args space info core control cpu registration retprobe site shown plan emulate slot detour resident stance instances"},
-		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex exits arm board jump jumponly assemble stagecode optimize pass reconcile"},
+		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex plainentry exits arm board jump jumponly assemble stagecode optimize pass reconcile"},
 		{"kinds", "what returns, jprobes and watches have of their own", "checkreturn jprobe mirror leaves return returns moved recycle instancecode undo frames stack watchset"},
 		{"hits", "what a vCPU does at a trap", "hit detourhit watchhit fault stop"},
 		{"changes", "how probes come and go", "registry register instops companions watchregister enable pending milestone reload change collect blacklist textread list"},
