@@ -27,6 +27,10 @@ func (o *optimizer) buildDetour(st *site, stages []*Stage) (*detour, error) {
 	ip, _ := st.reportedAddr()
 	for _, x := range stages {
 		key.stage += fmt.Sprintf("%v %p ", ip, x)
+		if x.Walk > 0 {
+			first, _ := o.firstRule(ip) // walkable has asked
+			key.stage += fmt.Sprintf("%x ", first)
+		}
 	}
 	copy(key.bytes[:], st.text)
 	if d := o.detours[key]; d != nil {
@@ -64,7 +68,7 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 	}
 	out := body.code
 	d.start, d.entry, d.placed, d.touches, d.exit = at, at+guest.GVA(body.entry), body.placed, body.touches, 0
-	d.stances, d.ended = body.stances, at+guest.GVA(body.ended)
+	d.stances, d.ended, d.undone = body.stances, at+guest.GVA(body.ended), at+guest.GVA(body.undone)
 	switch {
 	case len(stages) == 0:
 		d.exit = d.entry

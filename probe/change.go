@@ -28,6 +28,7 @@ func (e *Engine) TargetChanged() error {
 	was := e.can
 	err := e.stop(func(w World) error {
 		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
+		e.walks.Load().clear()
 		for _, st := range e.sortedSites() {
 			if e.freed(st) || e.moved(st) {
 				e.dropGoneSite(st)

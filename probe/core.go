@@ -34,6 +34,7 @@ type core struct {
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]
 	tasks   atomic.Pointer[guest.Profile] // of the image; nil: it has none
+	walks   atomic.Pointer[walks]         // nil: no stage needs any
 
 	alarm   atomic.Bool // some text was found changed
 	onAlarm func()      // schedules a look at the text, soon and on another goroutine

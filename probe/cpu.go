@@ -35,6 +35,7 @@ type cpu struct {
 	leaving    []activation      // that end with this hit, without a trampoline
 	postDue    bool              // a probe with a post or fault handler has let this hit pass
 	mirrorsDue bool              // a jprobe whose mirror is to run has seen this hit
+	walked     bool              // a handler of this hit has walked the stack
 	word       [8]byte           // scratch
 	task       guest.Task        // scratch
 	data       [MaxDataSize]byte // scratch

@@ -36,6 +36,7 @@ type detour struct {
 	touches []touch   // see stageCode; offsets from start
 	stances stances   // likewise
 	ended   guest.GVA // where all stages have run
+	undone  guest.GVA // where no stage will
 
 	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
@@ -56,6 +57,7 @@ type stageBody struct {
 	touches []touch
 	stances stances
 	ended   int // offset of where all stages have run
+	undone  int // offset of where no stage will, if exit is not 0
 }
 
 // detourKey names a detour: its region and its handler stage.

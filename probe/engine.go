@@ -39,6 +39,7 @@ type Engine struct {
 	registry
 
 	samples tally // of Sample
+	walkers walkers
 
 	chain struct { // of the image syms
 		mu    sync.Mutex

@@ -102,7 +102,7 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 	}
 	sp := s.Regs.RSP
 	c.enter(s)
-	c.postDue, c.mirrorsDue = false, false
+	c.postDue, c.mirrorsDue, c.walked = false, false, false
 	for i, r := range chain {
 		s.Regs.RIP = uint64(at+r.reportedAddr()-st.addr) + 1 // what the kernel's handlers see
 		if c.offerHit(s, r) {
@@ -114,6 +114,9 @@ func (c *cpu) handleArrival(s State, st *site, d *detour) Verdict {
 		}
 	}
 	c.leave()
+	if d != nil && !c.walked {
+		noteStack(c, s, st, d)
+	}
 	watch := c.postDue
 	if len(c.leaving) != 0 {
 		c.runLeaveHandlers(s, st)

@@ -44,6 +44,8 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 		why = "its handlers must run in the guest"
 	case can.NoStage != "":
 		why = can.NoStage
+	case r.stage.Walk != 0:
+		why = "its program takes the stack, which only the host finds if a walk in the guest stops, and nothing sees that"
 	case len(r.stage.Fixups) != 0:
 		why = "its program reads memory, and nothing sees a fault of that"
 	}

@@ -195,7 +195,7 @@ func (o *optimizer) stages(st *site) []*Stage {
 		}
 	}
 	out = append(out, returns...)
-	if _, why := o.profile(st.user, out...); why != "" {
+	if _, why := o.profile(st.user, out...); why != "" || !o.walkable(st, out) {
 		return nil
 	}
 	return out

@@ -28,10 +28,13 @@ func (e *Engine) Settle(cpu int, s State) (ends []guest.GVA, ok bool) {
 	return nil, true
 }
 
-// endsOf returns where the stages of r have ended.
+// endsOf returns where the stages of r have ended, or will not run.
 func endsOf(r resident) []guest.GVA {
 	switch x := r.(type) {
 	case *detour:
+		if x.exit != 0 {
+			return []guest.GVA{x.ended, x.undone}
+		}
 		return []guest.GVA{x.ended}
 	case *instances:
 		return []guest.GVA{x.ended}

@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"fmt"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
 )
@@ -27,6 +29,7 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 // Stacks is Stack, and returns how many of the addresses are the kernel's, which come
 // first, and how many the user's.
 func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
+	c.cpu.walked = true
 	f := innermostFrame(State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
 	if at := guest.GVA(f.PC) - 1; at == c.Addr || f.User && c.FileCode(at) == c.Addr {
 		f.PC-- // as Kprobe.Pre sees it
@@ -36,7 +39,7 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	img, _ := syms.(Image)
 	for n := range pcs {
 		if n > 0 && !c.cpu.caller(&f, c.Root, syms, img, false) {
-			break
+			return kernel, user
 		}
 		pcs[n] = guest.GVA(f.PC)
 		if f.User {
@@ -44,6 +47,9 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 		} else {
 			kernel++
 		}
+	}
+	if len(pcs) > 0 {
+		noteLast(c.cpu, c.Root, &f, syms, img)
 	}
 	return kernel, user
 }
@@ -84,6 +90,9 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, tr
 		at = c.fileCode(root, at)
 	}
 	rule := frameRule(at, f.Exact, syms, img, traps)
+	if !f.User {
+		noteRule(c, root, at, rule, syms)
+	}
 	// The interrupted code's stack is read with its own rights. An address that
 	// cannot be read ends a walk, and is not an error.
 	s := State{Root: root}
@@ -108,9 +117,10 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, tr
 
 // frameRule returns the rule at at; exact says that it is the next instruction to
 // run. If traps is not set, the entry of an interrupt gets the rule of a function.
-// Kernels are an exception, because only the host walks their stacks: programs in the
-// guest follow frame pointers (Chain), and programs on the host must find the same
-// callers, so the function that was interrupted is not among the callers of either.
+// Kernels are an exception, because walks of their stacks in the guest apply the same
+// rules (noteRule): other programs in the guest follow frame pointers (Chain), and
+// programs on the host must find the same callers, so the function that was interrupted
+// is not among the callers of either.
 func frameRule(at guest.GVA, exact bool, syms Symbols, img Image, traps bool) guest.FrameRule {
 	if img != nil {
 		rule, ok := img.FrameRule(at)
@@ -157,4 +167,72 @@ func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 		return guest.FrameRule{CFA: 16, Return: -8, RBP: -16}, true
 	}
 	return guest.FrameRule{}, false
+}
+
+// firstRule returns the rule of the code that a probe at addr interrupts.
+func (k *core) firstRule(addr guest.GVA) (uint32, error) {
+	syms := k.target.Symbols()
+	img, _ := syms.(Image)
+	if r, ok := packRule(frameRule(addr, true, syms, img, false)); ok {
+		return r, nil
+	}
+	return 0, fmt.Errorf("only the host finds the caller of the code at %v", addr)
+}
+
+// noteRule notes the rule at at, which the walk of a kernel's stack has applied, for
+// walks in the guest, if it means the same there whenever the address is met. It
+// allocates nothing.
+func noteRule(c *cpu, root guest.GPA, at guest.GVA, rule guest.FrameRule, syms Symbols) {
+	w := c.walks.Load()
+	if w == nil {
+		return
+	}
+	packed, ok := packRule(rule)
+	if !ok || at < walkLowest {
+		return
+	}
+	if now, ok := w.find(at); ok && now == packed {
+		return
+	}
+	// As a return address, at + 1 may be a trampoline: one of the engine's own, or an
+	// int3 of the kernel's that serves as one.
+	if c.code.ResidentAt(at) != nil || c.code.ResidentAt(at+1) != nil || !coreText(syms, at) || !coreText(syms, at+1) {
+		return
+	}
+	if c.target.ReadMemory(root, at+1, c.word[:1]) != nil || c.word[0] == x86.Int3 {
+		return
+	}
+	w.put(at, packed)
+}
+
+// noteLast notes the rule of the last address that a walk needs: a walk in the guest
+// looks for it, too.
+func noteLast(c *cpu, root guest.GPA, f *guest.Frame, syms Symbols, img Image) {
+	if at := f.RuleAddr(); !f.User && c.walks.Load() != nil {
+		noteRule(c, root, at, frameRule(at, f.Exact, syms, img, false), syms)
+	}
+}
+
+// noteStack notes the rules that the walk of d lacked at a hit on st whose handlers
+// have not walked the stack: their filters may let none of the hits pass that have
+// these addresses on it, which would take an exit each time.
+func noteStack(c *cpu, s State, st *site, d *detour) {
+	need := 0
+	for _, x := range d.run {
+		need = max(need, x.Walk)
+	}
+	ip, ok := st.reportedAddr()
+	if need == 0 || !ok {
+		return
+	}
+	f := innermostFrame(s)
+	f.PC = uint64(ip)
+	syms := c.target.Symbols()
+	img, _ := syms.(Image)
+	for range need - 1 {
+		if !c.caller(&f, s.Root, syms, img, false) || f.User {
+			return
+		}
+	}
+	noteLast(c, s.Root, &f, syms, img)
 }

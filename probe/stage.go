@@ -35,6 +35,13 @@ type Stage struct {
 	// those are filled in.
 	Reads uint32
 
+	// Walk, if not 0, is how many addresses of the interrupted kernel stack the Code
+	// needs, as Context.Stacks returns them, at most MaxWalk: the detour finds them
+	// before any Code runs, with RDI and RSI as they are then, and puts them where
+	// Engine.HoldWalks says. Where they are not sure to be those that the host would
+	// find, the hit takes an exit. A return stage has none.
+	Walk int
+
 	// Fixups are the instructions of Code that may fault: the engine handles such a
 	// #PF or #GP, and the vCPU resumes at Resume. In a guest whose profile has Faults
 	// the guest's kernel handles it, and the owner of the Stage makes it resume there

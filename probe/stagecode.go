@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -64,6 +65,13 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := x86.NewAsm(uint64(at))
 		c := newStageFrame(stages, user, &prof)
+		w, first := o.walks.Load(), uint32(0)
+		if c.walk > 0 {
+			var err error
+			if first, err = o.firstRule(ip); err != nil || w == nil {
+				return stageBody{}, errors.Join(err, errNoWalks)
+			}
+		}
 		c.note(a, stance{inside: true}, neither)
 		var placed []placedStage
 		var calls []x86.Label
@@ -72,6 +80,12 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			calls = append(calls, a.LabelHere())
 			placed = append(placed, placedStage{x.Code, x.Fixups, guest.GVA(a.PC())})
 			a.Append(x.Code)
+		}
+		walk := a.NewLabel()
+		if c.walk > 0 {
+			a.Align(detourAlign)
+			a.Place(walk)
+			c.walkCode(a, w, &prof, ip, first)
 		}
 		lost, done := a.LabelHere(), a.NewLabel()
 		c.note(a, c.deepestStance(), neither)
@@ -85,8 +99,8 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		a.Align(detourAlign)
 
 		checked := a.LabelHere() // here no stage may run: undo, and exit to the host
-		exit := 0
-		if c.checks || c.faults != nil {
+		exit, undone := 0, a.Len()
+		if c.checks || c.faults != nil || c.walk > 0 {
 			c.leave(a, again)
 			exit = a.Len()
 			o.emitExit(a, user)
@@ -101,12 +115,18 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		}
 		c.checkStack(a, checked)
 		loads := vcpuNumber(a, &prof, len(o.cpus), lost)
-		if len(stages) > 1 {
+		if len(stages) > 1 || c.walk > 0 {
 			a.Mov(8, x86.At(rsp, scratchCPU), rax) // for the next stage: the stack's information may change
+		}
+		if c.walk > 0 {
+			a.Call(walk)
+			c.note(a, c.deepestStance(), neither)
+			a.Test(4, rax, rax)
+			a.Jcc(x86.CondNE, checked)
 		}
 		c.beginLoads(a)
 		for i, x := range stages {
-			if i > 0 {
+			if i > 0 || c.walk > 0 {
 				a.Mov(8, rax, x86.At(rsp, scratchCPU))
 			}
 			a.ImulImm(8, rsi, rax, x86.Imm(x.Stride))
@@ -117,13 +137,16 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			c.note(a, c.deepestStance(), neither)
 		}
 		c.endLoads(a)
+		if c.walk > 0 {
+			c.endWalk(a, w)
+		}
 		a.Place(done)
 		ended := a.Len()
 		c.leave(a, over)
 		for _, load := range loads {
 			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Offset(lost) - load}}, at: at + guest.GVA(load)})
 		}
-		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches, stances: slices.Clone(c.stances), ended: ended}, nil
+		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches, stances: slices.Clone(c.stances), ended: ended, undone: undone}, nil
 	}
 }
 
@@ -158,6 +181,7 @@ type stageFrame struct {
 	size   int
 	more   int // bytes that the context has after struct pt_regs
 	deep   int // how far below RSP the stages go
+	walk   int // the largest Stage.Walk
 
 	faults  *guest.FaultProfile // stages load from memory that may not be there, and the kernel handles their faults
 	taskOff int32               // guest.Profile.TaskOff
@@ -202,6 +226,7 @@ func newStageFrame(stages []*Stage, user bool, prof *guest.Profile) stageFrame {
 		c.clear = c.clear || !x.NoStrings
 		c.checks = c.checks || user && !x.Aligned
 		c.deep = max(c.deep, x.Stack+8)
+		c.walk = max(c.walk, x.Walk)
 	}
 	c.deep += c.size
 	c.push = c.push || c.clear

@@ -33,12 +33,12 @@ var floorsOf = map[string][]floor{
 	"probe": {
 		{"words", "what an engine runs on, and its errors", "doc target reason errno dr"},
 		{"things", "what a probe, a site, a slot, a detour and a followed call are, and the vCPUs that come to them",
-			"stage kind kprobe kretprobe watch handler context args space info core control cpu registration retprobe site shown plan emulate slot detour resident stance instances"},
-		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex plainentry exits arm board jump jumponly assemble stagecode optimize pass reconcile"},
+			"stage kind kprobe kretprobe watch handler context args space info core control cpu registration retprobe site shown plan emulate slot detour resident stance instances walks"},
+		{"text", "where a probe may be, and how text becomes an int3 and a jump", "check function functionindex plainentry exits arm board jump jumponly assemble stagecode walkcode optimize pass reconcile"},
 		{"kinds", "what returns, jprobes and watches have of their own", "checkreturn jprobe mirror leaves return returns moved recycle instancecode undo frames stack watchset"},
 		{"hits", "what a vCPU does at a trap", "hit detourhit watchhit fault stop"},
 		{"changes", "how probes come and go", "registry register instops companions watchregister enable pending milestone reload change collect blacklist textread list"},
-		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts settle disarm withdraw"},
+		{"engine", "the engine, and the guest without it", "engine sample own poke apart contexts settle disarm withdraw walkhold"},
 	},
 	"internal/server/http": {
 		{"wire", "requests, answers, streams and options", "doc errors respond query operation size kernel names socket peer conns stream effort log loglimit scriptlog gdbregs options guestflags vmflags"},
@@ -85,6 +85,7 @@ var usedFromBelow = map[string]map[string]string{
 		"Engine":                "its methods stand beside the parts that they are about",
 		"Engine.registry":       "see Engine",
 		"core.Probed":           "the code of stages asks what is probed",
+		"core.firstRule":        "a detour that walks stacks begins with the rule of its site",
 	},
 	"internal/server/http": {
 		"loopbackFault":            "options check the addresses that they name",

@@ -121,6 +121,8 @@ func TestForeignRefuses(t *testing.T) {
 	stage := f.countingStage(v)
 	faulting := *stage
 	faulting.Fixups = []probe.Fixup{{Fault: 0, Resume: 4}}
+	walking := *stage
+	walking.Walk = 3
 	at := func(symbol string, k probe.Kprobe) probe.Kprobe {
 		k.Symbol = symbol
 		return k
@@ -136,6 +138,7 @@ func TestForeignRefuses(t *testing.T) {
 		{"a post handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Post: func(*probe.Context) {}}, "after a breakpoint"},
 		{"a fault handler", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Fault: func(*probe.Context, probe.Trap) bool { return false }}, "after a breakpoint"},
 		{"a program that may fault", &probe.Kprobe{Symbol: "hot_load", Stage: &faulting}, "nothing sees a fault"},
+		{"a program that takes the stack", &probe.Kprobe{Symbol: "hot_load", Stage: &walking}, "nothing sees that"},
 		{"one address space", &probe.Kprobe{Symbol: "hot_load", Stage: stage, Space: 0x1000}, "all address spaces"},
 		{"a short instruction", &probe.Kprobe{Symbol: "hot", Stage: stage}, "displaces the next one"},
 		{"a site that has no jump", &probe.Kprobe{Symbol: "r_hlt", Stage: stage}, "it has no jump: not_boostable"},

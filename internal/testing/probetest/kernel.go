@@ -25,6 +25,7 @@ type Kernel struct {
 	Comes     func(int, probe.Milestone)    // called then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
 	Faults    *guest.FaultProfile           // in that profile
+	Stacks    uint64                        // in that profile: the size of the stacks of tasks
 	Pads      []guest.GVA                   // int3s that are never executed
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
@@ -99,7 +100,7 @@ func (f *Fake) NotePass(cpu int, m probe.Milestone) { f.syms.(*Kernel).Comes(cpu
 func (k *Kernel) Profile() (guest.Profile, error) {
 	if k.GS {
 		p := gsProfile
-		p.Faults = k.Faults
+		p.Faults, p.StackMask = k.Faults, -k.Stacks
 		return p, nil
 	}
 	return k.Image.Profile()
