@@ -44,6 +44,9 @@ type Info struct {
 	// BlockSize is how many bytes of a run block the code uses, a multiple of 64:
 	// few, if its stack is elsewhere and the place of each access is known.
 	BlockSize int
+	// Walk is how many addresses of the interrupted code's stack the code needs, with
+	// Layout.Walked.
+	Walk int
 	// Slots has the code offset of each instruction slot, for messages.
 	Slots []int
 }

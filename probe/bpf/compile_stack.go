@@ -17,51 +17,40 @@ func (p *Program) walkOff() int { return p.localOff(len(p.maps)) }
 
 // stackHelper emits get_stack and get_stackid, for code with frames.
 func (c *compiler) stackHelper(pc int, h Helper) error {
-	f := c.facts[pc].call
-	flags, size := f.known[R4], f.known[R3]
+	known := &c.facts[pc].call.known
+	flags := known[R4]
 	if h == HelperGetStackID {
-		flags = f.known[R3]
+		flags = known[R3]
 	}
 	l := c.layout.Frames
 	switch {
+	case c.layout.Walked:
+		if err := needWalk(pc, h, flags); err != nil {
+			return err
+		}
 	case l == nil || !c.layout.Fixups || !c.p.kind.hasRegs():
 		return &HostOnlyError{pc, h, needsFrames}
 	case flags.ok && flags.v&StackUnwind != 0:
 		return &HostOnlyError{pc, h, "walks by unwind data, as is asked for"}
 	case !flags.ok || flags.v&^(stackUser|StackFiles|StackNear) != 0:
-		return &HostOnlyError{pc, h, "has flags that only the host's walk has"}
+		return &HostOnlyError{pc, h, hostFlags}
 	case !l.User && flags.v&stackUser != 0:
-		return &HostOnlyError{pc, h, "walks from the kernel to the code that called it"}
-	case h == HelperGetStack && (!size.ok || size.v == 0 || size.v%8 != 0):
-		return &HostOnlyError{pc, h, "has no certain size"}
+		return &HostOnlyError{pc, h, walksToUser}
 	}
-	none := l.User && flags.v&stackUser == 0 // user code has no kernel stack
+	none := l != nil && l.User && flags.v&stackUser == 0 // user code has no kernel stack
 	if h == HelperGetStack {
-		c.region(pc, R2, int(size.v), 0, true)
-		c.stacks.walk(int(size.v)/8, none)
-		end, clear, bad := c.NewLabel(), c.NewLabel(), c.NewLabel()
-		c.Mov(8, x86.RAX, x86.RCX)
-		c.Place(clear)
-		c.Cmp(4, x86.RAX, imm(int(size.v)/8))
-		c.Jcc(x86.CondE, end)
-		c.Mov(8, x86.AtIndex(tmp9, x86.RAX, 8, 0), imm(0))
-		c.Add(8, x86.RAX, imm(1))
-		c.Jmp(clear)
-		c.Place(end)
-		c.result(errFault)
-		c.Test(8, x86.RCX, x86.RCX)
-		c.Jcc(x86.CondE, bad)
-		c.Mov(8, x86.RAX, x86.RCX)
-		c.Shl(8, x86.RAX, imm(3))
-		c.Place(bad)
-		return nil
+		return c.getStack(pc, flags.v, known[R3], none)
 	}
 	m, i, err := c.mapOf(pc, h)
 	if err != nil {
 		return err
 	}
-	c.Lea(8, tmp9, x86.At(c.blk, c.p.walkOff()))
-	c.stacks.walk(int(m.spec.ValueSize)/8, none)
+	if limit := int(m.spec.ValueSize) / 8; c.layout.Walked {
+		c.stacks.findWalked(tmp9, limit, int(flags.v&stackSkip))
+	} else {
+		c.Lea(8, tmp9, x86.At(c.blk, c.p.walkOff()))
+		c.stacks.walk(limit, none)
+	}
 	done := c.NewLabel()
 	c.result(errFault)
 	c.Test(8, x86.RCX, x86.RCX)
@@ -69,6 +58,92 @@ func (c *compiler) stackHelper(pc int, h Helper) error {
 	c.Call(c.stacks.keepStackRoutine(m, i, flags.v&StackNear != 0))
 	c.Place(done)
 	return nil
+}
+
+// getStack emits get_stack; none says that there is no such stack.
+func (c *compiler) getStack(pc int, flags uint64, size constArg, none bool) error {
+	if !size.ok || size.v == 0 || size.v%8 != 0 {
+		return &HostOnlyError{pc, HelperGetStack, "has no certain size"}
+	}
+	limit := int(size.v) / 8
+	c.region(pc, R2, int(size.v), 0, true)
+	if c.layout.Walked {
+		c.stacks.copyWalked(limit, int(flags&stackSkip))
+	} else {
+		c.stacks.walk(limit, none)
+	}
+	end, clear, bad := c.NewLabel(), c.NewLabel(), c.NewLabel()
+	c.Mov(8, x86.RAX, x86.RCX)
+	c.Place(clear)
+	c.Cmp(4, x86.RAX, imm(limit))
+	c.Jcc(x86.CondE, end)
+	c.Mov(8, x86.AtIndex(tmp9, x86.RAX, 8, 0), imm(0))
+	c.Add(8, x86.RAX, imm(1))
+	c.Jmp(clear)
+	c.Place(end)
+	if !c.layout.Walked { // otherwise the stack is known, if not the part of it
+		c.result(errFault)
+		c.Test(8, x86.RCX, x86.RCX)
+		c.Jcc(x86.CondE, bad)
+	}
+	c.Mov(8, x86.RAX, x86.RCX)
+	c.Shl(8, x86.RAX, imm(3))
+	c.Place(bad)
+	return nil
+}
+
+// Reasons why only the host can walk.
+const (
+	hostFlags   = "has flags that only the host's walk has"
+	walksToUser = "walks from the kernel to the code that called it"
+)
+
+// needWalk reports why a stack that was walked before (Layout.Walked) is not enough.
+func needWalk(pc int, h Helper, flags constArg) error {
+	switch {
+	case !flags.ok || flags.v&^(stackSkip|stackUser|StackFiles|StackNear|StackUnwind) != 0, h == HelperGetStack && flags.v&StackNear != 0:
+		return &HostOnlyError{pc, h, hostFlags}
+	case flags.v&stackUser != 0:
+		return &HostOnlyError{pc, h, walksToUser}
+	}
+	return nil
+}
+
+// findWalked emits: r = address of the addresses of the interrupted code's stack from
+// the one after skip on, and RCX = their number, at most limit.
+func (c stackCoder) findWalked(r reg64, limit, skip int) {
+	limit = min(limit, maxPCs)
+	c.info.Walk = max(c.info.Walk, skip+limit)
+	some, few := c.NewLabel(), c.NewLabel()
+	c.Mov(8, r, x86.At(c.blk, blkWalk))
+	c.Mov(4, x86.RCX, x86.At(r, 0))
+	if skip > 0 {
+		c.Sub(4, x86.RCX, imm(skip))
+		c.Jcc(x86.CondNS, some)
+		c.set(x86.RCX, 0)
+		c.Place(some)
+	}
+	c.Add(8, r, imm(8+8*skip))
+	c.Cmp(4, x86.RCX, imm(limit))
+	c.Jcc(x86.CondBE, few)
+	c.set(x86.RCX, uint64(limit))
+	c.Place(few)
+}
+
+// copyWalked emits: up to limit addresses of the interrupted code's stack, from the one
+// after skip on, go to R9, and RCX = their number. RAX, RSI and R10 change.
+func (c stackCoder) copyWalked(limit, skip int) {
+	next, end := c.NewLabel(), c.NewLabel()
+	c.findWalked(tmpA, limit, skip)
+	c.set(x86.RSI, 0)
+	c.Place(next)
+	c.Cmp(8, x86.RSI, x86.RCX)
+	c.Jcc(x86.CondE, end)
+	c.Mov(8, x86.RAX, x86.AtIndex(tmpA, x86.RSI, 8, 0))
+	c.Mov(8, x86.AtIndex(tmp9, x86.RSI, 8, 0), x86.RAX)
+	c.Add(8, x86.RSI, imm(1))
+	c.Jmp(next)
+	c.Place(end)
 }
 
 // stackCoder emits walks of the interrupted stack, and the storing of stacks in maps.

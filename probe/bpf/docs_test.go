@@ -47,7 +47,7 @@ func TestDocs(t *testing.T) {
 		blkBusy: "1 while", blkCPU: "vCPU", blkBudget: "budget left", blkRSP: "stack pointer", blkFault: "fault of", blkPC: "slot of",
 		blkAddr: "address of the last", blkRuns: "runs |", blkFailed: "runs that", blkMissed: "calls missed", blkFuncIP: "address of the probed", blkRandom: "state of the random",
 		blkTSC: "clock", blkOpen: "records reserved", blkRecords: "four times", blkTemp: "temporaries",
-		blkAnswers: "four counts of runs", blkFrames: "where the caller's frame is",
+		blkAnswers: "four counts of runs", blkFrames: "where the caller's frame is", blkWalk: "address of the stack's length",
 	} {
 		found := false
 		for _, l := range strings.Split(doc, "\n") {

@@ -132,7 +132,7 @@ func (i *HelperInfo) Reads() bool { return i.Why == needsFix }
 const (
 	needsTask   = "needs a guest profile that says where the current task is"
 	needsFix    = "needs a machine that resumes faults at the fixups of the compiled code"
-	needsFrames = "needs a guest whose code keeps frame pointers"
+	needsFrames = "needs a guest whose stacks can be walked there"
 	needsTypes  = "needs a Linux kernel whose types say where it has the number"
 	onlyMap     = "works on a map that only the host has"
 	onlyText    = "formats text, which the host does"

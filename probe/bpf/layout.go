@@ -30,6 +30,7 @@ const (
 	blkAnswers = 176 // 4 u64: runs that ended without a fault, by the low two bits of R0
 	blkTemp    = 208 // 8 u64 for the code of helpers
 	blkFrames  = 272 // the rule of the interrupted frame: see PlaceBlock
+	blkWalk    = 304 // u64: address of the number of addresses of the interrupted stack, which follow it (Layout.Walked)
 	blkStack   = 320 // StackSize bytes
 	blkSegs    = blkStack + StackSize
 
@@ -135,8 +136,11 @@ type Layout struct {
 	// Cookie is the result of get_attach_cookie.
 	Cookie uint64
 
-	// Frames says how to walk stacks; nil: only the host can.
+	// Frames says how to walk stacks; nil: the code cannot.
 	Frames *Frames
+	// Walked says that the interrupted code's stack has been walked before the code is
+	// called, up to Info.Walk addresses: BlockConfig.Walk.
+	Walked bool
 
 	// NoGuest says that every read of guest memory fails, as with NoEnv.
 	NoGuest bool
@@ -149,6 +153,7 @@ type BlockConfig struct {
 	CPU    int
 	FuncIP uint64   // address of the probed function
 	Frame  *FrameAt // of the interrupted code; nil: its stack cannot be walked
+	Walk   uint64   // address of the number of addresses of its stack, which follow it; 0: none
 	Clock  Clock
 }
 
@@ -198,6 +203,7 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	if slices.Contains(p.helpers, HelperGetRandom) {
 		le.PutUint64(b[blkRandom:], rand.Uint64()|1)
 	}
+	le.PutUint64(b[blkWalk:], c.Walk)
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)

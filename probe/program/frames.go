@@ -1,6 +1,7 @@
 package program
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -12,6 +13,23 @@ import (
 func walks(p *bpf.Program) bool {
 	return slices.ContainsFunc(p.Helpers(), func(h bpf.Helper) bool { return h == bpf.HelperGetStack || h == bpf.HelperGetStackID })
 }
+
+// stacksOf returns how stacks are walked in the guest, for a program of code of that
+// privilege: by frame pointers, with ch; or, if ch is nil, by the engine before the
+// program runs. The error says why they are not.
+func (rt *Runtime) stacksOf(p *bpf.Program, user bool) (ch *probe.Chain, err error) {
+	e := rt.cfg.Engine
+	ch, err = e.Chain()
+	if err == nil || user || e.CanWalk() != nil {
+		return ch, err
+	}
+	if p.Kind().AtReturn() {
+		return nil, errAtReturn
+	}
+	return nil, nil
+}
+
+var errAtReturn = errors.New("at returns only the host walks the stacks of this kernel")
 
 // frames converts a Chain for compiled code of that privilege.
 func frames(ch *probe.Chain, user bool) *bpf.Frames {

@@ -212,13 +212,15 @@ func (rt *Runtime) checkGuest(p *bpf.Program, user bool) error {
 		info := helperInfo[h]
 		walks := h == bpf.HelperGetStack || h == bpf.HelperGetStackID
 		if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && (info.Reads() || walks) {
-			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
+			if ch, err := rt.stacksOf(p, user); info.Reads() || ch != nil || err != nil { // the engine's walks do not fault
+				return fmt.Errorf("it calls %v, which may fault: %s", h, why)
+			}
 		}
 		if !rt.layout(user, nil).Task.Knows(h) {
 			return fmt.Errorf("it calls %v, which %s", h, info.Why)
 		}
 		if walks {
-			if _, err := rt.cfg.Engine.Chain(); err != nil {
+			if _, err := rt.stacksOf(p, user); err != nil {
 				return fmt.Errorf("it calls %v, which %s: %w", h, info.Why, err)
 			}
 		}

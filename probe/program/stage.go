@@ -35,6 +35,7 @@ type blocks struct {
 	form   *guestForm     // the program's form; nil: it belongs to an object
 	stages []*probe.Stage // the engine's forms of it
 	faults *faults        // held for it, or nil
+	walks  walksAt
 
 	out []bool // by vCPU: retired
 
@@ -57,6 +58,16 @@ type machineCode struct {
 	chain *probe.Chain // of a program that walks stacks: the data for that
 }
 
+// walksAt says where the engine puts the stacks of the interrupted code: for vCPU 0,
+// and how far apart. at is 0 if the program does not need them.
+type walksAt struct {
+	at     guest.GVA
+	stride int
+}
+
+// address returns that for a vCPU.
+func (w walksAt) address(cpu int) uint64 { return uint64(w.at) + uint64(cpu*w.stride) }
+
 // compile compiles p for code of that privilege. cookie is the result of
 // get_attach_cookie.
 func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineCode) {
@@ -67,13 +78,15 @@ func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineC
 			c = machineCode{err: &bpf.HostOnlyError{Index: -1, Why: fmt.Sprintf("the compiler has a defect (%v at %s)", r, panicPlace())}}
 		}
 	}()
+	walked := false
 	if walks(p) {
-		if c.chain, c.err = rt.cfg.Engine.Chain(); c.err != nil {
+		if c.chain, c.err = rt.stacksOf(p, user); c.err != nil {
 			return c
 		}
+		walked = c.chain == nil
 	}
 	l := rt.layout(user, c.chain)
-	l.Cookie = cookie
+	l.Cookie, l.Walked = cookie, walked
 	c.code, c.info, c.err = bpf.Compile(p, l)
 	return c
 }
@@ -155,18 +168,41 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
 	}
-	if p := rt.profile(); p != nil && p.Faults != nil && len(info.Fixups) > 0 && !user {
-		if err := rt.faults.hold(rt.cfg.Engine, p.Faults); err != nil {
-			b.mem.Free(b.area)
-			return nil, err
-		}
-		b.faults = &rt.faults
+	if err := b.hold(); err != nil {
+		b.mem.Free(b.area)
+		return nil, err
 	}
 	b.init(clock)
 	rt.mu.Lock()
 	rt.staged[b] = true
 	rt.mu.Unlock()
 	return b, nil
+}
+
+// hold has the engine do what the program needs of it in the guest: walk stacks before
+// it runs, and resume its faults.
+func (b *blocks) hold() (err error) {
+	e := b.rt.cfg.Engine
+	if b.info.Walk > 0 {
+		if b.walks.at, b.walks.stride, err = e.HoldWalks(b.funcIP); err != nil {
+			return err
+		}
+	}
+	if p := b.rt.profile(); p != nil && p.Faults != nil && len(b.info.Fixups) > 0 && !b.mem.user {
+		if err := b.rt.faults.hold(e, p.Faults); err != nil {
+			b.releaseWalks()
+			return err
+		}
+		b.faults = &b.rt.faults
+	}
+	return nil
+}
+
+// releaseWalks undoes the hold for the stacks.
+func (b *blocks) releaseWalks() {
+	if b.walks.at != 0 {
+		b.rt.cfg.Engine.ReleaseWalks()
+	}
 }
 
 // areaOf returns the block of one vCPU.
@@ -178,7 +214,7 @@ func (b *blocks) areaOf(cpu int) bpf.Area {
 // init writes new blocks.
 func (b *blocks) init(clock bpf.Clock) {
 	for i := range b.cpus {
-		b.prog.InitBlock(b.areaOf(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Frame: b.frame, Clock: clock})
+		b.prog.InitBlock(b.areaOf(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Frame: b.frame, Walk: b.walks.address(i), Clock: clock})
 	}
 	if b.again != nil {
 		b.again()
@@ -195,7 +231,7 @@ func (b *blocks) init(clock bpf.Clock) {
 // hits that were filtered.
 func (b *blocks) probe(filters bool) *probe.Stage {
 	s := &probe.Stage{
-		Code: b.code, NoStrings: true, Aligned: b.info.Aligned, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
+		Code: b.code, NoStrings: true, Aligned: b.info.Aligned, Stack: b.info.MachineStack, Reads: b.info.ContextReads, Walk: b.info.Walk,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
 		Counts: func(cpu int) (handled, filtered, missed uint64) {
 			c := b.counts(cpu)
@@ -354,6 +390,7 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 		// The error is that the engine is closed, and the guest with it.
 		_ = rt.cfg.Engine.NotifyUnused(func() {
 			b.mem.Free(b.area)
+			b.releaseWalks()
 			if !idle[i] {
 				done(i)
 				go b.releaseFaults() // the engine calls this, and must not be called
