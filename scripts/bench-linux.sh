@@ -87,7 +87,7 @@ scripts/linux/guests.sh "$tmp/linux" "${kernels[@]}"
 	cat <<-EOF
 		What a probe adds to a call of \`getppid\`, $on, by \`TestLinuxCost\`: a program in the guest calls it a thousand times, five times over, and reads its time stamp counter, which counts
 		instructions on these hosts. *ratio* compares with the row above of the guest's own kernel: int3 to its kprobe by int3, a jump to its optimized kprobe, one at the entry to its
-		kprobe by ftrace, returns to its kretprobe. The rows of \`openat\` are by \`TestLoadsCost\`, in nanoseconds of the guest's clock, which are instructions here; their
+		kprobe by ftrace, returns to its kretprobe. The rows of \`openat\` are by \`TestLoadsCost\` and \`TestStacksCost\`, in nanoseconds of the guest's clock, which are instructions here; their
 		*ratio* compares with the cheaper BPF program. The kernel's write an event for each hit; probes of guestprobe do so in the rows whose events are read. A boot with probes
 		has in it that all of the kernel's text is looked at once, by the daemon. Under kvm_amd in QEMU int3s go to the guest's own vector, where the host takes them all, including the int3s of the
 		kernel's own kprobes.

@@ -131,6 +131,7 @@ func serveInside() error {
 //	kprobe FUNCTION OFFSET
 //	uprobe PATH FUNCTION
 //	names, fentrynames FUNCTION                          a kprobe or trampoline that counts by the string that is its second argument
+//	stacks FUNCTION                                      a kprobe that counts by the kernel's stack
 //	fmodret FUNCTION                                     a trampoline that decides whether the function runs, and lets it
 //	breakpoint ADDRESS                                   perf: debug registers of all CPUs, at an instruction
 //	tracepoint GROUP/NAME                                perf
@@ -139,8 +140,8 @@ func addProgram(kind string, args []string) (attached, error) {
 		return nil, errors.New("no place")
 	}
 	switch kind {
-	case "names", "fentrynames":
-		return attachNames(kind, args[0])
+	case "names", "fentrynames", "stacks":
+		return attachCounts(kind, args[0])
 	case "breakpoint":
 		at, err := strconv.ParseUint(args[0], 0, 64)
 		if err != nil {
@@ -197,6 +198,7 @@ func (p perf) count() (sum uint64, err error) {
 // bpfCounter is a BPF program that counts.
 type bpfCounter struct {
 	value *ebpf.Map
+	more  *ebpf.Map // nil: it needs none
 	prog  *ebpf.Program
 	link  link.Link
 }
@@ -254,16 +256,19 @@ func attachBPF(kind string, args []string) (_ attached, err error) {
 	return b, err
 }
 
-// attachNames attaches a BPF program that does what kprobe:FUNCTION { @[str(arg1)] = count(); } does.
-func attachNames(kind, function string) (_ attached, err error) {
+// attachCounts attaches a BPF program that does what kprobe:FUNCTION { @[str(arg1)] = count(); } does, or @[kstack] for stacks.
+func attachCounts(kind, function string) (_ attached, err error) {
 	b := &bpfCounter{}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	const size = 64
-	if b.value, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: size, ValueSize: 8, MaxEntries: 4096}); err != nil {
+	size := int16(64)
+	if kind == "stacks" {
+		size = 8
+	}
+	if b.value, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: uint32(size), ValueSize: 8, MaxEntries: 4096}); err != nil {
 		return nil, err
 	}
 	spec := &ebpf.ProgramSpec{License: "GPL", Type: ebpf.Kprobe}
@@ -271,22 +276,30 @@ func attachNames(kind, function string) (_ attached, err error) {
 	if kind == "fentrynames" {
 		spec.Type, spec.AttachType, spec.AttachTo, arg = ebpf.Tracing, ebpf.AttachTraceFEntry, function, 8
 	}
-	insns := asm.Instructions{asm.LoadMem(asm.R6, asm.R1, arg, asm.DWord), asm.Mov.Imm(asm.R1, 0)}
-	for off := int16(-size); off < 0; off += 8 {
-		insns = append(insns, asm.StoreMem(asm.R10, off, asm.R1, asm.DWord))
-	}
 	key := func(r asm.Register) []asm.Instruction {
-		return []asm.Instruction{asm.Mov.Reg(r, asm.R10), asm.Add.Imm(r, -size)}
+		return []asm.Instruction{asm.Mov.Reg(r, asm.R10), asm.Add.Imm(r, -int32(size))}
 	}
-	insns = append(insns, key(asm.R1)...)
-	insns = append(insns, asm.Mov.Imm(asm.R2, size), asm.Mov.Reg(asm.R3, asm.R6), asm.FnProbeReadUserStr.Call())
+	var insns asm.Instructions
+	if kind == "stacks" {
+		if b.more, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.StackTrace, KeySize: 4, ValueSize: 127 * 8, MaxEntries: 4096}); err != nil {
+			return nil, err
+		}
+		insns = append(insns, asm.LoadMapPtr(asm.R2, b.more.FD()), asm.Mov.Imm(asm.R3, 0), asm.FnGetStackid.Call(), asm.StoreMem(asm.R10, -size, asm.R0, asm.DWord))
+	} else {
+		insns = append(insns, asm.LoadMem(asm.R6, asm.R1, arg, asm.DWord), asm.Mov.Imm(asm.R1, 0))
+		for off := -size; off < 0; off += 8 {
+			insns = append(insns, asm.StoreMem(asm.R10, off, asm.R1, asm.DWord))
+		}
+		insns = append(insns, key(asm.R1)...)
+		insns = append(insns, asm.Mov.Imm(asm.R2, int32(size)), asm.Mov.Reg(asm.R3, asm.R6), asm.FnProbeReadUserStr.Call())
+	}
 	insns = append(insns, asm.LoadMapPtr(asm.R1, b.value.FD()))
 	insns = append(insns, key(asm.R2)...)
 	insns = append(insns, asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "new"), asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 		asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord), asm.Ja.Label("end"),
 		asm.Mov.Imm(asm.R1, 1).WithSymbol("new"), asm.StoreMem(asm.R10, -size-8, asm.R1, asm.DWord), asm.LoadMapPtr(asm.R1, b.value.FD()))
 	insns = append(insns, key(asm.R2)...)
-	insns = append(insns, asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -size-8), asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call(),
+	insns = append(insns, asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -int32(size)-8), asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call(),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return())
 	spec.Instructions = insns
 	if b.prog, err = ebpf.NewProgram(spec); err != nil {
@@ -307,8 +320,10 @@ func (b *bpfCounter) close() {
 	if b.prog != nil {
 		_ = b.prog.Close()
 	}
-	if b.value != nil {
-		_ = b.value.Close()
+	for _, m := range []*ebpf.Map{b.value, b.more} {
+		if m != nil {
+			_ = m.Close()
+		}
 	}
 }
 
