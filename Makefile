@@ -93,8 +93,8 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 test-bpftrace: ## compare with the real bpftrace, on the scripts that it has not run yet
 	scripts/bpftrace.sh
 
-test-bpftrace-tools: ## bpftrace's own tools, each started on Linux guests of three kernels; a difference is named
-	GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 sid/linux-image-cloud-amd64' scripts/nested.sh svm bttools
+test-bpftrace-tools: ## bpftrace's own tools on Linux guests of three kernels, beside what these count themselves: BPFTRACE may name a checkout
+	GUESTPROBE_BPFTRACE='$(abspath $(BPFTRACE))' GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 sid/linux-image-cloud-amd64' scripts/nested.sh svm bttools
 
 test-bpftrace-suite: ## bpftrace's own tests on our compiler of scripts: BPFTRACE names a checkout, and nothing is fetched
 	scripts/bpftrace-suite.sh "$(BPFTRACE)"

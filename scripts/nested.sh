@@ -14,7 +14,8 @@
 #   GUESTPROBE_NESTED_COUNTED  not empty: time of the svm host is counted in instructions, a
 #                              nanosecond each, as that of the vmx host always is
 #   GUESTPROBE_BPFTRACE        which bpftrace a plan compares with: what scripts/linux/kernel.sh
-#                              takes (default sid/bpftrace, the newest)
+#                              takes (default sid/bpftrace, the newest), or, for its tools only, the
+#                              absolute path of a checkout
 #   GUESTPROBE_SUITE           what the plan btsuite takes from scripts/bpftrace-suite.sh
 #   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
 #                              with spaces between (default: the kernel of the host)
@@ -75,9 +76,15 @@ build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.ca
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
 cp scripts/linux/demo.sh scripts/nested/vms.sh "$payload/"
 if grep -q -- ' -bpftrace ' "$payload/plan"; then
-	bpftrace=$(scripts/linux/kernel.sh "${GUESTPROBE_BPFTRACE:-sid/bpftrace}")
-	cp -r "$bpftrace" "$payload/bpftrace"
-	rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
+	if [[ ${GUESTPROBE_BPFTRACE:-} == /* ]]; then
+		ls "$GUESTPROBE_BPFTRACE"/tools/*.bt >/dev/null || fail "GUESTPROBE_BPFTRACE=$GUESTPROBE_BPFTRACE is no checkout of bpftrace: it has no tools/*.bt"
+		mkdir -p "$payload/bpftrace/usr/sbin"
+		cp "$GUESTPROBE_BPFTRACE"/tools/*.bt "$payload/bpftrace/usr/sbin/"
+	else
+		bpftrace=$(scripts/linux/kernel.sh "${GUESTPROBE_BPFTRACE:-sid/bpftrace}")
+		cp -r "$bpftrace" "$payload/bpftrace"
+		rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
+	fi
 	cp scripts/nested/bpftrace.sh "$payload/"
 fi
 if grep -q 'btsuite.sh' "$payload/plan"; then

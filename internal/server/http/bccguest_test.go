@@ -26,7 +26,10 @@ func init() {
 
 // load is what a guest does for a tool. It says what it has done by want, as the tool is to
 // see it: what it tells is what the guest's own system calls have returned.
-type load struct{ said []string }
+type load struct {
+	said []string
+	say  func(line string) // at once
+}
 
 func (l *load) want(format string, args ...any) {
 	l.said = append(l.said, fmt.Sprintf(format, args...))
@@ -59,36 +62,52 @@ func serveLoads() error {
 		exitOnError(err)
 	}
 	say(fmt.Sprintf("PID %d", os.Getpid()))
-	var pending []byte
+	loads := map[string]func(l *load){}
+	for _, tool := range bccTools {
+		loads[tool.name] = tool.load
+	}
+	for _, tool := range btTools {
+		loads[tool.name+".bt"] = tool.load
+		loads[tool.name+".bt before"] = tool.before
+	}
 	for {
-		name, rest, whole := bytes.Cut(pending, []byte("\n"))
-		if !whole {
-			b := make([]byte, 100)
-			n, err := unix.Readv(0, [][]byte{b})
-			if n <= 0 || err != nil {
-				return fmt.Errorf("readv: %d, %w", n, err)
-			}
-			pending = append(pending, b[:n]...)
-			continue
+		name, err := readRequest()
+		if err != nil {
+			return err
 		}
-		pending = rest
-		var l load
+		l := load{say: func(line string) { say(line) }}
 		func() {
 			defer func() {
 				if r := recover(); r != nil {
 					l.want("%v", r)
 				}
 			}()
-			for _, tool := range bccTools {
-				if tool.name == string(name) {
-					tool.load(&l)
-				}
-			}
+			loads[name](&l)
 		}()
 		for i := range l.said {
 			l.said[i] = "WANT " + l.said[i]
 		}
-		say(append(l.said, "DONE "+string(name))...)
+		say(append(l.said, "DONE "+name)...)
+	}
+}
+
+// pending has been read, and belongs to the next requests.
+var pending []byte
+
+// readRequest reads a line.
+func readRequest() (string, error) {
+	for {
+		line, rest, whole := bytes.Cut(pending, []byte("\n"))
+		if whole {
+			pending = rest
+			return string(line), nil
+		}
+		b := make([]byte, 100)
+		n, err := unix.Readv(0, [][]byte{b})
+		if n <= 0 || err != nil {
+			return "", fmt.Errorf("readv: %d, %w", n, err)
+		}
+		pending = append(pending, b[:n]...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,4 +38,46 @@ func fsyncAsync(fd, n int) error {
 		}
 	}
 	return nil
+}
+
+// sleep calls nanosleep or clock_nanosleep, by the number of the system call.
+func sleep(nr uintptr, t *unix.Timespec) {
+	if nr == unix.SYS_NANOSLEEP {
+		_, _, _ = unix.RawSyscall(nr, uintptr(unsafe.Pointer(t)), 0, 0)
+		return
+	}
+	_, _, _ = unix.RawSyscall6(nr, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(t)), 0, 0, 0)
+}
+
+// openBy opens a file by open, openat or openat2, by the number of the system call. The result is below 0 on an error.
+func openBy(nr uintptr, name string, flags int) int {
+	path, err := unix.BytePtrFromString(name)
+	exitOnError(err)
+	var fd uintptr
+	var e syscall.Errno
+	here := unix.AT_FDCWD
+	how := unix.OpenHow{Flags: uint64(flags)}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	switch nr {
+	case unix.SYS_OPEN:
+		fd, _, e = unix.RawSyscall(nr, uintptr(unsafe.Pointer(path)), uintptr(flags), 0o600)
+	case unix.SYS_OPENAT:
+		fd, _, e = unix.RawSyscall6(nr, uintptr(here), uintptr(unsafe.Pointer(path)), uintptr(flags), 0o600, 0, 0)
+	default:
+		fd, _, e = unix.RawSyscall6(nr, uintptr(here), uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
+	}
+	if e != 0 {
+		return -1
+	}
+	return int(fd)
+}
+
+// statBy asks for a file by stat or lstat, by the number of the system call: the library takes another for both.
+func statBy(nr uintptr, name string) {
+	path, err := unix.BytePtrFromString(name)
+	exitOnError(err)
+	var st unix.Stat_t
+	_, _, _ = unix.RawSyscall(nr, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&st)), 0)
 }
