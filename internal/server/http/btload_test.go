@@ -21,7 +21,8 @@ type btTool struct {
 	got       func(out, pid string) []string // what the tool printed, in the same words
 	prints    string                         // the tool prints this a few times more before it is stopped: what it counts
 	unordered bool
-	since     int // the first Linux that has its tracepoints: 605 is 6.5
+	more      bool // it counts all tasks and ends after the kernel's own events, so it may count more of them
+	since     int  // the first Linux that has its tracepoints: 605 is 6.5
 }
 
 var btTools = []btTool{
@@ -175,7 +176,7 @@ var btTools = []btTool{
 		}
 		return []string{fmt.Sprintf("%d processes", n)}
 	}},
-	{name: "runqlat", before: startTrace("sched/sched_switch", "sched/sched_wakeup", "sched/sched_wakeup_new"), load: func(l *load) {
+	{name: "runqlat", more: true, before: startTrace("sched/sched_switch", "sched/sched_wakeup", "sched/sched_wakeup_new"), load: func(l *load) {
 		for i := range 8 {
 			run("/bin/true", "true", strconv.Itoa(i))
 			exitOnError(unix.Nanosleep(&unix.Timespec{Nsec: 3e6}, nil))

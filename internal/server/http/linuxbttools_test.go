@@ -157,7 +157,15 @@ func (g *loadGuest) compareTool(t *testing.T, tool btTool, text string, linux in
 		slices.Sort(want)
 		slices.Sort(got)
 	}
-	if len(want) == 0 || !slices.Equal(want, got) {
+	same := slices.Equal(want, got)
+	if tool.more && len(want) == 1 && len(got) == 1 {
+		var least, n int
+		_, err := fmt.Sscan(want[0], &least)
+		_, err2 := fmt.Sscan(got[0], &n)
+		same = err == nil && err2 == nil && least > 0 && n >= least
+		t.Logf("it counts %s, and the guest's own kernel until before its end %s", got[0], want[0])
+	}
+	if len(want) == 0 || !same {
 		t.Errorf("the guest's own kernel says:\n%s\nthe tool says:\n%s\nits output:\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"), out)
 		return
 	}
