@@ -124,7 +124,7 @@ func TestCheckListed(t *testing.T) {
 	e := f.Engine()
 	for _, s := range f.Image().Match("*") {
 		_, want := e.Check(&probe.Kprobe{Addr: s.Addr})
-		if got := e.CheckListed(&probe.Kprobe{Addr: s.Addr}); fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := probe.CheckListed(e, &probe.Kprobe{Addr: s.Addr}); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %v, want %v", s.Name, got, want)
 		}
 	}

@@ -188,9 +188,9 @@ func (e *Engine) Check(p Probe) (Info, error) {
 	return e.info(r), nil
 }
 
-// CheckListed returns the rejection of p, as Check does, for listings of many places. It makes no slots, so that it does not report if there
+// CheckListed returns the rejection of p by e, as Engine.Check does, for listings of many places. It makes no slots, so that it does not report if there
 // is no memory for them.
-func (e *Engine) CheckListed(p Probe) error {
+func CheckListed(e *Engine, p Probe) error {
 	if err := e.lock(); err != nil {
 		return err
 	}

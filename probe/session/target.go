@@ -220,7 +220,7 @@ func (st *Session) Functions(pattern string, user, returns bool, left func(error
 			if returns {
 				p = &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: sym.Addr}}
 			}
-			if err := st.engine.CheckListed(p); err != nil {
+			if err := probe.CheckListed(st.engine, p); err != nil {
 				if left != nil {
 					left(err)
 				}
