@@ -150,30 +150,5 @@ func stacksCost(t *testing.T, dir string) {
 	}
 	l.ask("del own")
 	kernel := costRow("a BPF program of the kernel's, by kprobe: counts by the kernel's stack", base[0], all, "-", "-")
-	for _, onHost := range []bool{false, true} {
-		x := sessiontest.Start(t, l.s, "kprobe:do_sys_openat2 { @[kstack] = count(); }", session.ScriptOptions{OnHost: onHost})
-		if err := l.Engine().Optimize(); err != nil {
-			t.Fatal(err)
-		}
-		before := l.exits()
-		all := l.opens()
-		exits := float64(l.exits()-before) / (costOpens * costTimes)
-		i := x.Probes()[0]
-		if i.Site.InGuest == onHost || i.Stats.Missed != 0 || i.Stats.Handled < costOpens*costTimes {
-			t.Errorf("on the host %v: %s, %+v", onHost, i.OnHost, i)
-		}
-		out, _, _ := x.End()
-		if !strings.Contains(out, "do_syscall_64+") {
-			t.Errorf("no stacks of calls: %s", out)
-		}
-		what := "a script in the guest that does the same"
-		if onHost {
-			what = "on the host"
-		}
-		added := median(all) - base[0]
-		costRow(what, base[0], all, fmt.Sprintf("%.2f", exits), fmt.Sprintf("%.2f", added/kernel))
-		if !onHost && exits > 0.01 {
-			t.Errorf("%.2f exits for a call", exits)
-		}
-	}
+	l.scriptCosts("kprobe:do_sys_openat2 { @[kstack] = count(); }", "do_syscall_64+", base[0], kernel, 1.5)
 }
