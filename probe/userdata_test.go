@@ -131,6 +131,15 @@ func TestUserData(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	page := &probe.Watch{Addr: data, Len: 8, Access: probe.AccessWrite, Emulate: true}
+	if err := e.Watch(page); err != nil {
+		t.Fatal(err)
+	}
+	hit("a page is watched", "load", data, step, 1)
+	stored("a page is watched", data, false)
+	if err := e.Unwatch(page); err != nil {
+		t.Fatal(err)
+	}
 	hit("nothing is watched any more", "load", data, resume, 7)
 
 	sym, _ := img.Lookup("load")
